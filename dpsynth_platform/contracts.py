@@ -1,0 +1,528 @@
+"""The data contract and the family budget: what a person declares about a dataset, in YAML.
+
+What belongs here: the pydantic models of the two files, reading them, and turning every validation error into one
+sentence a line with the key's path, the value and what is accepted. What does not: anything that looks at the data.
+All that stands in a contract is public knowledge.
+
+    contract = load_contract(Path("deploy/contracts/census.yaml"), settings)
+    family = load_family(Path("deploy/families/household-surveys.yaml"))
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from dpsynth_platform.errors import ContractError
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+FamilyName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+ColumnName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_\-]{0,126}$")]
+Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,4}[hd]$")]
+
+UnitName = Literal["example", "user", "group"]
+AdjacencyName = Literal["add-or-remove", "zero-out", "replace-one", "fixed-graph"]
+PiiAction = Literal["drop", "mask", "hash", "replace"]
+
+WEAK_EPSILON = 10.0
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _Part(BaseModel):
+    """Strict and immutable: an unknown key, or a value of another kind, is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Source(_Part):
+    """Where the sensitive table lives and what identifies a record in it."""
+
+    uri: str = Field(min_length=1, description="Path or URI of the table; ${DPSYNTH_HOME} is replaced.")
+    format: Literal["delta"] = "delta"
+    key: list[ColumnName] = Field(min_length=1, description="Columns that together identify a record.")
+    period_column: ColumnName | None = Field(
+        default=None, description="Date column that says to which period a record belongs (datasets with a cadence)."
+    )
+
+
+class GuaranteeTarget(_Part):
+    """The (epsilon, delta) that one release may cost; `delta: auto` is 1/n^1.1 with n = expected_units."""
+
+    epsilon: float = Field(gt=0, le=1000)
+    delta: Literal["auto"] | Annotated[float, Field(gt=0, lt=1)] = "auto"
+
+
+class Privacy(_Part):
+    """Whom one guarantee protects, how much of each person is used, and how much a release may cost."""
+
+    unit: UnitName
+    owner_columns: list[ColumnName] = Field(min_length=1)
+    owner_normalization: list[Literal["trim", "casefold"]] = Field(
+        default_factory=list, description="Applied to owner ids before they are fingerprinted, in this order."
+    )
+    namespace: FamilyName
+    adjacency: AdjacencyName = "add-or-remove"
+    max_contributions: int = Field(ge=1, le=10_000)
+    guarantee: GuaranteeTarget
+    expected_units: int = Field(ge=100, description="Public estimate of the number of owners; never a count.")
+    on_overlap: Literal["compose", "exclude", "block"] = "compose"
+    accept_weak_guarantee: str | None = Field(default=None, min_length=10)
+
+    @property
+    def delta(self) -> float:
+        """The release's delta: declared, or 1/n^1.1 over the expected privacy units (guide, section 7.1)."""
+        if self.guarantee.delta == "auto":
+            return float(self.expected_units**-1.1)
+        return self.guarantee.delta
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Privacy:
+        if len(self.owner_columns) > 1:
+            raise ValueError(
+                "owner_columns: records with several owners are not supported by this version; name one column"
+            )
+        if self.adjacency == "fixed-graph":
+            raise ValueError(
+                "adjacency: 'fixed-graph' is for records with several owners; accepted here: "
+                "add-or-remove, zero-out, replace-one"
+            )
+        if self.unit == "example" and self.max_contributions != 1:
+            raise ValueError("max_contributions: with unit 'example' every record is its own unit; accepted: 1")
+        if self.guarantee.epsilon > WEAK_EPSILON and not self.accept_weak_guarantee:
+            raise ValueError(
+                f"guarantee.epsilon: {self.guarantee.epsilon:g} is a weak guarantee (above {WEAK_EPSILON:g}); lower "
+                "it, or say why it must be so in accept_weak_guarantee: <reason> (printed in the dossier)"
+            )
+        if self.delta > 1 / self.expected_units:
+            raise ValueError(
+                f"guarantee.delta: {self.delta:g} exceeds 1/expected_units = {1 / self.expected_units:.3g}; "
+                "accepted: auto, or a smaller number"
+            )
+        return self
+
+
+class _Column(_Part):
+    nullable: bool = False
+
+
+class IntegerColumn(_Column):
+    """Whole numbers in [min, max]; values outside are clamped. `bins`: how many, or the inner edges themselves."""
+
+    type: Literal["integer"]
+    min: int
+    max: int
+    bins: int | list[int] | None = Field(default=None, description="Number of equal bins, or ascending inner edges.")
+
+    @model_validator(mode="after")
+    def _range(self) -> IntegerColumn:
+        _check_range(self.min, self.max, self.bins)
+        return self
+
+
+class FloatColumn(_Column):
+    """Real numbers in [min, max]; values outside are clamped."""
+
+    type: Literal["float"]
+    min: float
+    max: float
+    bins: int | list[float] | None = None
+
+    @model_validator(mode="after")
+    def _range(self) -> FloatColumn:
+        _check_range(self.min, self.max, self.bins)
+        return self
+
+
+class DateColumn(_Column):
+    """Calendar days in [min, max]; days outside are clamped."""
+
+    type: Literal["date"]
+    min: dt.date
+    max: dt.date
+    bins: int | None = Field(default=None, ge=1, le=1000)
+
+    @model_validator(mode="after")
+    def _range(self) -> DateColumn:
+        if self.min >= self.max:
+            raise ValueError(f"min {self.min} is not before max {self.max}")
+        return self
+
+
+class CategoricalColumn(_Column):
+    """A closed, publicly known list of values. A value that is not listed is treated as missing."""
+
+    type: Literal["categorical"]
+    values: list[str] = Field(min_length=2, max_length=10_000)
+
+    @field_validator("values")
+    @classmethod
+    def _distinct(cls, values: list[str]) -> list[str]:
+        seen: set[str] = set()
+        for value in values:
+            if value in seen:
+                raise ValueError(f"{value!r} stands twice in the list; accepted: distinct values")
+            seen.add(value)
+        return values
+
+
+class BooleanColumn(_Column):
+    """True or false."""
+
+    type: Literal["boolean"]
+
+
+class IdentifierColumn(_Column):
+    """A technical id (the owner's id, a record number). Never modelled: the release gets fresh ones."""
+
+    type: Literal["identifier"]
+
+
+class TextColumn(_Column):
+    """Free text or directly identifying strings.
+
+    `pii` says what scrubbing does. Tabular methods do not model text: a dropped column is absent from the release,
+    any other is present and empty, so that the schema stays that of the source.
+    """
+
+    type: Literal["text"]
+    pii: PiiAction
+
+
+_COLUMN_TYPES = (
+    IntegerColumn,
+    FloatColumn,
+    DateColumn,
+    CategoricalColumn,
+    BooleanColumn,
+    IdentifierColumn,
+    TextColumn,
+)
+_COLUMN_TAGS = ("integer", "float", "date", "categorical", "boolean", "identifier", "text")
+Column = Annotated[
+    IntegerColumn | FloatColumn | DateColumn | CategoricalColumn | BooleanColumn | IdentifierColumn | TextColumn,
+    Field(discriminator="type"),
+]
+MODELLED_TYPES = ("integer", "float", "date", "categorical", "boolean")
+
+
+class Generate(_Part):
+    """How the synthetic rows are made. `rows` is declared: the number of real rows is not public."""
+
+    method: Literal["mst"] = "mst"
+    rows: int = Field(ge=1, le=100_000_000)
+
+
+class Audit(_Part):
+    """The empirical audit. By default at most 0.5% of the expected units are canaries."""
+
+    canaries: int | None = Field(default=None, ge=20, le=100_000)
+    max_epsilon_lower_bound: float | None = Field(
+        default=None, gt=0, description="The audit fails above it; by default the guarantee's epsilon."
+    )
+    confidence: float = Field(default=0.95, ge=0.5, lt=1)
+    accept_inconclusive: str | None = Field(default=None, min_length=10)
+
+
+class Quality(_Part):
+    """What the quality report measures: a target column to predict and the columns that fairness is judged by."""
+
+    target: ColumnName | None = None
+    task: Literal["classification"] = "classification"
+    protected: list[ColumnName] = Field(default_factory=list)
+    holdout: float = Field(default=0.1, gt=0, le=0.5, description="Share of owners kept from the mechanism, for tests.")
+
+
+class Release(_Part):
+    """Where a release is published, who must agree, and how often it comes."""
+
+    uri: str = Field(min_length=1)
+    approvals: int = Field(default=1, ge=0, le=10)
+    cadence: Literal["monthly"] | None = None
+    start: Annotated[str, StringConstraints(pattern=r"^\d{4}-(0[1-9]|1[0-2])$")] | None = Field(
+        default=None, description="First period (YYYY-MM) of a dataset with a cadence."
+    )
+
+
+class Retention(_Part):
+    """How long sensitive intermediates are kept: a number of hours (`12h`) or days (`7d`)."""
+
+    raw: Duration = "30d"
+    scrubbed: Duration = "7d"
+    canaries: Duration = "7d"
+    bounded: Duration = "1d"
+    model: Duration = "7d"
+    synthetic: Duration = "30d"
+
+    def of(self, step: str) -> dt.timedelta | None:
+        """The time-to-live of a step's output, or None where it is a report or record that stays."""
+        text = getattr(self, step, None)
+        if text is None:
+            return None
+        number, unit = int(text[:-1]), text[-1]
+        return dt.timedelta(hours=number) if unit == "h" else dt.timedelta(days=number)
+
+
+class DataContract(_Part):
+    """One governed dataset: the single declaration from which its line of assets is built."""
+
+    dataset: Name
+    description: str = Field(min_length=1)
+    demo: bool = Field(default=False, description="Marks a demonstration dataset: its people are fictional.")
+    owners: list[str] = Field(min_length=1, description="People to ask, not privacy units.")
+    source: Source
+    family: FamilyName
+    privacy: Privacy
+    columns: dict[ColumnName, Column] = Field(min_length=1)
+    generate: Generate
+    audit: Audit = Audit()
+    quality: Quality = Quality()
+    release: Release
+    retention: Retention = Retention()
+
+    @model_validator(mode="after")
+    def _references(self) -> DataContract:
+        known = ", ".join(self.columns)
+        named = {
+            "source.key": self.source.key,
+            "source.period_column": [self.source.period_column] if self.source.period_column else [],
+            "privacy.owner_columns": self.privacy.owner_columns,
+            "quality.target": [self.quality.target] if self.quality.target else [],
+            "quality.protected": self.quality.protected,
+        }
+        for path, names in named.items():
+            for name in names:
+                if name not in self.columns:
+                    raise ValueError(f"{path}: column {name!r} is not declared; accepted: {known}")
+        for path in ("quality.target", "quality.protected"):
+            for name in named[path]:
+                if name not in self.modelled:
+                    raise ValueError(f"{path}: column {name!r} is not modelled; accepted: {', '.join(self.modelled)}")
+        for name in self.privacy.owner_columns:
+            column = self.columns[name]
+            if column.type in ("float", "boolean") or column.nullable:
+                raise ValueError(
+                    f"privacy.owner_columns: {name!r} is a {'nullable ' if column.nullable else ''}{column.type} "
+                    "column; accepted: an identifier, integer, date or text column that is not nullable"
+                )
+        if (self.release.cadence is None) != (self.source.period_column is None):
+            raise ValueError("release.cadence and source.period_column go together: declare both or neither")
+        if (self.release.cadence is None) != (self.release.start is None):
+            raise ValueError("release.cadence and release.start go together: declare both or neither")
+        if self.source.period_column and self.columns[self.source.period_column].type != "date":
+            raise ValueError("source.period_column: accepted is a column of type date")
+        if len(self.modelled) < 2:
+            raise ValueError(f"columns: at least two of {', '.join(MODELLED_TYPES)} are needed to model anything")
+        return self
+
+    @property
+    def modelled(self) -> list[str]:
+        """Names of the columns that a tabular generator models, in the declared order."""
+        return [name for name, column in self.columns.items() if column.type in MODELLED_TYPES]
+
+    @property
+    def canary_count(self) -> int:
+        """Number of candidate canaries: declared, or 0.5% of the expected units (at least 20, at most 500)."""
+        if self.audit.canaries is not None:
+            return self.audit.canaries
+        return max(20, min(500, int(0.005 * self.privacy.expected_units)))
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole contract as plain JSON values, as it is sealed by the `raw` step."""
+        return self.model_dump(mode="json")
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical snapshot."""
+        return canonical_digest(self.snapshot())
+
+    def mechanism_snapshot(self) -> dict[str, Any]:
+        """The parts that decide what the mechanism does and to whom; a new description is not a new spend."""
+        whole = self.snapshot()
+        parts = {key: whole[key] for key in ("dataset", "source", "family", "privacy", "columns")}
+        return parts | {
+            "method": self.generate.method,
+            "canaries": self.canary_count,
+            "holdout": self.quality.holdout,
+        }
+
+
+class Cap(_Part):
+    """The most that the family may ever cost one owner."""
+
+    epsilon: float = Field(gt=0, le=1000)
+    delta: float = Field(gt=0, lt=1)
+
+
+class FamilyBudget(_Part):
+    """The budget authority of a family of datasets: one privacy unit, one adjacency, one cap for life."""
+
+    family: FamilyName
+    unit: UnitName
+    adjacency: AdjacencyName = "add-or-remove"
+    namespace: FamilyName
+    mode: Literal["per-owner", "family"]
+    cap: Cap
+
+
+def canonical_digest(value: Any) -> str:
+    """SHA-256 (hex) of a JSON value in canonical form: sorted keys, no spaces, UTF-8."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def load_contract(path: Path, variables: Mapping[str, str]) -> DataContract:
+    """Reads and validates a contract; `variables` replaces ${NAME} in its URIs.
+
+    Raises:
+        ContractError: one line for each fault, with file, key path, value and what is accepted.
+    """
+    return parse_contract(_read_yaml(path), where=str(path), variables=variables)
+
+
+def parse_contract(document: Any, *, where: str, variables: Mapping[str, str]) -> DataContract:
+    """Validates an already parsed document; see `load_contract`."""
+    return _validate(DataContract, _expand(document, where, variables), where)
+
+
+def load_family(path: Path) -> FamilyBudget:
+    """Reads and validates a family budget. Raises `ContractError` like `load_contract`."""
+    return _validate(FamilyBudget, _read_yaml(path), str(path))
+
+
+def check_family(contract: DataContract, family: FamilyBudget) -> None:
+    """Refuses a contract whose unit, adjacency, namespace or delta its family's account cannot carry."""
+    pairs = {
+        "family": (contract.family, family.family),
+        "privacy.unit": (contract.privacy.unit, family.unit),
+        "privacy.adjacency": (contract.privacy.adjacency, family.adjacency),
+        "privacy.namespace": (contract.privacy.namespace, family.namespace),
+    }
+    for path, (mine, accounts) in pairs.items():
+        if mine != accounts:
+            raise ContractError(
+                f"{contract.dataset}: {path}: {mine!r} differs from the family's {accounts!r}; accepted: {accounts}"
+            )
+    if contract.privacy.delta > family.cap.delta:
+        raise ContractError(
+            f"{contract.dataset}: privacy.guarantee.delta: {contract.privacy.delta:.3g} exceeds the delta of family "
+            f"{family.family}'s account; accepted: at most {family.cap.delta:g}"
+        )
+
+
+def contract_json_schema() -> dict[str, Any]:
+    """JSON schema of a contract file, for editors."""
+    schema = DataContract.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ContractError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ContractError(f"{path}: cannot be read as UTF-8 text ({type(error).__name__})") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ContractError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or 'syntax'}") from None
+    if not isinstance(document, dict):
+        raise ContractError(f"{path}: accepted is a mapping of keys to values, found {type(document).__name__}")
+    return document
+
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def _expand(value: Any, where: str, variables: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _expand(item, where, variables) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_expand(item, where, variables) for item in value]
+    if not isinstance(value, str):
+        return value
+
+    def replace(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in variables:
+            raise ContractError(f"{where}: ${{{name}}} is not known; accepted: {', '.join(sorted(variables))}")
+        return variables[name]
+
+    return _VARIABLE.sub(replace, value)
+
+
+def _validate(model: type[_Model], document: Any, where: str) -> _Model:
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        lines = [_explain(model, problem) for problem in error.errors()]
+    raise ContractError("\n".join(f"{where}: {line}" for line in lines))
+
+
+def _explain(model: type[BaseModel], problem: Any) -> str:
+    """One fault as `key.path: value; what is accepted`. Contracts are public, so the value may be shown."""
+    location = [str(part) for part in problem["loc"] if part not in _COLUMN_TAGS]
+    path = ".".join(location) or model.__name__
+    kind, context, value = problem["type"], problem.get("ctx", {}), problem.get("input")
+    if kind == "value_error":
+        text = str(context["error"])
+        head = text.split(":")[0]
+        return f"{'.'.join([*location, text]) if location and head and ' ' not in head else f'{path}: {text}'}"
+    if kind == "extra_forbidden":
+        accepted = _accepted_keys(model, location[:-1])
+        near = difflib.get_close_matches(location[-1], accepted, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        return f"{path}: unknown key{hint}; accepted: {', '.join(accepted)}"
+    if kind == "missing":
+        return f"{path}: missing; it is required"
+    if kind == "string_pattern_mismatch":
+        return f"{path}: {value!r}; accepted: text that matches {context['pattern']}"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        shown = value.get("type") if isinstance(value, dict) else value
+        return f"{path}.type: {shown!r}; accepted: {', '.join(_COLUMN_TAGS)}"
+    shown = repr(value) if not isinstance(value, (dict, list)) else f"a {type(value).__name__}"
+    return f"{path}: {shown}; {problem['msg'][0].lower()}{problem['msg'][1:]}"
+
+
+def _accepted_keys(model: type[BaseModel], location: list[str]) -> list[str]:
+    """The keys of the part that a path leads to; every column type's keys together for a column."""
+    parts: list[type[BaseModel]] = [model]
+    for name in location:
+        if parts == [DataContract] and name == "columns":
+            parts = []
+        elif not parts:
+            parts = list(_COLUMN_TYPES)
+        else:
+            fields = [part.model_fields[name].annotation for part in parts if name in part.model_fields]
+            parts = [field for field in fields if isinstance(field, type) and issubclass(field, _Part)]
+    return sorted({key for part in parts for key in part.model_fields})
+
+
+def _check_range(low: float, high: float, bins: Any) -> None:
+    if low >= high:
+        raise ValueError(f"min {low} is not below max {high}")
+    if isinstance(bins, int) and not 1 <= bins <= 1000:
+        raise ValueError(f"bins: {bins}; accepted: 1 to 1000, or a list of inner edges")
+    if isinstance(bins, list):
+        inside = all(math.isfinite(edge) and low < edge <= high for edge in bins)
+        ascending = all(a < b for a, b in zip(bins, bins[1:], strict=False))
+        if not bins or len(bins) > 1000 or not inside or not ascending:
+            raise ValueError(f"bins: accepted are ascending edges above {low} and up to {high}")

@@ -1,0 +1,96 @@
+"""The errors that the platform raises on purpose.
+
+What belongs here: every exception whose message is *safe*, that is, written by us and free of any value of the
+sensitive data, so that it may stand in Dagster's event log, in a lineage event or on a terminal. What does not: errors
+of libraries. Those may quote data, so whoever meets one at a step's edge reports its type only (see
+`assets.guard`), never its text.
+
+Each class has a `code`, a short stable word that travels where even a safe message would be too much (the worker
+process reports nothing but a code).
+"""
+
+from __future__ import annotations
+
+
+class DpsynthError(Exception):
+    """Base of all safe errors. The message names the place, the value (never data) and the way out."""
+
+    code = "error"
+
+
+class ConfigurationError(DpsynthError):
+    """The deployment (environment, paths, keys) is not usable as it is."""
+
+    code = "configuration"
+
+
+class ContractError(DpsynthError):
+    """A contract or family file is not acceptable; the message names key path, value and what is accepted."""
+
+    code = "contract"
+
+
+class SourceError(DpsynthError):
+    """The source table is missing, unreadable, empty or not what the contract declares."""
+
+    code = "source"
+
+
+class AccountingError(DpsynthError):
+    """A privacy event or parameter that cannot be accounted for."""
+
+    code = "accounting"
+
+
+class BudgetExceeded(DpsynthError):
+    """The request does not fit under the account's cap. Nothing was spent."""
+
+    code = "budget"
+
+
+class LedgerError(DpsynthError):
+    """The ledger refuses a transition or cannot be used (locked, tampered with, of another schema)."""
+
+    code = "ledger"
+
+
+class SpendRepeated(LedgerError):
+    """A mechanism already started for this run; a second spend needs an explicit word."""
+
+    code = "spend-repeated"
+
+
+class GrantRefused(DpsynthError):
+    """The worker was handed a grant that is forged, used, expired or for other data."""
+
+    code = "grant"
+
+
+class StaleInput(DpsynthError):
+    """A step's input is missing or belongs to another run; the message names the step to materialize."""
+
+    code = "stale-input"
+
+
+class BoundingError(DpsynthError):
+    """The contribution bound cannot be applied or does not hold."""
+
+    code = "bounding"
+
+
+class MechanismFailed(DpsynthError):
+    """The mechanism stopped after it had started. The ledger entry stays spent."""
+
+    code = "mechanism"
+
+
+class ReleaseRefused(DpsynthError):
+    """Evidence is missing, stale, of other content, or not approved."""
+
+    code = "release"
+
+
+class VerificationFailed(DpsynthError):
+    """A published release does not match its own signed manifest; the message says where."""
+
+    code = "verification"

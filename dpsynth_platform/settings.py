@@ -1,0 +1,89 @@
+"""The deployment's settings: the only reader of the environment.
+
+What belongs here: where the platform keeps things, which database holds the ledger, who acts. What does not: anything
+about one dataset (its contract says that), and OpenLineage's transport, which its own client reads from the standard
+OPENLINEAGE_* variables and `openlineage.yml`.
+
+| variable | meaning | default |
+| --- | --- | --- |
+| DPSYNTH_HOME | root of all zones, keys and records | `.dpsynth` in the working directory |
+| DPSYNTH_DEPLOY | directory with `contracts/` and `families/` | `deploy` beside the package |
+| DPSYNTH_LEDGER_URL | SQLAlchemy URL of the ledger | SQLite under DPSYNTH_HOME |
+| DPSYNTH_USER | who runs, approves or refuses | the operating system's user |
+| DPSYNTH_DEVICE | accelerator: `auto`, `cpu`, `cuda` | `auto` |
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpsynth_platform.errors import ConfigurationError
+
+PACKAGE_ROOT = Path(__file__).resolve().parent.parent
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One deployment. Tests and `dpsynth plan` make their own; everything else calls `from_environment`."""
+
+    home: Path
+    deploy: Path
+    ledger_url: str
+    user: str
+    device: str = "auto"
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        """Reads the DPSYNTH_* variables. Raises `ConfigurationError` for a value that cannot be used."""
+        env = os.environ if environment is None else environment
+        home = Path(env.get("DPSYNTH_HOME") or ".dpsynth").expanduser().resolve()
+        device = env.get("DPSYNTH_DEVICE") or "auto"
+        if device not in DEVICES:
+            raise ConfigurationError(f"DPSYNTH_DEVICE: {device!r}; accepted: {', '.join(DEVICES)}")
+        return cls(
+            home=home,
+            deploy=Path(env.get("DPSYNTH_DEPLOY") or PACKAGE_ROOT / "deploy").expanduser().resolve(),
+            ledger_url=env.get("DPSYNTH_LEDGER_URL") or f"sqlite:///{home / 'ledger' / 'ledger.db'}",
+            user=env.get("DPSYNTH_USER") or getpass.getuser(),
+            device=device,
+        )
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What ${NAME} stands for in contracts."""
+        return {"DPSYNTH_HOME": str(self.home)}
+
+    @property
+    def contracts(self) -> Path:
+        """Directory of the contract files."""
+        return self.deploy / "contracts"
+
+    @property
+    def families(self) -> Path:
+        """Directory of the family budget files."""
+        return self.deploy / "families"
+
+    @property
+    def vault(self) -> Path:
+        """Directory of the keys, outside every table's directory."""
+        return self.home / "vault"
+
+    @property
+    def restricted(self) -> Path:
+        """Root of the restricted zone: rows, fingerprints, models."""
+        return self.home / "restricted"
+
+    @property
+    def lineage_file(self) -> Path:
+        """The platform's own record of lineage events."""
+        return self.home / "lineage" / "events.jsonl"
+
+    @property
+    def dagster_home(self) -> Path:
+        """Dagster's instance directory."""
+        return self.home / "dagster"

@@ -1,0 +1,237 @@
+"""The zones on disk: step outputs, the records that name them, and their deletion.
+
+What belongs here: writing tables and files so that nothing half done is ever visible, the step records that chain one
+step's output to its inputs by content hash, and purging. What does not: what a step computes, keys, the ledger.
+
+A step writes into a directory of its own and, as its very last act, a *record* that names the directory and its
+content. A directory that no record names does not exist for anyone. Layout under the restricted zone:
+
+    <dataset>/<period or 'all'>/<step>.json            the record: the step's current output
+    <dataset>/<period or 'all'>/<step>/<random>/       one output; old ones go with the purge
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dpsynth_platform.contracts import canonical_digest
+from dpsynth_platform.errors import StaleInput
+
+STEPS = (
+    "raw",
+    "scrubbed",
+    "canaries",
+    "clearance",
+    "bounded",
+    "model",
+    "synthetic",
+    "audit",
+    "quality",
+    "released",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a line's outputs belong: a dataset and, for datasets with a cadence, one period (`YYYY-MM`)."""
+
+    dataset: str
+    period: str | None = None
+
+    @property
+    def label(self) -> str:
+        """`census` or `visits/2026-01`, for messages."""
+        return self.dataset if self.period is None else f"{self.dataset}/{self.period}"
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What a step left: where, with which content, from which inputs.
+
+    Attributes:
+        run_key: names contract, source version, period and plan together; all steps of one line share it.
+        path: directory of the output, or None where the record itself is the output.
+        content_hash: `digest_directory(path)`, or the digest of `facts` where there is no directory.
+        inputs: content hash of each upstream step's output as it was used.
+        facts: JSON values that later steps need. Operator zone: counts allowed, never a value of the data.
+    """
+
+    step: str
+    dataset: str
+    period: str | None
+    run_key: str
+    path: str | None
+    content_hash: str
+    created_at: str
+    inputs: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def directory(self) -> Path:
+        """The output's directory. Raises `StaleInput` where the step has none or it was purged."""
+        if self.path is None or not Path(self.path).is_dir():
+            raise StaleInput(
+                f"{self.dataset}/{self.step}: its output is gone (purged or never written); "
+                f"materialize {self.dataset}/{self.step} again"
+            )
+        return Path(self.path)
+
+
+class Storage:
+    """Step outputs and records of the restricted zone."""
+
+    def __init__(self, restricted: Path) -> None:
+        self.root = restricted
+
+    def read(self, place: Place, step: str) -> StepRecord | None:
+        """The step's current record, or None."""
+        try:
+            return StepRecord(**json.loads(self._record_path(place, step).read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+
+    def require(self, place: Place, step: str, *, run_key: str | None = None) -> StepRecord:
+        """The step's current record, which must belong to `run_key` where one is given.
+
+        Raises:
+            StaleInput: there is none, or it belongs to another contract, source version or plan.
+        """
+        record = self.read(place, step)
+        if record is None:
+            raise StaleInput(f"{place.label}/{step} has not been materialized; materialize it first")
+        if run_key is not None and record.run_key != run_key:
+            raise StaleInput(
+                f"{place.label}/{step} belongs to another contract, source version or plan than "
+                f"{place.label}/raw; materialize {place.label}/{step} again"
+            )
+        return record
+
+    @contextmanager
+    def new_output(self, place: Place, step: str) -> Iterator[Path]:
+        """A fresh directory to write into; removed again if the block fails. Invisible until a record names it."""
+        parent = self._base(place) / step
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory = parent / secrets.token_hex(8)
+        directory.mkdir(mode=0o700)
+        try:
+            yield directory
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+
+    def record(
+        self,
+        place: Place,
+        step: str,
+        *,
+        run_key: str,
+        directory: Path | None = None,
+        inputs: Iterable[StepRecord] = (),
+        facts: dict[str, Any] | None = None,
+    ) -> StepRecord:
+        """Makes an output the step's current one, atomically and durably."""
+        facts = facts or {}
+        record = StepRecord(
+            step=step,
+            dataset=place.dataset,
+            period=place.period,
+            run_key=run_key,
+            path=str(directory) if directory else None,
+            content_hash=digest_directory(directory) if directory else canonical_digest(facts),
+            created_at=dt.datetime.now(dt.UTC).isoformat(),
+            inputs={item.step: item.content_hash for item in inputs},
+            facts=facts,
+        )
+        write_durably(self._record_path(place, step), json.dumps(asdict(record), indent=1, sort_keys=True))
+        return record
+
+    def places(self) -> list[Place]:
+        """Every dataset and period that has a record."""
+        found = []
+        for path in sorted(self.root.glob("*/*/")):
+            if any(path.glob("*.json")):
+                found.append(Place(path.parent.name, None if path.name == "all" else path.name))
+        return found
+
+    def outputs(self, place: Place, step: str) -> list[Path]:
+        """Directories of a step's outputs, current and superseded."""
+        parent = self._base(place) / step
+        return sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
+
+    def _base(self, place: Place) -> Path:
+        return self.root / place.dataset / (place.period or "all")
+
+    def _record_path(self, place: Place, step: str) -> Path:
+        return self._base(place) / f"{step}.json"
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Replaces a file as a whole: written aside, flushed to disk, renamed. Mode 0600."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def digest_file(path: Path) -> str:
+    """SHA-256 (hex) of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_directory(directory: Path) -> str:
+    """SHA-256 over the relative names and contents of all files below a directory."""
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return canonical_digest([[path.relative_to(directory).as_posix(), digest_file(path)] for path in files])
+
+
+def write_table(uri: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
+    """Writes a new Delta table in one commit, streaming. Returns its number of rows."""
+    from deltalake import write_deltalake
+
+    rows = 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal rows
+        for batch in batches:
+            rows += batch.num_rows
+            yield batch
+
+    write_deltalake(str(uri), pa.RecordBatchReader.from_batches(schema, counted()), mode="error")
+    return rows
+
+
+def read_table(uri: Path, *, version: int | None = None, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Streams a Delta table's record batches."""
+    from deltalake import DeltaTable
+
+    dataset = DeltaTable(str(uri), version=version).to_pyarrow_dataset()
+    yield from dataset.to_batches(columns=columns)
+
+
+def table_schema(uri: Path, *, version: int | None = None) -> pa.Schema:
+    """Arrow schema of a Delta table."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(str(uri), version=version).to_pyarrow_dataset().schema

@@ -1,0 +1,74 @@
+"""The keys: fingerprint keys of a namespace, hashing keys, and the deployment's signing key.
+
+What belongs here: creating a key once, reading it, telling which key it is. What does not: using keys (fingerprints are
+made in `scrub`, signatures in `release` and `ledger`). Keys live in their own directory, readable by the owner alone,
+never beside the tables that they protect. Losing a fingerprint key freezes the accounts that depend on it, so a key
+that is missing is never made anew in silence: only `create` makes keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dpsynth_platform.errors import ConfigurationError
+
+KEY_BYTES = 32
+SIGNING_KEY = "signing"
+
+
+class Vault:
+    """Keys as files of 32 random bytes under one directory (mode 0700, files 0600)."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def create(self, name: str) -> bytes:
+        """The key of that name, made from the operating system's randomness if there is none yet."""
+        path = self._path(name)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(partial, path)  # atomic, and fails where another process was first
+        except FileExistsError:
+            pass
+        finally:
+            partial.unlink()
+        return self.read(name)
+
+    def read(self, name: str) -> bytes:
+        """The key of that name. Raises `ConfigurationError` if it is missing or damaged."""
+        path = self._path(name)
+        try:
+            key = path.read_bytes()
+        except FileNotFoundError:
+            raise ConfigurationError(f"key {name!r} is missing from the vault; restore it from its backup") from None
+        except OSError as error:
+            raise ConfigurationError(f"key {name!r} cannot be read ({type(error).__name__})") from None
+        if len(key) != KEY_BYTES:
+            raise ConfigurationError(f"key {name!r} is damaged ({len(key)} bytes, not {KEY_BYTES}); restore it")
+        return key
+
+    def signing_key(self) -> Ed25519PrivateKey:
+        """The deployment's Ed25519 key, made at first use."""
+        return Ed25519PrivateKey.from_private_bytes(self.create(SIGNING_KEY))
+
+    def _path(self, name: str) -> Path:
+        if not name or not all(part.isalnum() for part in name.replace("-", "_").split("_") if part):
+            raise ConfigurationError(f"key name {name!r}; accepted: letters, digits, '-' and '_'")
+        return self._directory / f"{name}.key"
+
+
+def key_id(key: bytes) -> str:
+    """A short public name of a key that tells nothing of it (truncated HMAC of a constant)."""
+    return hmac.new(key, b"dpsynth key id", hashlib.sha256).hexdigest()[:16]

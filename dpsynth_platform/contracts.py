@@ -480,12 +480,14 @@ def _validate(model: type[_Model], document: Any, where: str) -> _Model:
 def _explain(model: type[BaseModel], problem: Any) -> str:
     """One fault as `key.path: value; what is accepted`. Contracts are public, so the value may be shown."""
     location = [str(part) for part in problem["loc"] if part not in _COLUMN_TAGS]
-    path = ".".join(location) or model.__name__
+    path = ".".join(location)
     kind, context, value = problem["type"], problem.get("ctx", {}), problem.get("input")
     if kind == "value_error":
+        # A model's own check names the key below its location first ("guarantee.epsilon: ..."), or nothing at all.
         text = str(context["error"])
-        head = text.split(":")[0]
-        return f"{'.'.join([*location, text]) if location and head and ' ' not in head else f'{path}: {text}'}"
+        names_a_key = re.match(r"[a-z_.]+:", text) is not None
+        separator = "." if path and names_a_key else ": " if path else ""
+        return f"{path}{separator}{text}"
     if kind == "extra_forbidden":
         accepted = _accepted_keys(model, location[:-1])
         near = difflib.get_close_matches(location[-1], accepted, n=1)

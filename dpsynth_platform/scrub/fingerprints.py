@@ -1,0 +1,103 @@
+"""Keyed fingerprints of owners and of records.
+
+What belongs here: the normalized text of an id, the fingerprint of an owner, the id of a record, and the two forms of
+a set of owners (hex text in tables, sorted 16-byte values in memory). What does not: where keys are kept (`vault`) and
+which records stay (`bounding`).
+
+An owner's fingerprint is HMAC-SHA256(k2, HMAC-SHA256(k1, id)), cut to 16 bytes: k1 belongs to the identity namespace,
+k2 can be rotated without having the ids at hand. Two of n owners share a fingerprint with probability below n^2/2^129.
+
+One person must be one owner, so the *text* of an id counts and not its storage type: the integer 7 and the text "7" are
+the same id (an id is often a number in one source and text in another), "007" is another one. Texts that Unicode holds
+equal (NFC) are equal. Case and blanks count unless the contract's `owner_normalization` says otherwise.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import hmac
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+OWNER_COLUMN = "_owner"
+RECORD_COLUMN = "_record"
+FINGERPRINT_BYTES = 16
+
+# Fixed width, so that numpy can sort and search; a single element must be read through `fingerprint_hex`, since numpy
+# takes trailing zero bytes off an element of this type.
+FINGERPRINT_DTYPE = np.dtype("S16")
+Fingerprints = npt.NDArray[np.bytes_]
+
+
+@dataclass(frozen=True, repr=False)
+class FingerprintKeys:
+    """The two keys of an identity namespace (32 bytes each). Losing one freezes the accounts that depend on it."""
+
+    inner: bytes
+    outer: bytes
+
+
+def canonical_text(value: Any, normalization: Sequence[str] = ()) -> str | None:
+    """The text of an id that counts, or None where there is no id: null, or nothing left after normalization.
+
+    Args:
+        value: an integer, text, date or None.
+        normalization: `trim` and `casefold`, applied in this order of the contract.
+    """
+    if value is None:
+        return None
+    text = value.isoformat() if isinstance(value, dt.date) else str(value)
+    for step in normalization:
+        text = text.strip() if step == "trim" else unicodedata.normalize("NFC", text).casefold()
+    return unicodedata.normalize("NFC", text) or None
+
+
+def owner_fingerprint(text: str, keys: FingerprintKeys) -> str:
+    """The fingerprint (32 hex characters) of an owner's canonical text."""
+    inner = hmac.digest(keys.inner, text.encode("utf-8", "surrogatepass"), hashlib.sha256)
+    return hmac.digest(keys.outer, inner, hashlib.sha256)[:FINGERPRINT_BYTES].hex()
+
+
+def record_id(owner: str, key_values: Sequence[str | None], key: bytes) -> str:
+    """The id (32 hex characters) of a record, from its owner's fingerprint and its other key columns only.
+
+    It depends on no position and on no other owner's data, so that one owner more or less changes no other owner's
+    records. Records that share all key columns share the id; `bounding` tells them apart inside their owner.
+
+    Args:
+        key_values: canonical texts of the contract's key columns that are not owner columns, in the declared order.
+    """
+    # Lengths make the joined text unambiguous: ("ab", "c") and ("a", "bc") differ, null and "" differ.
+    parts = [owner] + ["-" if value is None else f"{len(value)}:{value}" for value in key_values]
+    message = "|".join(parts).encode("utf-8", "surrogatepass")
+    return hmac.digest(key, message, hashlib.sha256)[:FINGERPRINT_BYTES].hex()
+
+
+def distinct_owners(batches: Iterable[pa.RecordBatch]) -> Fingerprints:
+    """All owners of the batches' `_owner` column: sorted, distinct, shape (owners,), dtype `S16`."""
+    owners = np.empty(0, FINGERPRINT_DTYPE)
+    for batch in batches:
+        owners = np.union1d(owners, fingerprints_from_hex(batch.column(OWNER_COLUMN).to_pylist()))
+    return owners
+
+
+def fingerprints_from_hex(texts: Iterable[str]) -> Fingerprints:
+    """Fingerprints as fixed-width bytes, in the given order. Raises `ValueError` for text that is no fingerprint."""
+    raw = [bytes.fromhex(text) for text in texts]
+    if any(len(value) != FINGERPRINT_BYTES for value in raw):
+        raise ValueError(f"a fingerprint has {FINGERPRINT_BYTES} bytes")
+    return np.frombuffer(b"".join(raw), FINGERPRINT_DTYPE)
+
+
+def fingerprint_hex(fingerprints: Fingerprints) -> list[str]:
+    """Fingerprints as 32 hex characters each, in the given order."""
+    text = np.ascontiguousarray(fingerprints).tobytes().hex()
+    width = 2 * FINGERPRINT_BYTES
+    return [text[start : start + width] for start in range(0, len(text), width)]

@@ -1,0 +1,183 @@
+"""What the scores of canaries prove: lower bounds on epsilon, true positive rates and their confidence.
+
+What belongs here: statistics of an audit as pure functions of scores and coins. What does not: how a score comes about
+(`attacks`), or what follows from a bound (`verdict`).
+
+The bound is that of Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS 2023): m
+canaries enter by independent fair coins, the attacker guesses r of the coins and abstains on the others. If the
+mechanism is (epsilon, delta)-DP for one canary's whole contribution, few more than r·e^epsilon/(1+e^epsilon) guesses
+are right, whatever the attacker does. One canary owner is one privacy unit, so the bound speaks of the same epsilon as
+the guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from dpsynth_platform.errors import AccountingError
+
+Scores = npt.NDArray[np.float64]
+Coins = npt.NDArray[np.bool_]
+
+_PRECISION = 1e-4
+_LARGEST_EPSILON = 100.0
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A rate with its two-sided Clopper-Pearson interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def p_value(*, canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """Largest probability that an (epsilon, delta)-DP mechanism allows so many right guesses.
+
+    Steinke et al. 2023, Theorem 5.2: P[W >= v] <= beta + 2·m·delta·alpha, with W' ~ Binomial(r, e^eps/(1+e^eps)),
+    beta = P[W' >= v] and alpha = max over i of P[v > W' >= v-i]/i.
+
+    Args:
+        canaries: m, how many had a coin, those without a guess included.
+        guesses: r, how many coins were guessed; fixed before the run.
+        right: v, how many of the guesses were right.
+        epsilon: the claim to be tested.
+        delta: the claim's delta.
+
+    Raises:
+        AccountingError: the numbers do not fit together.
+    """
+    if not 0 <= right <= guesses <= canaries or epsilon < 0 or not 0 <= delta < 1:
+        raise AccountingError(
+            f"audit: {right} right of {guesses} guesses on {canaries} canaries at epsilon {epsilon:g}, delta "
+            f"{delta:g}; accepted: right <= guesses <= canaries, epsilon >= 0 and delta in [0, 1)"
+        )
+    probability = 1 / (1 + math.exp(-epsilon))
+    beta = float(stats.binom.sf(right - 1, guesses, probability))
+    below = np.cumsum(stats.binom.pmf(np.arange(right - 1, -1, -1), guesses, probability))
+    alpha = float(np.max(below / np.arange(1, right + 1), initial=0.0))
+    return min(1.0, beta + 2 * canaries * delta * alpha)
+
+
+def epsilon_lower_bound(*, canaries: int, guesses: int, right: int, delta: float, confidence: float) -> float:
+    """Largest epsilon that the guesses refute at this confidence, rounded down; 0 where they refute none.
+
+    A mechanism that is (epsilon, delta)-DP for a smaller epsilon is so for a larger one too, hence whatever epsilon
+    is refuted refutes all below it.
+    """
+    level = 1 - confidence
+
+    def refuted(epsilon: float) -> bool:
+        return p_value(canaries=canaries, guesses=guesses, right=right, epsilon=epsilon, delta=delta) <= level
+
+    low, high = 0.0, _LARGEST_EPSILON
+    if not refuted(low):
+        return 0.0
+    while high - low > _PRECISION:
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+def highest_bound(*, canaries: int, guesses: int, delta: float, confidence: float) -> float:
+    """The bound if every guess were right: nothing above it can be shown, so it is the audit's power in one number."""
+    return epsilon_lower_bound(canaries=canaries, guesses=guesses, right=guesses, delta=delta, confidence=confidence)
+
+
+def right_needed(*, canaries: int, guesses: int, epsilon: float, delta: float, confidence: float) -> int | None:
+    """How many of the guesses must be right to refute `epsilon`; None where even all of them would not do."""
+    for right in range(guesses + 1):
+        if p_value(canaries=canaries, guesses=guesses, right=right, epsilon=epsilon, delta=delta) <= 1 - confidence:
+            return right
+    return None
+
+
+def each_confidence(confidence: float, tests: int) -> float:
+    """Confidence that each of several tests needs so that all hold together at `confidence` (Bonferroni)."""
+    return 1 - (1 - confidence) / tests
+
+
+def count_right(scores: Scores, included: Coins, *, guess_in: int, guess_out: int) -> int:
+    """Right guesses when the highest scores are guessed to be in and the lowest out.
+
+    Ties go by position, which must not depend on the coins.
+
+    Args:
+        scores: shape (m,), higher means rather in.
+        included: shape (m,), the coins.
+        guess_in: how many of the highest scores are guessed in.
+        guess_out: how many of the lowest scores are guessed out.
+
+    Raises:
+        AccountingError: a score is not a number, or there are more guesses than canaries.
+    """
+    _check(scores, included)
+    if guess_in + guess_out > scores.size:
+        raise AccountingError(f"audit: {guess_in + guess_out} guesses on {scores.size} canaries; accepted: fewer")
+    order = np.argsort(scores, kind="stable")
+    said_in = included[order[scores.size - guess_in :]]
+    said_out = included[order[:guess_out]]
+    return int(said_in.sum() + (~said_out).sum())
+
+
+def true_positive_rate(
+    scores: Scores, included: Coins, *, false_positive_rate: float = 0.01, confidence: float = 0.95
+) -> Rate:
+    """Share of the included canaries above the lowest threshold that at most this share of the others exceed.
+
+    The interval is exact for the threshold that was used; that threshold's own false positive rate is an estimate
+    from the held-out canaries, and coarse where they are fewer than a few hundred.
+
+    Raises:
+        AccountingError: a score is not a number, or no canary is in, or none is out.
+    """
+    _check(scores, included)
+    members, others = scores[included], np.sort(scores[~included])[::-1]
+    if not members.size or not others.size:
+        raise AccountingError("audit: all canaries fell on one side; accepted: at least one in and one out")
+    threshold = others[math.floor(false_positive_rate * others.size)]
+    hits = int((members > threshold).sum())
+    low, high = clopper_pearson(hits, members.size, confidence)
+    return Rate(hits / members.size, low, high)
+
+
+def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[float, float]:
+    """Exact two-sided interval of a binomial rate (Clopper and Pearson 1934)."""
+    tail = (1 - confidence) / 2
+    low = 0.0 if successes == 0 else float(stats.beta.ppf(tail, successes, trials - successes + 1))
+    high = 1.0 if successes == trials else float(stats.beta.ppf(1 - tail, successes + 1, trials - successes))
+    return low, high
+
+
+def area_under_curve(scores: Scores, included: Coins) -> float:
+    """Probability that an included canary scores above a held-out one, ties counting half (Mann-Whitney)."""
+    _check(scores, included)
+    members, others = int(included.sum()), int((~included).sum())
+    if not members or not others:
+        return 0.5
+    ranks = stats.rankdata(scores)[included].sum()
+    return float((ranks - members * (members + 1) / 2) / (members * others))
+
+
+def roc_curve(scores: Scores, included: Coins) -> tuple[Scores, Scores]:
+    """False and true positive rates at every distinct threshold, from (0, 0) to (1, 1)."""
+    _check(scores, included)
+    order = np.argsort(-scores, kind="stable")
+    last_of_tie = np.append(np.diff(scores[order]) != 0, True)
+    hits = np.cumsum(included[order])[last_of_tie]
+    alarms = np.cumsum(~included[order])[last_of_tie]
+    return (
+        np.concatenate([[0.0], alarms / max(1, (~included).sum())]),
+        np.concatenate([[0.0], hits / max(1, included.sum())]),
+    )
+
+
+def _check(scores: Scores, included: Coins) -> None:
+    if scores.shape != included.shape or scores.ndim != 1 or np.isnan(scores).any():
+        raise AccountingError("audit: accepted are one score that is a number and one coin for every canary")

@@ -1,0 +1,189 @@
+"""Canaries: bait records of fictional owners, by which the audit measures what the mechanism remembers.
+
+What belongs here: making the canaries from the contract alone, their coins, and keeping them. What does not: anything
+that looks at the data (canaries must not depend on it, or results on them would be an access to it), and the attacks.
+
+How they are made. Every canary owner holds b records with the same modelled values and different record ids, so that
+the largest contribution which the guarantee covers is what gets tested. Values are independent from column to column
+and balanced over the declared domain of each: rare values and combinations that real people seldom have come up as
+often as common ones, so the canaries sit in many different, mostly empty cells of whichever marginals the mechanism
+measures. Each owner is included by a fair coin of its own from the operating system (Steinke et al. 2023); included
+and held-out canaries are kept together, and stay restricted.
+"""
+
+from __future__ import annotations
+
+import calendar
+import datetime as dt
+import hashlib
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dpsynth_platform.contracts import (
+    BooleanColumn,
+    CategoricalColumn,
+    DataContract,
+    DateColumn,
+    FloatColumn,
+    IntegerColumn,
+)
+from dpsynth_platform.errors import SourceError
+from dpsynth_platform.storage import read_table, write_table
+
+OWNER = "_owner"
+RECORD = "_record"
+INCLUDED = "included"
+
+# The first half of every canary's fingerprint. A real fingerprint (16 bytes of an HMAC) starts like this with
+# probability 2^-64, so no person is taken for a canary and no account ever counts one.
+RESERVED_PREFIX = hashlib.sha256(b"dpsynth_platform canary owner").hexdigest()[:16]
+
+_random = secrets.SystemRandom()
+
+
+@dataclass(frozen=True)
+class CanarySet:
+    """All canaries of one run, restricted: whoever knows the coins can no longer be surprised by the audit.
+
+    Attributes:
+        table: one row a record, sorted by owner: modelled columns, `_owner`, `_record`, `included`.
+    """
+
+    table: pa.Table
+
+    @property
+    def owners(self) -> list[str]:
+        """Fingerprints of all canary owners, sorted; the order of everything below."""
+        return sorted(set(self.table[OWNER].to_pylist()))
+
+    @property
+    def included(self) -> npt.NDArray[np.bool_]:
+        """The coin of each owner, shape (number of owners,)."""
+        return np.asarray(self._one_each()[INCLUDED].to_numpy(zero_copy_only=False), dtype=bool)
+
+    @property
+    def values(self) -> pa.Table:
+        """The modelled values of each owner, one row an owner."""
+        return self._one_each().drop_columns([OWNER, RECORD, INCLUDED])
+
+    @property
+    def joining(self) -> pa.Table:
+        """The records that go in with the data: those of included owners, without the coin."""
+        return self.table.filter(self.table[INCLUDED]).drop_columns([INCLUDED])
+
+    def _one_each(self) -> pa.Table:
+        owners = self.table[OWNER].to_pylist()
+        return self.table.take([row for row in range(len(owners)) if row == 0 or owners[row] != owners[row - 1]])
+
+
+def is_canary(owner: str) -> bool:
+    """Whether a fingerprint is a canary's."""
+    return owner.startswith(RESERVED_PREFIX)
+
+
+def make_canaries(contract: DataContract, schema: pa.Schema, count: int, b: int, period: str | None) -> CanarySet:
+    """Draws canaries from the contract, never from data.
+
+    Args:
+        contract: declares the domains of the modelled columns.
+        schema: Arrow schema of the scrubbed table, for types.
+        count: canary owners, included and held-out together.
+        b: records an owner, the contribution bound.
+        period: month (`YYYY-MM`) that a period column is confined to, or None.
+
+    Raises:
+        SourceError: the schema lacks a modelled column, or its type cannot hold the declared domain.
+    """
+    owners = sorted(RESERVED_PREFIX + secrets.token_hex(8) for _ in range(count))
+    coins = [bool(secrets.randbits(1)) for _ in range(count)]
+    columns: dict[str, pa.Array] = {}
+    for name in contract.modelled:
+        if name not in schema.names:
+            raise SourceError(f"{contract.dataset}: modelled column {name!r} is not in the scrubbed table")
+        month = period if name == contract.source.period_column else None
+        values = _draw(contract.columns[name], count, month)
+        columns[name] = _to_arrow(values, b, schema.field(name), contract.dataset)
+    columns[OWNER] = _repeat(owners, b, pa.string())
+    columns[RECORD] = pa.array([secrets.token_hex(16) for _ in range(count * b)], pa.string())
+    columns[INCLUDED] = _repeat(coins, b, pa.bool_())
+    return CanarySet(pa.table(columns))
+
+
+def write_canaries(canaries: CanarySet, uri: Path) -> int:
+    """Writes all canaries with their coins as a new Delta table. Returns its number of rows."""
+    return write_table(uri, canaries.table.schema, canaries.table.to_batches())
+
+
+def read_canaries(uri: Path) -> CanarySet:
+    """Reads what `write_canaries` wrote."""
+    return CanarySet(pa.Table.from_batches(read_table(uri)).sort_by(OWNER))
+
+
+def _draw(column: Any, count: int, period: str | None) -> list[Any]:
+    """One value a canary, in random order and balanced over the column's domain."""
+    positions = _balanced_positions(count)
+    match column:
+        case CategoricalColumn():
+            return [column.values[int(at * len(column.values))] for at in positions]
+        case BooleanColumn():
+            return [at < 0.5 for at in positions]
+        case DateColumn():
+            first, last = _narrowed(column, period)
+            edges = [first.toordinal(), last.toordinal() + 1]
+            return [dt.date.fromordinal(math.floor(_spread(at, edges))) for at in positions]
+        case IntegerColumn():
+            return [math.floor(_spread(at, [*_edges(column)[:-1], column.max + 1])) for at in positions]
+        case FloatColumn():
+            return [_spread(at, _edges(column)) for at in positions]
+        case _:
+            raise SourceError(f"a column of type {column.type} is not modelled")
+
+
+def _balanced_positions(count: int) -> list[float]:
+    """One uniform number from each of `count` equal parts of [0, 1), shuffled (a Latin hypercube over columns)."""
+    positions = [(part + _random.random()) / count for part in range(count)]
+    _random.shuffle(positions)
+    return [min(at, math.nextafter(1.0, 0.0)) for at in positions]
+
+
+def _edges(column: IntegerColumn | FloatColumn) -> list[float]:
+    """Ends of the declared bins. Equal bins need none between: an even spread is even over them too."""
+    inner = column.bins if isinstance(column.bins, list) else []
+    return [column.min, *(edge for edge in inner if edge < column.max), column.max]
+
+
+def _spread(at: float, edges: Sequence[float]) -> float:
+    """Maps [0, 1) to the bins between the edges: every bin equally likely, uniform inside it."""
+    place = at * (len(edges) - 1)
+    part = int(place)
+    return edges[part] + (place - part) * (edges[part + 1] - edges[part])
+
+
+def _narrowed(column: DateColumn, period: str | None) -> tuple[dt.date, dt.date]:
+    if period is None:
+        return column.min, column.max
+    year, month = (int(part) for part in period.split("-"))
+    first = dt.date(year, month, 1)
+    last = dt.date(year, month, calendar.monthrange(year, month)[1])
+    return max(first, column.min), min(last, column.max)
+
+
+def _to_arrow(values: Sequence[Any], b: int, field: pa.Field, dataset: str) -> pa.Array:
+    try:
+        return _repeat(values, b, field.type)
+    except (pa.ArrowException, TypeError, OverflowError):
+        raise SourceError(
+            f"{dataset}: column {field.name!r} has the Arrow type {field.type}, which cannot hold its declared domain"
+        ) from None
+
+
+def _repeat(values: Sequence[Any], b: int, kind: pa.DataType) -> pa.Array:
+    return pa.array([value for value in values for _ in range(b)], kind)

@@ -1,0 +1,155 @@
+"""What every generator offers, in three moments, so that an uncalibrated mechanism cannot run.
+
+What belongs here: the `Generator` protocol, the sealed plan that passes between the moments, and the registry of
+methods. What does not: any one method.
+
+    plan = generator("mst").plan(contract, schema, guarantee)          # public inputs only
+    generator(plan.method).fit(plan, bounded, grant, directory)        # the mechanism, in the worker
+    table = generator(plan.method).sample(directory, rows)             # post-processing
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from dpsynth_platform.contracts import DataContract, canonical_digest
+from dpsynth_platform.errors import ContractError, GrantRefused
+
+if TYPE_CHECKING:
+    from dpsynth_platform.ledger.grants import Grant
+    from dpsynth_platform.privacy.guarantee import Guarantee
+
+Progress = Callable[[str, int, int], None]
+"""Called as `progress(stage, done, total)`: a public stage name and public counts of steps, never of records."""
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """The progress callback that reports nothing."""
+
+
+@dataclass(frozen=True)
+class SealedPlan:
+    """All that decides what a mechanism does, fixed before any record is read. Public, JSON throughout.
+
+    The digest covers every field, so sampler, noise and accounting cannot drift apart: the ledger entry and the grant
+    name the digest, and the worker runs nothing else.
+
+    Attributes:
+        method: the generator's name in the registry.
+        dataset: name of the contract's dataset.
+        period: `YYYY-MM` for datasets with a cadence.
+        mechanism_digest: digest of `DataContract.mechanism_snapshot()`.
+        columns: the modelled columns' public domains (`tabular.domain`).
+        release: the released table's schema and what becomes of each column (`tabular.restore`).
+        parameters: noise scales and the like, by name.
+        event: the privacy event in JSON form (`privacy.events`).
+        guarantee: the guarantee in JSON form (`privacy.guarantee`).
+    """
+
+    method: str
+    dataset: str
+    period: str | None
+    mechanism_digest: str
+    columns: list[dict[str, Any]]
+    release: dict[str, Any]
+    parameters: dict[str, Any]
+    event: dict[str, Any]
+    guarantee: dict[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the plan in canonical JSON."""
+        return canonical_digest(asdict(self))
+
+    def to_json(self) -> str:
+        """The plan with its digest, as `from_json` reads it."""
+        return json.dumps({"plan": asdict(self), "digest": self.digest}, indent=1, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str, *, expected_digest: str | None = None) -> SealedPlan:
+        """Reads a plan back.
+
+        Raises:
+            GrantRefused: it is no sealed plan, or some field does not match its digest or the expected one.
+        """
+        try:
+            document = json.loads(text)
+            plan = cls(**document["plan"])
+            digest = plan.digest
+        except (KeyError, TypeError, ValueError):
+            raise GrantRefused("the sealed plan cannot be read; materialize the line from raw again") from None
+        if digest != document.get("digest") or expected_digest not in (None, digest):
+            raise GrantRefused("the sealed plan was altered after it was sealed; materialize the line from raw again")
+        return plan
+
+    def describe(self) -> dict[str, Any]:
+        """What the mechanism will do, in public words and numbers; see `Generator.describe`."""
+        return generator(self.method).describe(self)
+
+
+class Generator(Protocol):
+    """One way of making synthetic rows. Its state is in the plan and in the model directory, never in the object."""
+
+    method: str
+
+    def plan(
+        self, contract: DataContract, schema: pa.Schema, guarantee: Guarantee, *, period: str | None = None
+    ) -> SealedPlan:
+        """Calibrates and seals a plan from public inputs: the contract, the source's schema and the target.
+
+        Raises:
+            ContractError: the method cannot model these columns.
+            AccountingError: no noise scale meets the guarantee.
+        """
+
+    def describe(self, plan: SealedPlan) -> dict[str, Any]:
+        """Event, noise, expected error and predicted memory of a plan, in public words and numbers."""
+
+    def fit(
+        self,
+        plan: SealedPlan,
+        bounded: Path,
+        grant: Grant,
+        directory: Path,
+        *,
+        device: str = "cpu",
+        progress: Progress = silent,
+    ) -> None:
+        """Runs the mechanism over the bounded Delta table and leaves a complete model in `directory`.
+
+        Raises:
+            GrantRefused: the grant is for another plan.
+            MechanismFailed: the mechanism stopped; what it cost stays spent.
+        """
+
+    def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
+        """Fits the model again from the complete measurements in `directory`: post-processing, free of charge.
+
+        Raises:
+            MechanismFailed: the measurements are missing, incomplete or of another plan.
+        """
+
+    def sample(self, directory: Path, rows: int) -> pa.Table:
+        """Draws a table of the source's schema from the model in `directory`: post-processing."""
+
+
+METHODS = ("mst",)
+
+
+def generator(method: str) -> Generator:
+    """The generator of that name.
+
+    Raises:
+        ContractError: there is none.
+    """
+    if method == "mst":
+        from dpsynth_platform.synth.tabular.mst import Mst
+
+        return Mst()
+    raise ContractError(f"generate.method: {method!r}; accepted: {', '.join(METHODS)}")

@@ -1,0 +1,146 @@
+"""The source's schema, given back to the synthetic rows.
+
+What belongs here: what becomes of each source column in a release, and building the released table from cell codes.
+What does not: coding values into cells (`domain`) and drawing the codes (`sampling`).
+
+| treatment | column |
+| --- | --- |
+| modelled | drawn from the model |
+| regenerated | identifiers: fresh surrogates, 1, 2, ... or S0000001, S0000002, ..., linked to nobody |
+| empty | text that is not dropped: present for the schema's sake, all null |
+| absent | text declared `pii: drop`: left out |
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from dpsynth_platform.contracts import DataContract, DateColumn, IntegerColumn, TextColumn
+from dpsynth_platform.errors import ContractError
+from dpsynth_platform.synth.tabular.domain import Codes, Domain, modelled_columns
+
+Treatment = Literal["modelled", "regenerated", "empty", "absent"]
+
+_ACCEPTED = {
+    "integer": "integers or floating-point numbers",
+    "float": "floating-point numbers",
+    "date": "dates or timestamps",
+    "categorical": "strings, plain or dictionary-encoded",
+    "boolean": "booleans",
+}
+
+
+@dataclass(frozen=True)
+class ReleaseSchema:
+    """The released table's Arrow schema, and every contract column's treatment in the source's order."""
+
+    schema: pa.Schema
+    treatments: dict[str, Treatment]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values: the schema as base64 of its Arrow IPC form, which keeps every type exact."""
+        encoded = base64.b64encode(self.schema.serialize().to_pybytes()).decode()
+        return {"schema": encoded, "treatments": dict(self.treatments), "order": list(self.treatments)}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> ReleaseSchema:
+        """Reads `to_json` back."""
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(document["schema"])))
+        return cls(schema, {name: document["treatments"][name] for name in document["order"]})
+
+
+def release_schema(contract: DataContract, source: pa.Schema) -> ReleaseSchema:
+    """What a release of this source looks like.
+
+    Raises:
+        ContractError: a declared column is missing from the source or its type cannot hold the declared values.
+    """
+    modelled = set(modelled_columns(contract))
+    missing = [name for name in contract.columns if name not in source.names]
+    if missing:
+        raise ContractError(f"{contract.dataset}: columns.{missing[0]}: declared, but the source has no such column")
+    fields, treatments = [], {}
+    for field in source:
+        if field.name not in contract.columns:
+            continue
+        treatment = _treatment(contract, field, modelled)
+        treatments[field.name] = treatment
+        if treatment == "absent":
+            continue
+        if treatment == "modelled":
+            _check_type(contract, field)
+        nullable = treatment == "empty" or (treatment == "modelled" and field.nullable)
+        nullable = nullable or contract.columns[field.name].nullable
+        fields.append(pa.field(field.name, field.type, nullable))
+    return ReleaseSchema(pa.schema(fields), treatments)
+
+
+def restore(domain: Domain, codes: Codes, release: ReleaseSchema, rng: np.random.Generator) -> pa.Table:
+    """The released table of the encoded rows, shape (rows, columns of the domain)."""
+    position = {name: index for index, name in enumerate(domain.names)}
+    rows = codes.shape[0]
+    arrays = []
+    for field in release.schema:
+        treatment = release.treatments[field.name]
+        if treatment == "modelled":
+            index = position[field.name]
+            arrays.append(domain.columns[index].decode(codes[:, index], field.type, rng))
+        elif treatment == "regenerated":
+            arrays.append(_surrogates(rows, field))
+        else:
+            arrays.append(pa.nulls(rows, field.type))
+    return pa.Table.from_arrays(arrays, schema=release.schema)
+
+
+def _treatment(contract: DataContract, field: pa.Field, modelled: set[str]) -> Treatment:
+    declared = contract.columns[field.name]
+    if field.name in modelled:
+        return "modelled"
+    if isinstance(declared, TextColumn):
+        return "absent" if declared.pii == "drop" else "empty"
+    is_id = pa.types.is_integer(field.type) or _is_text(field.type)
+    return "regenerated" if is_id else "empty"
+
+
+def _check_type(contract: DataContract, field: pa.Field) -> None:
+    """A modelled column must come back in the source's own type."""
+    declared = contract.columns[field.name]
+    type_ = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    fits = {
+        "integer": pa.types.is_integer(type_) or pa.types.is_floating(type_),
+        "float": pa.types.is_floating(type_),
+        "date": pa.types.is_date(type_) or pa.types.is_timestamp(type_),
+        "categorical": _is_text(type_),
+        "boolean": pa.types.is_boolean(type_),
+    }
+    if not fits[declared.type] or (pa.types.is_dictionary(field.type) and declared.type != "categorical"):
+        raise ContractError(
+            f"{contract.dataset}: columns.{field.name}: declared {declared.type}, but the source holds {field.type}; "
+            f"accepted: {_ACCEPTED[declared.type]}"
+        )
+    if isinstance(declared, IntegerColumn | DateColumn):
+        try:
+            pa.array([declared.min, declared.max]).cast(type_)
+        except pa.ArrowException:
+            raise ContractError(
+                f"{contract.dataset}: columns.{field.name}: the declared range {declared.min} to {declared.max} does "
+                f"not fit the source's type {field.type}"
+            ) from None
+
+
+def _surrogates(rows: int, field: pa.Field) -> pa.Array:
+    numbers = np.arange(1, rows + 1)
+    if not pa.types.is_integer(field.type):
+        return pa.array([f"S{number:07d}" for number in numbers], pa.string()).cast(field.type)
+    if rows and rows > np.iinfo(field.type.to_pandas_dtype()).max:
+        raise ContractError(f"generate.rows: {rows} surrogate ids do not fit column {field.name!r} ({field.type})")
+    return pa.array(numbers, pa.int64()).cast(field.type)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))

@@ -1,0 +1,417 @@
+"""The facets of our events: the standard ones through openlineage-python, our own for what has none.
+
+What belongs here: building facets from public facts, and the classes of our own facets, whose JSON schemas lie in
+`schemas/`. What does not: emitting, or reading data. Events are exported, so nothing in a facet may tell of the data:
+no counts of restricted tables, no content hashes; row counts only of a published release (`output_statistics`).
+
+Our schemas are named by URNs, which identify and are not addresses: the files ship with the package.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version as package_version
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import attr
+from openlineage.client.facet_v2 import (
+    DatasetFacet,
+    InputDatasetFacet,
+    JobFacet,
+    OutputDatasetFacet,
+    RunFacet,
+    column_lineage_dataset,
+    data_quality_assertions_dataset,
+    dataset_type_dataset,
+    dataset_version_dataset,
+    documentation_dataset,
+    documentation_job,
+    error_message_run,
+    job_type_job,
+    lifecycle_state_change_dataset,
+    nominal_time_run,
+    output_statistics_output_dataset,
+    ownership_dataset,
+    ownership_job,
+    parent_run,
+    processing_engine_run,
+    schema_dataset,
+    storage_dataset,
+    symlinks_dataset,
+    tags_dataset,
+)
+
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PRODUCER = f"urn:dpsynth-platform:{package_version('dpsynth-platform')}"
+FACETS_VERSION = "1-0-0"
+CUSTOM_FACETS = {
+    "dpsynth_privacyUnit": "PrivacyUnitDatasetFacet",
+    "dpsynth_guarantee": "GuaranteeDatasetFacet",
+    "dpsynth_clearance": "ClearanceRunFacet",
+    "dpsynth_auditVerdict": "AuditVerdictRunFacet",
+    "dpsynth_participants": "ParticipantsRunFacet",
+}
+
+
+def schema_url(name: str) -> str:
+    """The `_schemaURL` of one of our own facets."""
+    return f"urn:dpsynth-platform:facets:{FACETS_VERSION}:{name}.json#/$defs/{name}"
+
+
+def custom_schema(name: str) -> dict[str, Any]:
+    """The JSON schema of one of our own facets, by its class name."""
+    text = files("dpsynth_platform.lineage").joinpath("schemas", f"{name}.json").read_text(encoding="utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
+
+@attr.define
+class PrivacyUnitDatasetFacet(DatasetFacet):
+    """Whom one guarantee over this dataset protects, with adjacency and contribution bound (all declared)."""
+
+    unit: str
+    adjacency: str
+    namespace: str
+    ownerColumns: list[str]  # noqa: N815 - OpenLineage writes its fields so
+    maxContributions: int  # noqa: N815
+
+    @staticmethod
+    def _get_schema() -> str:
+        return schema_url("PrivacyUnitDatasetFacet")
+
+
+@attr.define
+class GuaranteeDatasetFacet(DatasetFacet):
+    """The differential privacy guarantee under which this dataset was made, and the ledger entry that paid for it."""
+
+    epsilon: float
+    delta: float
+    unit: str
+    adjacency: str
+    maxContributions: int  # noqa: N815
+    tier: str
+    accounting: str
+    ledgerEntry: str  # noqa: N815
+
+    @staticmethod
+    def _get_schema() -> str:
+        return schema_url("GuaranteeDatasetFacet")
+
+
+@attr.define
+class ClearanceRunFacet(RunFacet):
+    """The verdict before the mechanism, as far as public facts decide it."""
+
+    verdict: str
+    ledgerEntry: str  # noqa: N815
+    family: str
+    policy: str
+    planDigest: str  # noqa: N815
+
+    @staticmethod
+    def _get_schema() -> str:
+        return schema_url("ClearanceRunFacet")
+
+
+@attr.define
+class AuditVerdictRunFacet(RunFacet):
+    """What attacks on canaries showed. Canaries are independent of the data, so the numbers may be published."""
+
+    verdict: str
+    epsilonLowerBound: float  # noqa: N815
+    epsilonHighestReachable: float  # noqa: N815
+    epsilonThreshold: float  # noqa: N815
+    confidence: float
+
+    @staticmethod
+    def _get_schema() -> str:
+        return schema_url("AuditVerdictRunFacet")
+
+
+@attr.define
+class ParticipantsRunFacet(RunFacet):
+    """A reference to the participants of a mechanism: a hiding commitment, never their number or fingerprints."""
+
+    ledgerEntry: str  # noqa: N815
+    namespace: str
+    commitment: str
+
+    @staticmethod
+    def _get_schema() -> str:
+        return schema_url("ParticipantsRunFacet")
+
+
+@dataclass(frozen=True)
+class ColumnOrigin:
+    """One column's descent from one column of an input.
+
+    Attributes:
+        subtype: how, in OpenLineage's words: IDENTITY, TRANSFORMATION or AGGREGATION.
+        masking: whether the transformation hides the original value.
+    """
+
+    column: str
+    source: DatasetName
+    source_column: str
+    subtype: str = "IDENTITY"
+    masking: bool = False
+
+
+def identity_origins(source: DatasetName, columns: Iterable[str]) -> tuple[ColumnOrigin, ...]:
+    """Columns that are passed on as they are."""
+    return tuple(ColumnOrigin(column, source, column) for column in columns)
+
+
+def scrub_origins(contract: DataContract, source: DatasetName, columns: Iterable[str]) -> tuple[ColumnOrigin, ...]:
+    """Columns as scrubbing leaves them: declared text columns masked, all other declared ones as they are."""
+    origins = []
+    for name in columns:
+        declared = contract.columns.get(name)
+        if declared is None:
+            continue
+        masked = declared.type == "text"
+        origins.append(ColumnOrigin(name, source, name, "TRANSFORMATION" if masked else "IDENTITY", masked))
+    return tuple(origins)
+
+
+def schema(arrow: pa.Schema) -> dict[str, DatasetFacet]:
+    """Names and types of the columns. No statistics."""
+    fields = [
+        schema_dataset.SchemaDatasetFacetFields(name=field.name, type=str(field.type), ordinal_position=index)
+        for index, field in enumerate(arrow, start=1)
+    ]
+    return {"schema": schema_dataset.SchemaDatasetFacet(fields=fields, producer=PRODUCER)}
+
+
+def column_lineage(origins: Sequence[ColumnOrigin]) -> dict[str, DatasetFacet]:
+    """Which columns come from which, and which of them are masked on the way."""
+    inputs: dict[str, list[column_lineage_dataset.InputField]] = {}
+    for origin in origins:
+        step = column_lineage_dataset.Transformation(type="DIRECT", subtype=origin.subtype, masking=origin.masking)
+        inputs.setdefault(origin.column, []).append(
+            column_lineage_dataset.InputField(
+                namespace=origin.source.namespace,
+                name=origin.source.name,
+                field=origin.source_column,
+                transformations=[step],
+            )
+        )
+    fields = {name: column_lineage_dataset.Fields(inputFields=fields) for name, fields in inputs.items()}
+    return {"columnLineage": column_lineage_dataset.ColumnLineageDatasetFacet(fields=fields, producer=PRODUCER)}
+
+
+def tags(contract: DataContract, zone: str, columns: Iterable[str] = ()) -> dict[str, DatasetFacet]:
+    """The zone of a dataset, and the declared class of each of its columns that identifies people."""
+    fields = [tags_dataset.TagsDatasetFacetFields(key="zone", value=zone, source="INTEGRATION")]
+    for name in columns:
+        column = contract.columns.get(name)
+        if column is None or column.type not in ("text", "identifier"):
+            continue
+        key, value = ("pii", column.pii) if column.type == "text" else ("identifier", "true")
+        fields.append(tags_dataset.TagsDatasetFacetFields(key=key, value=value, source="USER", field=name))
+    return {"tags": tags_dataset.TagsDatasetFacet(tags=fields, producer=PRODUCER)}
+
+
+def ownership(owners: Sequence[str]) -> dict[str, DatasetFacet]:
+    """The people to ask about a dataset."""
+    people = [ownership_dataset.Owner(name=owner, type="MAINTAINER") for owner in owners]
+    return {"ownership": ownership_dataset.OwnershipDatasetFacet(owners=people, producer=PRODUCER)}
+
+
+def version(name: str) -> dict[str, DatasetFacet]:
+    """A version that tells nothing of the content: a table version, or the random name of an output."""
+    return {"version": dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=name, producer=PRODUCER)}
+
+
+def documentation(description: str) -> dict[str, DatasetFacet]:
+    """What a dataset is, in the contract's words."""
+    facet = documentation_dataset.DocumentationDatasetFacet(
+        description=description, contentType="text/plain", producer=PRODUCER
+    )
+    return {"documentation": facet}
+
+
+def symlink(logical: DatasetName) -> dict[str, DatasetFacet]:
+    """The logical name of a physical dataset."""
+    identifier = symlinks_dataset.Identifier(namespace=logical.namespace, name=logical.name, type="TABLE")
+    return {"symlinks": symlinks_dataset.SymlinksDatasetFacet(identifiers=[identifier], producer=PRODUCER)}
+
+
+def table_type() -> dict[str, DatasetFacet]:
+    """A Delta table of Parquet files."""
+    return {
+        "datasetType": dataset_type_dataset.DatasetTypeDatasetFacet(datasetType="TABLE", producer=PRODUCER),
+        "storage": storage_dataset.StorageDatasetFacet(storageLayer="delta", fileFormat="parquet", producer=PRODUCER),
+    }
+
+
+def file_type(kind: str) -> dict[str, DatasetFacet]:
+    """What is no table: `MODEL` or `FILE`."""
+    return {"datasetType": dataset_type_dataset.DatasetTypeDatasetFacet(datasetType=kind, producer=PRODUCER)}
+
+
+def purged() -> dict[str, DatasetFacet]:
+    """The dataset's files were deleted when their time-to-live had passed."""
+    facet = lifecycle_state_change_dataset.LifecycleStateChangeDatasetFacet(
+        lifecycleStateChange=lifecycle_state_change_dataset.LifecycleStateChange.DROP, producer=PRODUCER
+    )
+    return {"lifecycleStateChange": facet}
+
+
+def privacy_unit(contract: DataContract) -> dict[str, DatasetFacet]:
+    """The declared privacy unit of a dataset."""
+    privacy = contract.privacy
+    facet = PrivacyUnitDatasetFacet(
+        unit=privacy.unit,
+        adjacency=privacy.adjacency,
+        namespace=privacy.namespace,
+        ownerColumns=list(privacy.owner_columns),
+        maxContributions=privacy.max_contributions,
+        producer=PRODUCER,
+    )
+    return {"dpsynth_privacyUnit": facet}
+
+
+def guarantee(
+    contract: DataContract, *, epsilon: float, delta: float, tier: str, accounting: str, ledger_entry: str
+) -> dict[str, DatasetFacet]:
+    """The guarantee of a model and of what was sampled from it. `accounting` names the smaller bound: pld or renyi."""
+    facet = GuaranteeDatasetFacet(
+        epsilon=epsilon,
+        delta=delta,
+        unit=contract.privacy.unit,
+        adjacency=contract.privacy.adjacency,
+        maxContributions=contract.privacy.max_contributions,
+        tier=tier,
+        accounting=accounting,
+        ledgerEntry=ledger_entry,
+        producer=PRODUCER,
+    )
+    return {"dpsynth_guarantee": facet}
+
+
+def clearance(contract: DataContract, *, verdict: str, ledger_entry: str, plan_digest: str) -> dict[str, RunFacet]:
+    """The clearance of a mechanism: `cleared` or `blocked`, by public facts only."""
+    facet = ClearanceRunFacet(
+        verdict=verdict,
+        ledgerEntry=ledger_entry,
+        family=contract.family,
+        policy=contract.privacy.on_overlap,
+        planDigest=plan_digest,
+        producer=PRODUCER,
+    )
+    return {"dpsynth_clearance": facet}
+
+
+def participants(contract: DataContract, *, ledger_entry: str, commitment: str) -> dict[str, RunFacet]:
+    """The reference to the participants that a ledger entry covers."""
+    facet = ParticipantsRunFacet(
+        ledgerEntry=ledger_entry, namespace=contract.privacy.namespace, commitment=commitment, producer=PRODUCER
+    )
+    return {"dpsynth_participants": facet}
+
+
+def audit_verdict(
+    *, verdict: str, lower_bound: float, highest_reachable: float, threshold: float, confidence: float
+) -> dict[str, RunFacet]:
+    """The verdict of an audit (`pass`, `fail`, `inconclusive`) with its bound on epsilon and its power."""
+    facet = AuditVerdictRunFacet(
+        verdict=verdict,
+        epsilonLowerBound=lower_bound,
+        epsilonHighestReachable=highest_reachable,
+        epsilonThreshold=threshold,
+        confidence=confidence,
+        producer=PRODUCER,
+    )
+    return {"dpsynth_auditVerdict": facet}
+
+
+def audit_assertion(*, verdict: str, threshold: float, lower_bound: float) -> dict[str, InputDatasetFacet]:
+    """The audit as a check on its input, the synthetic dataset: the bound on epsilon stays below the threshold."""
+    assertion = data_quality_assertions_dataset.Assertion(
+        assertion="epsilon_lower_bound_at_most",
+        success=verdict == "pass",
+        severity="error",
+        name="privacy-audit",
+        description=f"The one-run audit's lower bound on epsilon; verdict {verdict}.",
+        expected=f"{threshold:g}",
+        actual=f"{lower_bound:.4g}",
+    )
+    facet = data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet(assertions=[assertion], producer=PRODUCER)
+    return {"dataQualityAssertions": facet}
+
+
+def output_statistics(*, rows: int, size: int, file_count: int) -> dict[str, OutputDatasetFacet]:
+    """Rows, bytes and files of a *published* release; of nothing else."""
+    facet = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+        rowCount=rows, size=size, fileCount=file_count, producer=PRODUCER
+    )
+    return {"outputStatistics": facet}
+
+
+def parent(run_id: str, namespace: str, name: str) -> dict[str, RunFacet]:
+    """The Dagster run that a step belongs to."""
+    facet = parent_run.ParentRunFacet(
+        run=parent_run.Run(runId=run_id), job=parent_run.Job(namespace=namespace, name=name), producer=PRODUCER
+    )
+    return {"parent": facet}
+
+
+def nominal_time(period: str) -> dict[str, RunFacet]:
+    """The month (`YYYY-MM`) that a run is about, from its first day to the first of the next, in UTC."""
+    start = dt.datetime.strptime(period, "%Y-%m").replace(tzinfo=dt.UTC)
+    end = (start + dt.timedelta(days=32)).replace(day=1)
+    facet = nominal_time_run.NominalTimeRunFacet(
+        nominalStartTime=start.isoformat(), nominalEndTime=end.isoformat(), producer=PRODUCER
+    )
+    return {"nominalTime": facet}
+
+
+def processing_engine() -> dict[str, RunFacet]:
+    """Dagster and its version, with the version of this package as the adapter's."""
+    facet = processing_engine_run.ProcessingEngineRunFacet(
+        version=package_version("dagster"),
+        name="Dagster",
+        openlineageAdapterVersion=package_version("dpsynth-platform"),
+        producer=PRODUCER,
+    )
+    return {"processing_engine": facet}
+
+
+def error_message(code: str, message: str) -> dict[str, RunFacet]:
+    """A safe error (`redaction.safe_error`), without a stack trace: frames and messages may quote data."""
+    facet = error_message_run.ErrorMessageRunFacet(
+        message=f"{code}: {message}", programmingLanguage="PYTHON", producer=PRODUCER
+    )
+    return {"errorMessage": facet}
+
+
+def job(description: str, owners: Sequence[str]) -> dict[str, JobFacet]:
+    """What a step's job is: a batch task of Dagster, its description and whom to ask."""
+    people = [ownership_job.Owner(name=owner, type="MAINTAINER") for owner in owners]
+    facets: dict[str, JobFacet] = {
+        "jobType": job_type_job.JobTypeJobFacet(
+            processingType="BATCH", integration=JOB_NAMESPACE.upper(), jobType="ASSET", producer=PRODUCER
+        )
+    }
+    if description:
+        facets["documentation"] = documentation_job.DocumentationJobFacet(
+            description=description, contentType="text/plain", producer=PRODUCER
+        )
+    if people:
+        facets["ownership"] = ownership_job.OwnershipJobFacet(owners=people, producer=PRODUCER)
+    return facets
+
+
+def merge(*parts: Mapping[str, DatasetFacet]) -> dict[str, DatasetFacet]:
+    """Several groups of dataset facets as one."""
+    return {name: facet for part in parts for name, facet in part.items()}

@@ -1,0 +1,140 @@
+"""The stored graph: datasets, jobs and runs, read back from the platform's own record of events.
+
+What belongs here: what was read and written by which run, and walking along it. What does not: writing the record, or
+judging a walk. A dataset descends from another if a run that *completed* read the one and wrote the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from dpsynth_platform.lineage.naming import DatasetName
+from dpsynth_platform.lineage.record import JsonLines, run_event
+
+RUNNING = "RUNNING"
+TERMINAL = ("COMPLETE", "FAIL", "ABORT")
+
+
+@dataclass(frozen=True)
+class RunNode:
+    """One run of a step.
+
+    Attributes:
+        state: RUNNING (no terminal event yet), COMPLETE, FAIL or ABORT.
+        parent_run_id: the Dagster run.
+        facets: facets of the last event of the run.
+    """
+
+    run_id: str
+    job: str
+    state: str = RUNNING
+    started_at: str | None = None
+    ended_at: str | None = None
+    parent_run_id: str | None = None
+    inputs: tuple[DatasetName, ...] = ()
+    outputs: tuple[DatasetName, ...] = ()
+    facets: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Related:
+    """A dataset found on a walk, and how many completed runs lie between it and the start (1 is next)."""
+
+    dataset: DatasetName
+    distance: int
+
+
+class LineageGraph:
+    """Datasets, jobs and runs of a record as it was when it was read."""
+
+    def __init__(self, events: Iterable[Mapping[str, Any]]) -> None:
+        self.runs: dict[str, RunNode] = {}
+        """Runs by id, in the order of their first event."""
+        self.facets: dict[DatasetName, dict[str, Any]] = {}
+        """Every dataset with its facets; of each facet the latest."""
+        for event in events:
+            self._add(event)
+        self._parents: dict[DatasetName, set[DatasetName]] = {}
+        self._children: dict[DatasetName, set[DatasetName]] = {}
+        for run in self.runs.values():
+            if run.state == "COMPLETE":
+                for source in run.inputs:
+                    for target in run.outputs:
+                        self._parents.setdefault(target, set()).add(source)
+                        self._children.setdefault(source, set()).add(target)
+
+    @classmethod
+    def read(cls, lineage_file: Path) -> LineageGraph:
+        """Reads a record; damaged lines are passed over, a missing file is an empty graph."""
+        return cls(entry for entry in JsonLines(lineage_file).read() if run_event(entry))
+
+    @property
+    def datasets(self) -> list[DatasetName]:
+        """All datasets, by name."""
+        return sorted(self.facets)
+
+    @property
+    def jobs(self) -> dict[str, list[RunNode]]:
+        """The runs of each job, in the order of their first event."""
+        jobs: dict[str, list[RunNode]] = {}
+        for run in self.runs.values():
+            jobs.setdefault(run.job, []).append(run)
+        return jobs
+
+    def upstream(self, dataset: DatasetName) -> list[Related]:
+        """What a dataset was made from, nearest first. Cycles are walked once; the start itself is left out."""
+        return _walk(dataset, self._parents)
+
+    def downstream(self, dataset: DatasetName) -> list[Related]:
+        """What was made from a dataset, nearest first."""
+        return _walk(dataset, self._children)
+
+    def made_by(self, dataset: DatasetName) -> list[RunNode]:
+        """The completed runs that wrote a dataset, in the order of their first event."""
+        return [run for run in self.runs.values() if run.state == "COMPLETE" and dataset in run.outputs]
+
+    def _add(self, event: Mapping[str, Any]) -> None:
+        run_id, kind, when = event["run"]["runId"], event["eventType"], event.get("eventTime")
+        run_facets = event["run"].get("facets", {})
+        parent = run_facets.get("parent", {}).get("run", {}).get("runId")
+        known = self.runs.get(run_id) or RunNode(run_id, event["job"]["name"], parent_run_id=parent)
+        if kind == "START":
+            known = replace(known, started_at=known.started_at or when)
+        elif kind in TERMINAL and known.state == RUNNING:
+            known = replace(known, state=kind, ended_at=when)
+        self.runs[run_id] = replace(
+            known,
+            inputs=_union(known.inputs, self._names(event.get("inputs", []))),
+            outputs=_union(known.outputs, self._names(event.get("outputs", []))),
+            facets=dict(run_facets),
+        )
+
+    def _names(self, items: Iterable[Mapping[str, Any]]) -> list[DatasetName]:
+        names = []
+        for item in items:
+            name = DatasetName(item["namespace"], item["name"])
+            self.facets.setdefault(name, {}).update(item.get("facets", {}))
+            names.append(name)
+        return names
+
+
+def _union(known: tuple[DatasetName, ...], more: Iterable[DatasetName]) -> tuple[DatasetName, ...]:
+    return tuple(dict.fromkeys((*known, *more)))
+
+
+def _walk(start: DatasetName, edges: Mapping[DatasetName, set[DatasetName]]) -> list[Related]:
+    """Breadth first, so that each dataset is met at its smallest distance."""
+    distances = {start: 0}
+    queue = deque([start])
+    while queue:
+        here = queue.popleft()
+        for there in sorted(edges.get(here, ())):
+            if there not in distances:
+                distances[there] = distances[here] + 1
+                queue.append(there)
+    del distances[start]
+    return [Related(dataset, distance) for dataset, distance in distances.items()]

@@ -1,0 +1,82 @@
+"""Names of datasets, jobs and runs, as OpenLineage's naming rules want them.
+
+What belongs here: turning places and Dagster's ids into names. What does not: anything that reads what is named.
+Names are deterministic, so that events of several processes about one thing meet under one name.
+
+A step's output gets a directory of its own each time. Its dataset is named after the directory above, which stays, and
+its version is the last, random part: a version must not be a content hash, since events are exported and a plain hash
+of restricted content is a function of the data.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+JOB_NAMESPACE = "dpsynth"
+PARENT_NAMESPACE = "dagster"
+_RUN_IDS = uuid.UUID("6f0c3f0e-7d1c-5b0a-9a53-0d6c2b9d8f11")
+_SCHEME_ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+
+
+@dataclass(frozen=True, order=True)
+class DatasetName:
+    """A physical dataset: `file` and an absolute path, or `s3://bucket` and a key."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}:{self.name}"
+
+
+def dataset_name(place: str | Path) -> DatasetName:
+    """The OpenLineage name of a path or URI.
+
+    A local path (or `file://` URI) becomes namespace `file` and the absolute path, without following links. Of an
+    object store's URI the namespace is scheme and bucket, the name is the key without slashes around it. Credentials,
+    query and fragment of a URI are left out.
+    """
+    parts = urlsplit(place) if isinstance(place, str) else None
+    if parts is None or not parts.scheme:
+        return DatasetName("file", os.path.abspath(place))  # noqa: PTH100 - Path.resolve would follow links
+    if parts.scheme == "file":
+        return DatasetName("file", os.path.abspath(unquote(parts.path)))  # noqa: PTH100
+    scheme = _SCHEME_ALIASES.get(parts.scheme, parts.scheme)
+    # abfss://container@account names a container before the '@'; elsewhere it would be a user and a password.
+    authority = parts.netloc if scheme in ("abfs", "abfss") else parts.netloc.rpartition("@")[2]
+    return DatasetName(f"{scheme}://{authority}", unquote(parts.path).strip("/") or "/")
+
+
+def output_name(directory: Path) -> tuple[DatasetName, str]:
+    """Dataset name and version of a step's output directory (`storage.Storage.new_output`)."""
+    return dataset_name(directory.parent), directory.name
+
+
+def logical_name(dataset: str, step: str, period: str | None = None) -> DatasetName:
+    """The name that people use, for the symlinks facet: `dpsynth` and `census/model` or `visits/2026-01/model`."""
+    return DatasetName(JOB_NAMESPACE, "/".join(part for part in (dataset, period, step) if part))
+
+
+def job_name(dataset: str, step: str) -> str:
+    """Name of a step's job in the namespace `dpsynth`, such as `census.model`."""
+    return f"{dataset}.{step}"
+
+
+def run_id(dagster_run_id: str, asset_key: str, attempt: int = 0, period: str | None = None) -> str:
+    """The OpenLineage run id of one attempt at one asset (and period) in one Dagster run; the same for the same four.
+
+    A UUID of version 5 (RFC 9562): any process can compute it, so a run that was killed can be closed by another.
+    """
+    return str(uuid.uuid5(_RUN_IDS, "\n".join((dagster_run_id, asset_key, period or "", str(attempt)))))
+
+
+def parent_run_id(dagster_run_id: str) -> str:
+    """The Dagster run's id, which is a UUID; an id of another form is mapped to one."""
+    try:
+        return str(uuid.UUID(dagster_run_id))
+    except ValueError:
+        return str(uuid.uuid5(_RUN_IDS, dagster_run_id))

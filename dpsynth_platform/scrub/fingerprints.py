@@ -82,10 +82,8 @@ def record_id(owner: str, key_values: Sequence[str | None], key: bytes) -> str:
 
 def distinct_owners(batches: Iterable[pa.RecordBatch]) -> Fingerprints:
     """All owners of the batches' `_owner` column: sorted, distinct, shape (owners,), dtype `S16`."""
-    owners = np.empty(0, FINGERPRINT_DTYPE)
-    for batch in batches:
-        owners = np.union1d(owners, fingerprints_from_hex(batch.column(OWNER_COLUMN).to_pylist()))
-    return owners
+    parts = [np.unique(fingerprints_from_hex(batch.column(OWNER_COLUMN).to_pylist())) for batch in batches]
+    return np.unique(np.concatenate(parts)) if parts else np.empty(0, FINGERPRINT_DTYPE)
 
 
 def fingerprints_from_hex(texts: Iterable[str]) -> Fingerprints:

@@ -1,0 +1,89 @@
+"""The guarantee: (epsilon, delta) with all that it means nothing without.
+
+What belongs here: the frozen value that plans, ledger entries and dossiers share, and its tier. What does not: how it
+is computed (`accounting`) or explained (`statement`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.privacy.units import UNITS, check_adjacency
+
+if TYPE_CHECKING:
+    from dpsynth_platform.contracts import DataContract
+
+Tier = Literal["strong", "reasonable", "weak"]
+
+STRONG_EPSILON = 1.0
+REASONABLE_EPSILON = 10.0
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """Differential privacy at (epsilon, delta) for one privacy unit of at most `max_contributions` records.
+
+    Raises:
+        AccountingError: a value is impossible (not finite, not positive, delta outside (0, 1), unknown unit or
+            adjacency).
+    """
+
+    epsilon: float
+    delta: float
+    unit: str
+    adjacency: str
+    max_contributions: int
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise AccountingError(f"epsilon {self.epsilon!r}; accepted: a finite number above 0")
+        if not 0 < self.delta < 1:
+            raise AccountingError(f"delta {self.delta!r}; accepted: a number between 0 and 1")
+        if self.unit not in UNITS:
+            raise AccountingError(f"privacy unit {self.unit!r}; accepted: {', '.join(UNITS)}")
+        check_adjacency(self.adjacency, self.max_contributions)
+
+    @classmethod
+    def target(cls, contract: DataContract) -> Guarantee:
+        """What a contract asks of one release."""
+        privacy = contract.privacy
+        return cls(
+            epsilon=privacy.guarantee.epsilon,
+            delta=privacy.delta,
+            unit=privacy.unit,
+            adjacency=privacy.adjacency,
+            max_contributions=privacy.max_contributions,
+        )
+
+    @classmethod
+    def from_json(cls, document: Any) -> Guarantee:
+        """Reads what `to_json` wrote. Raises `AccountingError` if a key is missing, unknown or of another kind."""
+        try:
+            return cls(**document)
+        except TypeError:
+            raise AccountingError("the guarantee's document has missing or unknown keys or values") from None
+
+    @property
+    def tier(self) -> Tier:
+        """See `tier`."""
+        return tier(self.epsilon)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON value from which `from_json` makes the same guarantee."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return (
+            f"({self.epsilon:g}, {self.delta:.3g})-DP for one {self.unit} ({self.adjacency}, at most "
+            f"{self.max_contributions} records)"
+        )
+
+
+def tier(epsilon: float) -> Tier:
+    """Tier of a guarantee (Ponomareva et al. 2023, section 5.2): up to 1 strong, up to 10 reasonable, else weak."""
+    if epsilon <= STRONG_EPSILON:
+        return "strong"
+    return "reasonable" if epsilon <= REASONABLE_EPSILON else "weak"

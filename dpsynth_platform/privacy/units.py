@@ -1,0 +1,80 @@
+"""Privacy units, adjacency relations and what one unit can change.
+
+What belongs here: the distance that neighbouring datasets can have in a vector of counts, and the conversion of a
+guarantee for one unit into one for a group. What does not: noise and its cost (`events`, `accounting`). An adjacency is
+turned into a sensitivity here, before any event is made, because accountants do not agree on how to do it afterwards:
+`dp_accounting`'s RDP accountant ignores REPLACE_ONE for a Gaussian event, its PLD accountant does not.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from dpsynth_platform.errors import AccountingError
+
+Unit = Literal["example", "user", "group"]
+Adjacency = Literal["add-or-remove", "zero-out", "replace-one"]
+
+UNITS: tuple[str, ...] = get_args(Unit)
+ADJACENCIES: tuple[str, ...] = get_args(Adjacency)
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How far one unit moves a vector of counts. L1 in records; `l2_squared` is an integer, so that it is exact."""
+
+    l1: int
+    l2_squared: int
+
+    @property
+    def l2(self) -> float:
+        """L2 distance, in records."""
+        return math.sqrt(self.l2_squared)
+
+
+def check_adjacency(adjacency: str, max_contributions: int) -> None:
+    """Refuses what cannot be accounted for.
+
+    Raises:
+        AccountingError: the adjacency is unknown or for records with several owners, or b is not a positive integer.
+    """
+    if adjacency not in ADJACENCIES:
+        raise AccountingError(f"adjacency {adjacency!r} cannot be accounted for; accepted: {', '.join(ADJACENCIES)}")
+    if isinstance(max_contributions, bool) or not isinstance(max_contributions, int) or max_contributions < 1:
+        raise AccountingError(f"max_contributions {max_contributions!r}; accepted: a whole number from 1")
+
+
+def count_sensitivity(adjacency: str, max_contributions: int) -> Sensitivity:
+    """What one unit with at most b records changes in a vector of counts over disjoint cells.
+
+    Under `add-or-remove` and `zero-out` the change is a vector v >= 0 of sum at most b: farthest when all b records
+    fall into one cell (L1 = L2 = b). Under `replace-one` it is the difference of two such vectors: farthest when they
+    fall into two different cells (L1 = 2b, L2 = sqrt(2) b).
+
+    Raises:
+        AccountingError: see `check_adjacency`.
+    """
+    check_adjacency(adjacency, max_contributions)
+    b = max_contributions
+    if adjacency == "replace-one":
+        return Sensitivity(l1=2 * b, l2_squared=2 * b * b)
+    return Sensitivity(l1=b, l2_squared=b * b)
+
+
+def group_guarantee(epsilon: float, delta: float, size: int) -> tuple[float, float]:
+    """The (epsilon, delta) that a group of `size` units has from a guarantee for one.
+
+    (k epsilon, delta (e^(k epsilon) - 1) / (e^epsilon - 1)): lemma 2.2 of Vadhan 2017 with its geometric sum kept.
+    Delta may come out above 1, which says that nothing is promised.
+
+    Raises:
+        AccountingError: epsilon is not positive and finite, delta not in [0, 1), or size below 1.
+    """
+    if not (math.isfinite(epsilon) and epsilon > 0 and 0 <= delta < 1 and size >= 1):
+        raise AccountingError(
+            f"group of {size} at epsilon {epsilon:g}, delta {delta:g}; accepted: finite epsilon above 0, delta in "
+            "[0, 1), size from 1"
+        )
+    return size * epsilon, delta * math.expm1(size * epsilon) / math.expm1(epsilon)

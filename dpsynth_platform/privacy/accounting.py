@@ -9,7 +9,8 @@ Two bounds are computed and the smaller is claimed, by name:
 - **PLD** composes the hockey-stick curves of dominating pairs (Zhu, Dong & Wang 2022) and is tighter. Both leaf curves
   are exact here, and the pointwise maximum over everything that a neighbour can be: over t for the exponential
   mechanism (Dong, Durfee & Rogers 2020), over all ways in which one unit's records fall into cells for discrete
-  Gaussian counts. `dp_accounting` discretizes pessimistically ("connect the dots", Doroshenko et al. 2022) and composes.
+  Gaussian counts. `dp_accounting` discretizes pessimistically ("connect the dots", Doroshenko et al. 2022) and
+  composes.
 
 Every rounding is to the safe side.
 """

@@ -132,19 +132,18 @@ def true_positive_rate(
     """Share of the included canaries above the lowest threshold that at most this share of the others exceed.
 
     The interval is exact for the threshold that was used; that threshold's own false positive rate is an estimate
-    from the held-out canaries, and coarse where they are fewer than a few hundred.
+    from the held-out canaries, and coarse where they are fewer than a few hundred. Where all canaries fell on one
+    side, the rate is 0 and its interval says what little that means.
 
     Raises:
-        AccountingError: a score is not a number, or no canary is in, or none is out.
+        AccountingError: a score is not a number.
     """
     _check(scores, included)
     members, others = scores[included], np.sort(scores[~included])[::-1]
-    if not members.size or not others.size:
-        raise AccountingError("audit: all canaries fell on one side; accepted: at least one in and one out")
-    threshold = others[math.floor(false_positive_rate * others.size)]
+    threshold = others[math.floor(false_positive_rate * others.size)] if others.size else math.inf
     hits = int((members > threshold).sum())
     low, high = clopper_pearson(hits, members.size, confidence)
-    return Rate(hits / members.size, low, high)
+    return Rate(hits / max(1, members.size), low, high)
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[float, float]:

@@ -5,7 +5,7 @@ that looks at the data (canaries must not depend on it, or results on them would
 
 How they are made. Every canary owner holds b records with the same modelled values and different record ids, so that
 the largest contribution which the guarantee covers is what gets tested. Values are independent from column to column
-and balanced over the declared domain of each: rare values and combinations that real people seldom have come up as
+and balanced over the declared cells of each: rare values and combinations that real people seldom have come up as
 often as common ones, so the canaries sit in many different, mostly empty cells of whichever marginals the mechanism
 measures. Each owner is included by a fair coin of its own from the operating system (Steinke et al. 2023); included
 and held-out canaries are kept together, and stay restricted.
@@ -13,10 +13,7 @@ and held-out canaries are kept together, and stay restricted.
 
 from __future__ import annotations
 
-import calendar
-import datetime as dt
 import hashlib
-import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,16 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpsynth_platform.contracts import (
-    BooleanColumn,
-    CategoricalColumn,
-    DataContract,
-    DateColumn,
-    FloatColumn,
-    IntegerColumn,
-)
+from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.storage import read_table, write_table
+from dpsynth_platform.synth.tabular.domain import ColumnDomain, domain_of
 
 OWNER = "_owner"
 RECORD = "_record"
@@ -101,16 +92,23 @@ def make_canaries(contract: DataContract, schema: pa.Schema, count: int, b: int,
 
     Raises:
         SourceError: the schema lacks a modelled column, or its type cannot hold the declared domain.
+        ContractError: the period lies outside the period column's declared range.
     """
     owners = sorted(RESERVED_PREFIX + secrets.token_hex(8) for _ in range(count))
     coins = [bool(secrets.randbits(1)) for _ in range(count)]
+    generator = np.random.default_rng(secrets.randbits(256))
     columns: dict[str, pa.Array] = {}
-    for name in contract.modelled:
-        if name not in schema.names:
-            raise SourceError(f"{contract.dataset}: modelled column {name!r} is not in the scrubbed table")
-        month = period if name == contract.source.period_column else None
-        values = _draw(contract.columns[name], count, month)
-        columns[name] = _to_arrow(values, b, schema.field(name), contract.dataset)
+    for column in domain_of(contract, period):
+        if column.name not in schema.names:
+            raise SourceError(f"{contract.dataset}: modelled column {column.name!r} is not in the scrubbed table")
+        kind = schema.field(column.name).type
+        try:
+            values = column.decode(_balanced_cells(column, count), kind, generator)
+        except (pa.ArrowException, TypeError):
+            raise SourceError(
+                f"{contract.dataset}: column {column.name!r} has the Arrow type {kind}, which cannot hold its domain"
+            ) from None
+        columns[column.name] = values.take(np.repeat(np.arange(count), b))
     columns[OWNER] = _repeat(owners, b, pa.string())
     columns[RECORD] = pa.array([secrets.token_hex(16) for _ in range(count * b)], pa.string())
     columns[INCLUDED] = _repeat(coins, b, pa.bool_())
@@ -127,62 +125,12 @@ def read_canaries(uri: Path) -> CanarySet:
     return CanarySet(pa.Table.from_batches(read_table(uri)).sort_by(OWNER))
 
 
-def _draw(column: Any, count: int, period: str | None) -> list[Any]:
-    """One value a canary, in random order and balanced over the column's domain."""
-    positions = _balanced_positions(count)
-    match column:
-        case CategoricalColumn():
-            return [column.values[int(at * len(column.values))] for at in positions]
-        case BooleanColumn():
-            return [at < 0.5 for at in positions]
-        case DateColumn():
-            first, last = _narrowed(column, period)
-            edges = [first.toordinal(), last.toordinal() + 1]
-            return [dt.date.fromordinal(math.floor(_spread(at, edges))) for at in positions]
-        case IntegerColumn():
-            return [math.floor(_spread(at, [*_edges(column)[:-1], column.max + 1])) for at in positions]
-        case FloatColumn():
-            return [_spread(at, _edges(column)) for at in positions]
-        case _:
-            raise SourceError(f"a column of type {column.type} is not modelled")
-
-
-def _balanced_positions(count: int) -> list[float]:
-    """One uniform number from each of `count` equal parts of [0, 1), shuffled (a Latin hypercube over columns)."""
-    positions = [(part + _random.random()) / count for part in range(count)]
-    _random.shuffle(positions)
-    return [min(at, math.nextafter(1.0, 0.0)) for at in positions]
-
-
-def _edges(column: IntegerColumn | FloatColumn) -> list[float]:
-    """Ends of the declared bins. Equal bins need none between: an even spread is even over them too."""
-    inner = column.bins if isinstance(column.bins, list) else []
-    return [column.min, *(edge for edge in inner if edge < column.max), column.max]
-
-
-def _spread(at: float, edges: Sequence[float]) -> float:
-    """Maps [0, 1) to the bins between the edges: every bin equally likely, uniform inside it."""
-    place = at * (len(edges) - 1)
-    part = int(place)
-    return edges[part] + (place - part) * (edges[part + 1] - edges[part])
-
-
-def _narrowed(column: DateColumn, period: str | None) -> tuple[dt.date, dt.date]:
-    if period is None:
-        return column.min, column.max
-    year, month = (int(part) for part in period.split("-"))
-    first = dt.date(year, month, 1)
-    last = dt.date(year, month, calendar.monthrange(year, month)[1])
-    return max(first, column.min), min(last, column.max)
-
-
-def _to_arrow(values: Sequence[Any], b: int, field: pa.Field, dataset: str) -> pa.Array:
-    try:
-        return _repeat(values, b, field.type)
-    except (pa.ArrowException, TypeError, OverflowError):
-        raise SourceError(
-            f"{dataset}: column {field.name!r} has the Arrow type {field.type}, which cannot hold its declared domain"
-        ) from None
+def _balanced_cells(column: ColumnDomain, count: int) -> npt.NDArray[np.int32]:
+    """One cell a canary: every cell that may be published equally often (up to one), in random order."""
+    cells = np.flatnonzero(column.allowed).astype(np.int32)
+    order = np.array(_random.sample(range(count), count))
+    shuffled: npt.NDArray[np.int32] = cells[(order + _random.randrange(cells.size)) % cells.size]
+    return shuffled
 
 
 def _repeat(values: Sequence[Any], b: int, kind: pa.DataType) -> pa.Array:

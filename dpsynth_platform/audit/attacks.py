@@ -1,0 +1,128 @@
+"""Membership attacks on canaries: how much does the model, or the data sampled from it, speak of each one?
+
+What belongs here: turning a model's numbers or the synthetic rows into one score a canary (higher means rather in),
+and how many guesses each attack makes. What does not: the coins. No function here knows which canary was included,
+and none sees a real record, so all of it is post-processing of what the mechanism left.
+
+The three attacks and their numbers of guesses are fixed here, in advance; none is chosen in the light of a run. Two of
+them guess "out" only: an empty cell proves that whoever would have to be in it is not there, whereas a filled cell may
+be filled by others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_ndtr
+
+from dpsynth_platform.errors import AccountingError
+
+Floats = npt.NDArray[np.float64]
+
+NEIGHBOURS = 5
+"""How many synthetic rows nearest to a canary the attack on the data looks at."""
+_LEAST_SIGMA = 0.25
+_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One way of scoring canaries, with the shares of all canaries that it guesses to be in and to be out."""
+
+    name: str
+    target: str
+    describes: str
+    share_in: float
+    share_out: float
+
+    def guesses(self, canaries: int) -> tuple[int, int]:
+        """How many of the highest scores are guessed in, and of the lowest out."""
+        return math.floor(self.share_in * canaries), math.floor(self.share_out * canaries)
+
+
+LIKELIHOOD = Attack("likelihood", "model", "log-likelihood of the canary's record under the fitted model", 0.0, 0.2)
+MEASUREMENTS = Attack(
+    "measurements",
+    "model",
+    "likelihood ratio of the noisy counts in the canary's cells of every measured clique",
+    0,
+    0.2,
+)
+NEAREST = Attack("nearest rows", "data", "mean distance to the nearest synthetic rows", 0.1, 0.1)
+ATTACKS = (LIKELIHOOD, MEASUREMENTS, NEAREST)
+"""Twenty guesses in a hundred each: enough to refute epsilon 2 with 200 canaries, few enough to guess the clearest."""
+
+
+def measurement_scores(counts: Floats, expected: Floats, sigma: float, b: int) -> Floats:
+    """Log-likelihood ratio of in against out, summed over the measured cliques.
+
+    A cell's noisy count is the canary's b records (or none), plus other people's records, plus noise. The others are
+    taken as exponentially distributed with the mean that independent columns would give, the noise as Gaussian; their
+    sum has a closed form, and so has the ratio. It falls steeply where a count is too low for the canary to be in it:
+    an empty cell proves absence. The scale of the noise is not believed but read from the measurements: a count of
+    people is never negative, so what lies below zero is noise. Noise that is smaller than the plan says thus makes
+    the attack sharper.
+
+    Args:
+        counts: shape (canaries, cliques), noisy count in each canary's cell of each clique.
+        expected: same shape, count that independence of the columns would lead one to expect there.
+        sigma: standard deviation of the noise as the plan states it; the most that is assumed.
+        b: records of each canary owner.
+    """
+    if counts.shape != expected.shape:
+        raise AccountingError("audit: accepted is one expected count for every measured count")
+    scale = _noise_scale(counts, sigma)
+    rate = 1 / (np.maximum(expected, 0) + b)
+    ratio = rate * b + log_ndtr((counts - b) / scale - rate * scale) - log_ndtr(counts / scale - rate * scale)
+    return np.asarray(ratio.sum(axis=1), dtype=np.float64)
+
+
+def independent_counts(first: Floats, second: Floats, total: float) -> Floats:
+    """Expected count of a pair's cell from the counts of its two values, if the columns were independent."""
+    return np.asarray(np.maximum(first, 0) * np.maximum(second, 0) / max(total, 1.0), dtype=np.float64)
+
+
+def nearest_scores(canaries: npt.NDArray[Any], rows: npt.NDArray[Any], neighbours: int = NEIGHBOURS) -> Floats:
+    """Minus the mean Hamming distance from each canary to its nearest synthetic rows.
+
+    Args:
+        canaries: shape (canaries, columns), cell codes.
+        rows: shape (rows, columns), cell codes of the synthetic rows; at least one.
+        neighbours: how many of the nearest rows count (all, if there are fewer).
+
+    Raises:
+        AccountingError: there are no synthetic rows, or of other columns.
+    """
+    if rows.shape[0] == 0 or rows.shape[1:] != canaries.shape[1:]:
+        raise AccountingError("audit: accepted are synthetic rows of the canaries' columns, at least one")
+    nearest = min(neighbours, rows.shape[0])
+    scores = np.empty(canaries.shape[0])
+    by_column = np.ascontiguousarray(rows.T)
+    for start in range(0, canaries.shape[0], _CHUNK):
+        part = canaries[start : start + _CHUNK]
+        distance = np.zeros((part.shape[0], rows.shape[0]), dtype=np.int16)
+        for column, values in enumerate(by_column):
+            distance += part[:, column, None] != values
+        closest = np.partition(distance, nearest - 1, axis=1)[:, :nearest]
+        scores[start : start + _CHUNK] = -closest.mean(axis=1)
+    return scores
+
+
+def _noise_scale(counts: Floats, sigma: float) -> float:
+    """Standard deviation of the noise, from the counts that are not positive; at most the stated one."""
+    negative = counts[counts <= 0]
+    if not negative.size:
+        return max(sigma, _LEAST_SIGMA)
+    return max(_LEAST_SIGMA, min(sigma, float(np.sqrt(np.mean(negative**2)))))
+
+
+@dataclass(frozen=True)
+class Scored:
+    """An attack with the scores it gave, shape (canaries,), in the order of the canaries' fingerprints."""
+
+    attack: Attack
+    scores: Floats

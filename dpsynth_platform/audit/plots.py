@@ -1,0 +1,45 @@
+"""Pictures of an audit as static SVG: how well the attacks tell canaries apart, and their scores.
+
+What belongs here: drawing the audit's own numbers, all from canaries. What does not: computing bounds or verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dpsynth_platform.audit.attacks import Scored
+from dpsynth_platform.audit.bounds import Coins, roc_curve
+from dpsynth_platform.svg import Line, histogram, line_chart
+
+
+def roc_plot(scored: Sequence[Scored], included: Coins) -> str:
+    """True against false positive rates of every attack on logarithmic scales, with the mark at one percent."""
+    least = 1 / max(2, included.size)
+    lines = [Line("guessing", [least, 1.0], [least, 1.0], dashed=True)]
+    for item in scored:
+        alarms, hits = roc_curve(item.scores, included)
+        lines.append(Line(item.attack.name, alarms.tolist(), hits.tolist()))
+    return line_chart(
+        lines,
+        title="Can an attacker tell which canaries were in?",
+        description=(
+            "True positive rate against false positive rate of each attack, both on logarithmic scales. Lines near "
+            "the dashed diagonal are no better than guessing."
+        ),
+        x_label="false positive rate",
+        y_label="true positive rate",
+        log=True,
+        x_mark=(0.01, "1%"),
+    )
+
+
+def score_plot(item: Scored, included: Coins) -> str:
+    """Histogram of one attack's scores, included canaries over held-out ones."""
+    return histogram(
+        {"included": item.scores[included].tolist(), "held out": item.scores[~included].tolist()},
+        title=f"Scores of the canaries: {item.attack.name}",
+        description=(
+            f"{item.attack.describes}. The more the two groups overlap, the less the {item.attack.target} tells of them."
+        ),
+        x_label="score (higher: rather in)",
+    )

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from dpsynth_platform.errors import BudgetExceeded, DpsynthError
+from dpsynth_platform.lineage.redaction import safe_error
+
+SECRET = "Ada Lovelace 078-05-1120"
+
+
+def test_our_own_errors_keep_code_and_message() -> None:
+    assert safe_error(BudgetExceeded("0.5 is left")) == ("budget", "0.5 is left")
+    assert safe_error(DpsynthError("x")) == ("error", "x")
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError(SECRET), KeyError(SECRET), SystemExit(SECRET), type(SECRET, (Exception,), {})()]
+)
+def test_other_errors_tell_their_type_only(error: BaseException) -> None:
+    error.add_note(SECRET)
+    error.__cause__ = RuntimeError(SECRET)
+    code, message = safe_error(error)
+    assert code == "unexpected"
+    assert message in ("ValueError", "KeyError", "SystemExit", "Exception")
+
+
+def test_the_cause_of_our_own_error_is_not_read() -> None:
+    try:
+        try:
+            raise ValueError(SECRET)
+        except ValueError as error:
+            raise BudgetExceeded("safe") from error
+    except BudgetExceeded as error:
+        assert safe_error(error) == ("budget", "safe")

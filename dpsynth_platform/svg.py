@@ -21,7 +21,8 @@ HEIGHT = 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 68, 18, 62, 54
 _COLOURS = ("#0b6e99", "#c4622d", "#5a7d2a", "#7a4e9c", "#8a6d00")
 _STYLE = 'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" font-size="12" fill="#24292f"'
-_MAX_LABEL = 22
+_MAX_LABEL = 18
+_SLANT = 92
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ def bar_chart(
     slot = max(20.0, (WIDTH - _LEFT - _RIGHT) / max(1, len(labels)))
     width = math.ceil(_LEFT + _RIGHT + slot * max(1, len(labels)))
     slanted = any(len(label) * 6.5 > slot for label in labels)
-    height = HEIGHT + (70 if slanted else 0)
-    bottom = height - _BOTTOM - (70 if slanted else 0)
+    height = HEIGHT + (_SLANT if slanted else 0)
+    bottom = height - _BOTTOM - (_SLANT if slanted else 0)
     values = [value for heights in series.values() for value in heights]
     y_axis = _Axis.over([0.0, *values], bottom, _TOP, log=False)
     body = [_horizontal_grid(y_axis, y_label, width), _x_title(x_label, width, height)]
@@ -184,7 +185,7 @@ def _drawable(xs: Sequence[float], ys: Sequence[float], log: bool) -> tuple[list
 
 
 def _grid(x_axis: _Axis, y_axis: _Axis, x_label: str, y_label: str, width: int) -> str:
-    marks = [_text(x_axis.place(tick), y_axis.start + 18, f"{tick:g}", anchor="middle") for tick in x_axis.ticks]
+    marks = [_text(x_axis.place(tick), y_axis.start + 18, f"{tick:,.10g}", anchor="middle") for tick in x_axis.ticks]
     return _horizontal_grid(y_axis, y_label, width) + "".join(marks) + _x_title(x_label, width, HEIGHT)
 
 
@@ -193,7 +194,7 @@ def _horizontal_grid(y_axis: _Axis, y_label: str, width: int) -> str:
     for tick in y_axis.ticks:
         at = y_axis.place(tick)
         parts.append(f'<line x1="{_LEFT}" y1="{at:.1f}" x2="{width - _RIGHT}" y2="{at:.1f}" stroke="#d8dee4"/>')
-        parts.append(_text(_LEFT - 8, at + 4, f"{tick:g}", anchor="end"))
+        parts.append(_text(_LEFT - 8, at + 4, f"{tick:,.10g}", anchor="end"))
     middle = (y_axis.start + y_axis.end) / 2
     turn = f' transform="rotate(-90 16 {middle:.1f})"'
     return "".join(parts) + _text(16, middle, y_label, anchor="middle", extra=turn)

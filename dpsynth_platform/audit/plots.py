@@ -38,8 +38,6 @@ def score_plot(item: Scored, included: Coins) -> str:
     return histogram(
         {"included": item.scores[included].tolist(), "held out": item.scores[~included].tolist()},
         title=f"Scores of the canaries: {item.attack.name}",
-        description=(
-            f"{item.attack.describes}. The more the two groups overlap, the less the {item.attack.target} tells of them."
-        ),
+        description=f"{item.attack.describes}. The more the groups overlap, the less the {item.attack.target} tells.",
         x_label="score (higher: rather in)",
     )

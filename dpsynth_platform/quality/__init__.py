@@ -1,0 +1,5 @@
+"""The quality report: fidelity, utility and fairness of synthetic data beside the real data.
+
+Everything here reads real rows outside the guarantee. Its results are restricted: for reviewers, never for a gate that
+acts on its own and never for what is published.
+"""

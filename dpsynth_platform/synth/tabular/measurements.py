@@ -1,0 +1,151 @@
+"""The durable record of what a mechanism has released: *draw, append durably, use*.
+
+What belongs here: the append-only file `measurements.jsonl` and reading it back. What does not: the draws themselves
+(`mst`). Every noisy number is on disk before anything depends on it, so that a crash can lose a draw that nobody saw
+but never make one be drawn twice and both be used. A file without its last line, `complete`, is not used at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsynth_platform.errors import MechanismFailed
+
+FILE_NAME = "measurements.jsonl"
+_COMPLETE = {"kind": "complete"}
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class NoisyCounts:
+    """One noisy marginal: the columns' indices, the counts, and the noise scale that they were drawn with."""
+
+    clique: tuple[int, ...]
+    counts: Counts
+    sigma: float
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Everything that the mechanism released: one-way marginals, the tree's edges, two-way marginals on them."""
+
+    one_way: tuple[NoisyCounts, ...]
+    edges: tuple[tuple[int, int], ...]
+    two_way: tuple[NoisyCounts, ...]
+
+
+class MeasurementLog:
+    """The file while it is written; each call returns only when its line is on disk."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    @classmethod
+    @contextmanager
+    def create(cls, directory: Path, plan_digest: str) -> Iterator[MeasurementLog]:
+        """Starts the file of a fresh model directory. Raises `MechanismFailed` if there is one already."""
+        path = directory / FILE_NAME
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise MechanismFailed(
+                "this model directory already holds measurements; they are not measured twice"
+            ) from None
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            _sync_directory(directory)
+            log = cls(file)
+            log._append({"kind": "header", "plan": plan_digest})
+            yield log
+
+    def counts(self, kind: str, measured: NoisyCounts) -> None:
+        """Appends a noisy marginal (`one-way` or `two-way`)."""
+        self._append(
+            {
+                "kind": kind,
+                "clique": list(measured.clique),
+                "shape": list(measured.counts.shape),
+                "counts": measured.counts.ravel().tolist(),
+                "sigma": measured.sigma,
+            }
+        )
+
+    def edge(self, edge: tuple[int, int]) -> None:
+        """Appends a chosen edge."""
+        self._append({"kind": "edge", "clique": list(edge)})
+
+    def complete(self) -> None:
+        """Appends the last line: from here on nothing needs the data."""
+        self._append(_COMPLETE)
+
+    def _append(self, document: dict[str, Any]) -> None:
+        line = json.dumps(document, separators=(",", ":")).encode() + b"\n"
+        while line:
+            line = line[self._file.write(line) :]
+        os.fsync(self._file.fileno())
+
+
+def is_complete(directory: Path) -> bool:
+    """Whether the directory holds measurements with their last line."""
+    try:
+        return bool(_lines(directory)[-1] == _COMPLETE)
+    except (MechanismFailed, IndexError):
+        return False
+
+
+def read_measurements(directory: Path, plan_digest: str) -> Measurements:
+    """Reads complete measurements back.
+
+    Raises:
+        MechanismFailed: they are missing, incomplete, damaged or of another plan. Nothing is used then.
+    """
+    lines = _lines(directory)
+    if not lines or lines[-1] != _COMPLETE:
+        raise MechanismFailed(
+            "the mechanism stopped before its measurements were complete; what it cost stays spent, and a new attempt "
+            "is a new spend"
+        )
+    if lines[0] != {"kind": "header", "plan": plan_digest}:
+        raise MechanismFailed("the stored measurements belong to another plan")
+    try:
+        return Measurements(
+            one_way=tuple(_noisy(line) for line in lines if line["kind"] == "one-way"),
+            edges=tuple((line["clique"][0], line["clique"][1]) for line in lines if line["kind"] == "edge"),
+            two_way=tuple(_noisy(line) for line in lines if line["kind"] == "two-way"),
+        )
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise MechanismFailed("the stored measurements are damaged") from None
+
+
+def _noisy(line: dict[str, Any]) -> NoisyCounts:
+    counts = np.array(line["counts"], dtype=np.int64).reshape(line["shape"])
+    return NoisyCounts(tuple(line["clique"]), counts, float(line["sigma"]))
+
+
+def _lines(directory: Path) -> list[Any]:
+    """All whole lines; a torn last line (a crash while it was written) is left out."""
+    try:
+        content = (directory / FILE_NAME).read_bytes()
+    except FileNotFoundError:
+        raise MechanismFailed("there are no stored measurements to estimate from") from None
+    try:
+        return [json.loads(line) for line in content.split(b"\n")[:-1]]
+    except ValueError:
+        raise MechanismFailed("the stored measurements are damaged") from None
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

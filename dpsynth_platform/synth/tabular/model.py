@@ -1,0 +1,215 @@
+"""The fitted model on disk, and what may be asked of it.
+
+What belongs here: writing and reading a model directory, the likelihood of given records and the noisy counts of their
+cells (both for the audit). What does not: fitting (`inference`), the mechanism (`mst`), drawing rows (`sampling`).
+
+| file | holds |
+| --- | --- |
+| measurements.jsonl | every noisy number the mechanism released, in order (`measurements`) |
+| model.npz | the potentials of the tree and how cells map to states |
+| model.json | plan, tree and the digest of model.npz; written last, so a directory without it holds no model |
+
+A model is differentially private, yet it stays restricted: only releases leave the building.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.storage import digest_file, write_durably
+from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.tabular.compression import ColumnStates
+from dpsynth_platform.synth.tabular.domain import Codes, Domain
+from dpsynth_platform.synth.tabular.inference import Array, Beliefs, Clique, Forest, propagate
+from dpsynth_platform.synth.tabular.measurements import Measurements, read_measurements
+from dpsynth_platform.synth.tabular.restore import ReleaseSchema
+
+MODEL_FILE = "model.json"
+ARRAYS_FILE = "model.npz"
+
+LEAST_PROBABILITY = 1e-12
+"""Floor of a likelihood's factors, so that a record with an impossible value keeps a finite score."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A forest over the columns' states, fitted to the measurements.
+
+    Attributes:
+        states: how each column's cells map to its states.
+        potentials: of every attribute and edge, over states.
+        total: estimated number of records, from the noisy counts.
+        measurements: the noisy counts that the model was fitted to.
+    """
+
+    plan: SealedPlan
+    states: tuple[ColumnStates, ...]
+    forest: Forest
+    potentials: Mapping[Clique, Array]
+    total: float
+    measurements: Measurements
+
+    @cached_property
+    def domain(self) -> Domain:
+        """The modelled columns' cells."""
+        return Domain.from_json(self.plan.columns)
+
+    @cached_property
+    def release(self) -> ReleaseSchema:
+        """Schema of what is sampled."""
+        return ReleaseSchema.from_json(self.plan.release)
+
+    def beliefs(self, *, releasable: bool) -> Beliefs:
+        """Marginals and conditionals; `releasable` rules out states whose cells may all not stand in a release."""
+        potentials = {clique: torch.from_numpy(values) for clique, values in self.potentials.items()}
+        if releasable:
+            for index, (column, states) in enumerate(zip(self.domain, self.states, strict=True)):
+                ruled_out = torch.from_numpy(~states.allowed(column.allowed))
+                potentials[(index,)] = potentials[(index,)].masked_fill(ruled_out, -torch.inf)
+        return propagate(self.forest, potentials)
+
+
+@dataclass(frozen=True)
+class CliqueScores:
+    """The noisy counts that speak of given records.
+
+    Attributes:
+        cliques: names of the columns of each measured clique: one-way marginals first, then the tree's edges.
+        counts: noisy count of each record's cell, shape (records, cliques). Pairs were counted over states.
+        expected: what independence would lead one to expect there: for a pair, the product of its noisy one-way counts
+            over the total; for one column, the mean over its cells. Same shape.
+        sigmas: standard deviation of each clique's noise, shape (cliques,).
+    """
+
+    cliques: tuple[tuple[str, ...], ...]
+    counts: Array
+    expected: Array
+    sigmas: Array
+
+
+def save_model(directory: Path, model: Model) -> None:
+    """Writes the model; it exists from the moment that `model.json` does."""
+    arrays: dict[str, npt.NDArray[Any]] = {_name(clique): values for clique, values in model.potentials.items()}
+    for index, states in enumerate(model.states):
+        arrays |= {f"state_of.{index}": states.state_of, f"share.{index}": states.share}
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    _write_bytes(directory / ARRAYS_FILE, buffer.getvalue())
+    document = {
+        "plan": json.loads(model.plan.to_json()),
+        "arrays": digest_file(directory / ARRAYS_FILE),
+        "sizes": model.forest.sizes,
+        "edges": model.forest.edges,
+        "total": model.total,
+    }
+    write_durably(directory / MODEL_FILE, json.dumps(document, indent=1))
+
+
+def load_model(directory: Path) -> Model:
+    """Reads a complete model.
+
+    Raises:
+        MechanismFailed: the directory holds none, or its files do not belong together.
+    """
+    try:
+        document = json.loads((directory / MODEL_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise MechanismFailed("the model directory holds no complete model; materialize the model again") from None
+    plan = SealedPlan.from_json(json.dumps(document["plan"]))
+    if digest_file(directory / ARRAYS_FILE) != document["arrays"]:
+        raise MechanismFailed("the model's arrays were altered; materialize the model again")
+    with np.load(directory / ARRAYS_FILE, allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    forest = Forest(tuple(document["sizes"]), tuple((a, b) for a, b in document["edges"]))
+    return Model(
+        plan=plan,
+        states=tuple(
+            ColumnStates(arrays[f"state_of.{index}"], arrays[f"share.{index}"]) for index in range(len(forest.sizes))
+        ),
+        forest=forest,
+        potentials={clique: arrays[_name(clique)] for clique in forest.cliques},
+        total=document["total"],
+        measurements=read_measurements(directory, plan.digest),
+    )
+
+
+def log_likelihood(model: Model, table: pa.Table) -> Array:
+    """Natural log-probability of each record's cells under the model, shape (records,).
+
+    Args:
+        model: a loaded model.
+        table: holds the modelled columns; others are not looked at.
+    """
+    beliefs = model.beliefs(releasable=False)
+    codes = model.domain.encode(table)
+    states = _states_of(model, codes)
+    pairs, roots = model.forest.directed
+    likelihood = np.zeros(table.num_rows)
+    for root in roots:
+        likelihood += _log(beliefs.marginals[(root,)].numpy()[states[:, root]])
+    for parent, child in pairs:
+        likelihood += _log(beliefs.conditionals[(parent, child)].numpy()[states[:, parent], states[:, child]])
+    for index, column in enumerate(model.states):
+        likelihood += _log(column.share[codes[:, index]])
+    return likelihood
+
+
+def clique_scores(model: Model, table: pa.Table) -> CliqueScores:
+    """The noisy counts of each record's cell in every measured clique; see `CliqueScores`."""
+    codes = model.domain.encode(table)
+    states = _states_of(model, codes)
+    names = model.domain.names
+    merged = [
+        column.merge(measured.counts.astype(np.float64))
+        for column, measured in zip(model.states, model.measurements.one_way, strict=True)
+    ]
+    counts, expected = [], []
+    for index, measured in enumerate(model.measurements.one_way):
+        counts.append(measured.counts[codes[:, index]])
+        expected.append(np.full(table.num_rows, model.total / measured.counts.size))
+    for measured in model.measurements.two_way:
+        a, b = measured.clique
+        counts.append(measured.counts[states[:, a], states[:, b]])
+        expected.append(merged[a][states[:, a]].clip(0) * merged[b][states[:, b]].clip(0) / model.total)
+    every = (*model.measurements.one_way, *model.measurements.two_way)
+    return CliqueScores(
+        cliques=tuple(tuple(names[index] for index in measured.clique) for measured in every),
+        counts=np.stack(counts, axis=1).astype(np.float64),
+        expected=np.stack(expected, axis=1),
+        sigmas=np.array([measured.sigma for measured in every]),
+    )
+
+
+def _name(clique: Clique) -> str:
+    return f"potential.{'.'.join(map(str, clique))}"
+
+
+def _states_of(model: Model, codes: Codes) -> Codes:
+    return np.stack([column.state_of[codes[:, index]] for index, column in enumerate(model.states)], axis=1)
+
+
+def _log(probabilities: Array) -> Array:
+    return np.log(np.maximum(probabilities, LEAST_PROBABILITY))
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

@@ -1,0 +1,194 @@
+"""The ledger's database: opening, migrating, and transactions in which decisions are safe.
+
+What belongs here: engines, isolation, durability, retries, and turning every database error into a safe one. What does
+not: what is decided (`store`).
+
+A writing transaction is serial with every other: `BEGIN IMMEDIATE` on SQLite (write-ahead log, synchronous=FULL, so
+that what is committed survives a power cut), SERIALIZABLE under a table lock on PostgreSQL. Reading never blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.ledger.schema import SCHEMA_VERSION
+
+BUSY_SECONDS = 30
+RETRIES = 10
+
+_MIGRATIONS = Path(__file__).parent / "migrations"
+_WRITING = "dpsynth_writing"
+_MIGRATION_LOCK = 0x6470_7379  # any constant; one lock for all processes that migrate a PostgreSQL ledger
+_RETRY_STATES = ("40001", "40P01")  # serialization failure, deadlock
+
+_Result = TypeVar("_Result")
+
+
+class Database:
+    """A migrated ledger database, SQLite or PostgreSQL.
+
+    Args:
+        url: `sqlite:////absolute/path` or `postgresql+psycopg://...`.
+
+    Raises:
+        LedgerError: the URL is of another kind, or the database cannot be opened, is not a ledger, or has a newer
+            schema.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._engine = _engine(url)
+        with _safe_errors():
+            self._migrate()
+
+    def read(self, work: Callable[[Connection], _Result]) -> _Result:
+        """Runs `work` on one consistent snapshot."""
+        with _safe_errors(), self._engine.connect() as connection:
+            if not self._is_sqlite:
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                return work(connection)
+
+    def write(self, work: Callable[[Connection], _Result]) -> _Result:
+        """Runs `work` in a serial transaction; durable when it returns, nothing changed when it raises.
+
+        `work` may run more than once (PostgreSQL may ask for another try) and must have no other effect.
+        """
+        for attempt in range(RETRIES):
+            try:
+                with _safe_errors(), self._engine.connect() as connection:
+                    return self._write_once(connection, work)
+            except _TryAgain:
+                time.sleep(0.05 * 2**attempt)
+        raise LedgerError("the ledger is too busy: every try met another writer; try again later")
+
+    @property
+    def _is_sqlite(self) -> bool:
+        return self._engine.dialect.name == "sqlite"
+
+    def _write_once(self, connection: Connection, work: Callable[[Connection], _Result]) -> _Result:
+        if self._is_sqlite:
+            connection = connection.execution_options(**{_WRITING: True})
+        else:
+            connection = connection.execution_options(isolation_level="SERIALIZABLE")
+        with connection.begin():
+            if not self._is_sqlite:
+                # Taken before the snapshot, so that the snapshot holds all that earlier writers committed.
+                connection.execute(text("LOCK TABLE event IN EXCLUSIVE MODE"))
+            return work(connection)
+
+    def _migrate(self) -> None:
+        with self._engine.connect() as connection, connection.begin():
+            if _current_version(connection) == SCHEMA_VERSION:
+                return
+        with self._engine.connect() as connection:
+            connection = connection.execution_options(**{_WRITING: True})
+            with connection.begin():
+                if not self._is_sqlite:
+                    connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
+                _upgrade(connection)
+
+
+class _TryAgain(Exception):
+    """PostgreSQL could not serialize the transaction; nothing was changed."""
+
+
+def _engine(url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+        dialect = parsed.get_backend_name()
+        if dialect == "sqlite":
+            if not parsed.database or parsed.database == ":memory:":
+                raise LedgerError("the ledger's SQLite URL names no file; accepted: sqlite:////absolute/path")
+            _create_private_file(Path(parsed.database))
+            engine = create_engine(parsed, poolclass=NullPool, connect_args={"timeout": BUSY_SECONDS})
+            event.listen(engine, "connect", _prepare_sqlite)
+            event.listen(engine, "begin", _begin_sqlite)
+            return engine
+        if dialect == "postgresql":
+            return create_engine(parsed, poolclass=NullPool)
+    except (ArgumentError, NoSuchModuleError, ImportError):
+        raise LedgerError("the ledger's URL cannot be used; accepted: sqlite:////path, postgresql+psycopg://") from None
+    raise LedgerError(f"a ledger on {dialect!r} is not supported; accepted: sqlite, postgresql")
+
+
+def _create_private_file(path: Path) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise LedgerError(f"the ledger {path} cannot be opened for writing ({type(error).__name__})") from None
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # transactions begin where `_begin_sqlite` says, not where the driver guesses
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writing = connection.get_execution_options().get(_WRITING, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+
+def _current_version(connection: Connection) -> str | None:
+    from alembic.migration import MigrationContext
+
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS))
+    config.attributes["connection"] = connection
+    current = _current_version(connection)
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if current is not None and current not in known:
+        raise LedgerError(
+            f"the ledger has schema {current!r}, made by a newer version of dpsynth; this one knows {SCHEMA_VERSION!r}"
+        )
+    command.upgrade(config, "head")
+
+
+@contextmanager
+def _safe_errors() -> Iterator[None]:
+    """Nothing of a database error's own text goes out: it may quote parameters."""
+    try:
+        yield
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) in _RETRY_STATES:
+            raise _TryAgain from None
+        raise LedgerError(_explain(error)) from None
+    except SQLAlchemyError as error:
+        raise LedgerError(f"the ledger's database failed ({type(error).__name__})") from None
+
+
+def _explain(error: DBAPIError) -> str:
+    told = str(error.orig).lower()
+    if isinstance(error, IntegrityError):
+        return "the ledger refused a record that contradicts another; verify it with `dpsynth ledger verify`"
+    if "locked" in told or "busy" in told:
+        return f"the ledger is locked by another process for more than {BUSY_SECONDS} s; try again"
+    if "readonly" in told or "read-only" in told:
+        return "the ledger is read-only; make its file and directory writable for this user"
+    if "not a database" in told or "malformed" in told:
+        return "the ledger's file is damaged or not a ledger; restore it from its backup"
+    if "no such table" in told or "does not exist" in told:
+        return "the ledger's tables are missing; restore it from its backup"
+    if "unable to open" in told or "connect" in told:
+        return "the ledger's database cannot be reached; check DPSYNTH_LEDGER_URL"
+    return f"the ledger's database failed ({type(error.orig).__name__})"

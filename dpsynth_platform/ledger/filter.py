@@ -1,0 +1,108 @@
+"""The Renyi filter that an account is sealed with: what still fits under a cap, whatever was chosen before.
+
+What belongs here: choosing the sealed orders and weights, and the comparison of a sum of curves with the cap. What does
+not: which entries are summed (`store`, `owners`).
+
+A Renyi filter is valid at one order fixed beforehand (Feldman & Zrnic 2021, theorem 4.3): as long as the sum of
+adaptively chosen curves at that order stays within a limit, so does the divergence of everything together. "Grant if
+some order still fits" is not valid by itself, since an adversary may pick later mechanisms to suit whichever order
+survives. So each order gets its own share of delta when the account is opened and its own limit from that share; the
+union bound over the shares then makes "some order fits" valid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.privacy.renyi import GRID, ORDERS, RenyiCurve, renyi_limit, zcdp_curve
+
+# Shares of an account's delta. Most goes to the order that suits Gaussian-like mechanisms under this cap; seven orders
+# an octave apart cover others; a tenth is kept for mechanisms with a delta of their own (`delta_slack`).
+MAIN_SHARE = 0.8
+SIDE_SHARE = 0.1
+SLACK_SHARE = 0.1
+_OCTAVE = 8  # steps of ORDERS
+_SIDE_OCTAVES = (-3, -2, -1, 1, 2, 3, 4)
+
+# More than a sum of thousands of floats can lose.
+_ROUND_UP = 1 + 1e-11
+
+
+@dataclass(frozen=True)
+class RenyiFilter:
+    """Sealed orders with their weights: shares of delta that, with `slack_share`, sum to at most one."""
+
+    epsilon: float
+    delta: float
+    orders: tuple[float, ...]
+    weights: tuple[float, ...]
+    slack_share: float
+
+    @classmethod
+    def seal(cls, epsilon: float, delta: float) -> RenyiFilter:
+        """The default filter for a cap."""
+        gains = [renyi_limit(order, epsilon, MAIN_SHARE * delta) / order for order in ORDERS]
+        main = gains.index(max(gains))
+        sides = [main + _OCTAVE * octaves for octaves in _SIDE_OCTAVES]
+        sides = [index for index in sides if 0 <= index < len(ORDERS)]
+        shares = {main: MAIN_SHARE} | {index: SIDE_SHARE / len(sides) for index in sides}
+        chosen = sorted(shares)
+        return cls(
+            epsilon=epsilon,
+            delta=delta,
+            orders=tuple(ORDERS[index] for index in chosen),
+            weights=tuple(shares[index] for index in chosen),
+            slack_share=SLACK_SHARE,
+        )
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any], epsilon: float, delta: float) -> RenyiFilter:
+        """Reads what `to_json` wrote. Raises `LedgerError` for another grid of orders."""
+        if document["grid"] != GRID:
+            raise LedgerError(f"the account is sealed on the grid {document['grid']!r}; this version knows {GRID!r}")
+        return cls(
+            epsilon, delta, tuple(document["orders"]), tuple(document["weights"]), float(document["slack_share"])
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON value without the cap, which stands beside it."""
+        return {
+            "grid": GRID,
+            "orders": list(self.orders),
+            "weights": list(self.weights),
+            "slack_share": self.slack_share,
+        }
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """B(alpha) for each sealed order; a negative one can never be met."""
+        return tuple(
+            renyi_limit(order, self.epsilon, self.delta * weight)
+            for order, weight in zip(self.orders, self.weights, strict=True)
+        )
+
+    def at_orders(self, curve: RenyiCurve) -> tuple[float, ...]:
+        """A curve's values at the sealed orders."""
+        return tuple(curve.at(order) for order in self.orders)
+
+    def fits(self, curves: Iterable[RenyiCurve], slacks: Iterable[float] = ()) -> bool:
+        """Whether curves (and delta slacks) together stay under the cap."""
+        if math.fsum(slacks) > self.slack_share * self.delta:
+            return False
+        return any(spent <= limit for spent, limit in zip(self._sum(curves), self.limits, strict=True))
+
+    def left(self, curves: Iterable[RenyiCurve], delta: float) -> float:
+        """Largest epsilon at `delta` of a zCDP mechanism that still fits beside `curves`; at most the cap's."""
+        spent = self._sum(curves)
+        rho = max((limit - sums) / order for order, limit, sums in zip(self.orders, self.limits, spent, strict=True))
+        return min(zcdp_curve(rho).epsilon(delta), self.epsilon) if rho > 0 else 0.0
+
+    def _sum(self, curves: Iterable[RenyiCurve]) -> tuple[float, ...]:
+        columns = [self.at_orders(curve) for curve in curves]
+        if not columns:
+            return tuple(0.0 for _ in self.orders)
+        return tuple(math.fsum(values) * _ROUND_UP for values in zip(*columns, strict=True))

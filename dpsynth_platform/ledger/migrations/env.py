@@ -1,0 +1,13 @@
+"""Alembic's entry: runs the migrations on the connection that `ledger.database` hands over, in its transaction."""
+
+from alembic import context
+
+from dpsynth_platform.ledger.schema import metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    transaction_per_migration=False,
+)
+with context.begin_transaction():
+    context.run_migrations()

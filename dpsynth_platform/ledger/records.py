@@ -1,0 +1,223 @@
+"""The ledger's nouns: what callers hand in and get back. Frozen, public facts only.
+
+What belongs here: requests, accounts, entries, decisions, chain events. What does not: participants (`owners`), rows
+and SQL (`schema`, `store`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.ledger.filter import RenyiFilter
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.renyi import RenyiCurve
+
+if TYPE_CHECKING:
+    from dpsynth_platform.privacy.events import DpEvent
+
+State = Literal["reserved", "started", "spent", "void"]
+Mode = Literal["per-owner", "family"]
+OverlapPolicy = Literal["compose", "exclude", "block"]
+
+LIVE_STATES: tuple[State, ...] = ("reserved", "started", "spent")
+
+
+@dataclass(frozen=True)
+class CostRequest:
+    """What a mechanism would cost. Make it with `CostRequest.of`, so that event and curve agree.
+
+    Attributes:
+        dataset: the contract's name.
+        period: `YYYY-MM` where the dataset has a cadence.
+        guarantee: what the release will claim, with its unit and adjacency.
+        event: the event tree's JSON form.
+        curve: its Renyi curve, an upper bound.
+        plan_digest: SHA-256 (hex) of the sealed plan.
+        runner: who asks; such a person cannot approve the release.
+        delta_slack: delta that the curve does not cover.
+    """
+
+    dataset: str
+    period: str | None
+    guarantee: Guarantee
+    event: dict[str, Any]
+    curve: RenyiCurve
+    plan_digest: str
+    runner: str
+    delta_slack: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        event: DpEvent,
+        *,
+        dataset: str,
+        period: str | None,
+        guarantee: Guarantee,
+        plan_digest: str,
+        runner: str,
+    ) -> CostRequest:
+        """The request for an event; its curve is computed here.
+
+        Raises:
+            AccountingError: the event is for another adjacency or contribution bound than the guarantee, or unknown.
+        """
+        from dpsynth_platform.privacy.accounting import renyi_curve
+        from dpsynth_platform.privacy.events import adjacency_of, event_to_json
+
+        if adjacency_of(event) != (guarantee.adjacency, guarantee.max_contributions):
+            raise AccountingError(f"{dataset}: the event and the guarantee differ in adjacency or contribution bound")
+        return cls(dataset, period, guarantee, event_to_json(event), renyi_curve(event), plan_digest, runner)
+
+    @property
+    def place(self) -> str:
+        """`census` or `visits/2026-01`, for messages."""
+        return self.dataset if self.period is None else f"{self.dataset}/{self.period}"
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON value from which `from_json` makes the same request."""
+        return {**asdict(self), "guarantee": self.guarantee.to_json(), "curve": self.curve.to_json()}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> CostRequest:
+        """Reads what `to_json` wrote. Raises `AccountingError` for impossible values."""
+        try:
+            return cls(
+                **{
+                    **document,
+                    "guarantee": Guarantee.from_json(document["guarantee"]),
+                    "curve": RenyiCurve.from_json(document["curve"]),
+                }
+            )
+        except (KeyError, TypeError):
+            raise AccountingError("the request's document has missing or unknown keys") from None
+
+
+@dataclass(frozen=True)
+class Account:
+    """A family's budget for life, as it was sealed when the account was opened."""
+
+    family: str
+    unit: str
+    adjacency: str
+    namespace: str
+    mode: Mode
+    epsilon: float
+    delta: float
+    filter: RenyiFilter
+    key_ids: tuple[str, ...]
+    opened_at: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One mechanism's cost and where it stands.
+
+    Attributes:
+        entry_id: 32 hex digits.
+        family: the account that it is charged to.
+        key: the run's key; attempts at the same run share it.
+        attempt: 1, 2, ... within the key.
+        state: `reserved`, `started`, `spent` or `void`.
+        request: what was reserved.
+        commitment: hiding commitment to the participants, or None where none were named.
+        replaces: the failed entry after which this one was allowed by an explicit word.
+        reserved_at: ISO 8601, UTC, like the other times.
+        deadline: an unstarted reservation is void from then on.
+        started_at: when the mechanism started, or None.
+        finished_at: when it was completed or voided, or None.
+        model_digest: content hash of the completed model, or None.
+        void_reason: why it is void, or None.
+    """
+
+    entry_id: str
+    family: str
+    key: str
+    attempt: int
+    state: State
+    request: CostRequest
+    commitment: str | None
+    replaces: str | None
+    reserved_at: str
+    deadline: str
+    started_at: str | None = None
+    finished_at: str | None = None
+    model_digest: str | None = None
+    void_reason: str | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether it is charged."""
+        return self.state in LIVE_STATES
+
+    def to_json(self) -> dict[str, Any]:
+        """All public facts as a JSON value."""
+        return {**asdict(self), "request": self.request.to_json()}
+
+
+@dataclass(frozen=True)
+class Admission:
+    """A request that fits, decided on public facts alone.
+
+    Attributes:
+        family: the account.
+        mode: how the account is charged.
+        epsilon_left: what was left for a Gaussian-like mechanism at the request's delta, before this request.
+        entry: the latest entry of the run's key, or None. If it is live, nothing new would be spent.
+    """
+
+    family: str
+    mode: Mode
+    epsilon_left: float
+    entry: Entry | None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A reviewer's word on a release candidate."""
+
+    candidate: str
+    verdict: Literal["approved", "refused"]
+    by: str
+    at: str
+    entry_id: str
+    reason: str
+    sequence: int
+
+
+@dataclass(frozen=True)
+class ChainEvent:
+    """One link of the hash chain. `subject` is what it is about: a family, an entry, a candidate, a dataset."""
+
+    sequence: int
+    at: str
+    kind: str
+    subject: str
+    payload: dict[str, Any]
+    previous: str
+    hash: str
+
+
+@dataclass(frozen=True)
+class Head:
+    """The chain's last link. Signed and published, it makes truncation and rewriting visible."""
+
+    sequence: int
+    hash: str
+
+
+@dataclass(frozen=True)
+class VerificationReport:
+    """What `Ledger.verify` found; without problems the ledger is as it was written."""
+
+    head: Head
+    events: int
+    entries: int
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there are no problems."""
+        return not self.problems

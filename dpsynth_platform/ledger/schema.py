@@ -1,0 +1,75 @@
+"""The ledger's tables, the same on SQLite and PostgreSQL.
+
+What belongs here: table definitions and the name of their schema version. What does not: how they came about
+(`migrations`, which must arrive at exactly these tables; a test compares) and queries (`store`).
+
+`event` is the hash chain and the truth; `account` and `entry` are what follows from it, kept for queries and checked
+against it by `verify`. `participants` is restricted: the fingerprints, and the nonces that hide them in commitments.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+SCHEMA_VERSION = "0001"
+
+metadata = MetaData()
+
+event = Table(
+    "event",
+    metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", String(40), nullable=False),
+    Column("kind", String(40), nullable=False, index=True),
+    Column("subject", String(200), nullable=False, index=True),
+    Column("payload", Text, nullable=False),
+    Column("previous", String(64), nullable=False),
+    Column("hash", String(64), nullable=False, unique=True),
+)
+
+account = Table(
+    "account",
+    metadata,
+    Column("family", String(63), primary_key=True),
+    Column("terms", Text, nullable=False),
+    Column("opened_at", String(40), nullable=False),
+)
+
+entry = Table(
+    "entry",
+    metadata,
+    Column("entry_id", String(32), primary_key=True),
+    Column("family", String(63), ForeignKey("account.family"), nullable=False, index=True),
+    Column("run_key", String(200), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("state", String(10), nullable=False),
+    Column("request", Text, nullable=False),
+    Column("commitment", String(64)),
+    Column("replaces", String(32), ForeignKey("entry.entry_id")),
+    Column("reserved_at", String(40), nullable=False),
+    Column("deadline", String(40), nullable=False),
+    Column("started_at", String(40)),
+    Column("finished_at", String(40)),
+    Column("model_digest", String(64)),
+    Column("void_reason", String(200)),
+    UniqueConstraint("run_key", "attempt", name="entry_attempt"),
+)
+
+participants = Table(
+    "participants",
+    metadata,
+    Column("entry_id", String(32), ForeignKey("entry.entry_id"), primary_key=True),
+    Column("nonce", LargeBinary, nullable=False),
+    Column("fingerprints", LargeBinary, nullable=False),
+)

@@ -4,9 +4,10 @@ What belongs here: turning a model's numbers or the synthetic rows into one scor
 and how many guesses each attack makes. What does not: the coins. No function here knows which canary was included,
 and none sees a real record, so all of it is post-processing of what the mechanism left.
 
-The three attacks and their numbers of guesses are fixed here, in advance; none is chosen in the light of a run. Two of
-them guess "out" only: an empty cell proves that whoever would have to be in it is not there, whereas a filled cell may
-be filled by others.
+The three attacks and their numbers of guesses are fixed here, in advance; none is chosen in the light of a run. Each
+guesses one coin in five: enough right guesses to refute epsilon = 2 with 200 canaries, and few enough to leave out the
+canaries that nothing is known of. The attack on the measurements guesses "out" only: an empty cell proves that whoever
+would have to be in it is not there, whereas a filled one may be filled by others.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ Floats = npt.NDArray[np.float64]
 NEIGHBOURS = 5
 """How many synthetic rows nearest to a canary the attack on the data looks at."""
 _LEAST_SIGMA = 0.25
+_LEAST_NEGATIVE = 5
 _CHUNK = 64
 
 
@@ -44,7 +46,7 @@ class Attack:
         return math.floor(self.share_in * canaries), math.floor(self.share_out * canaries)
 
 
-LIKELIHOOD = Attack("likelihood", "model", "log-likelihood of the canary's record under the fitted model", 0.0, 0.2)
+LIKELIHOOD = Attack("likelihood", "model", "log-likelihood of the canary's record under the fitted model", 0.1, 0.1)
 MEASUREMENTS = Attack(
     "measurements",
     "model",
@@ -54,36 +56,30 @@ MEASUREMENTS = Attack(
 )
 NEAREST = Attack("nearest rows", "data", "mean distance to the nearest synthetic rows", 0.1, 0.1)
 ATTACKS = (LIKELIHOOD, MEASUREMENTS, NEAREST)
-"""Twenty guesses in a hundred each: enough to refute epsilon 2 with 200 canaries, few enough to guess the clearest."""
 
 
-def measurement_scores(counts: Floats, expected: Floats, sigma: float, b: int) -> Floats:
+def measurement_scores(counts: Floats, expected: Floats, sigmas: Floats, b: int) -> Floats:
     """Log-likelihood ratio of in against out, summed over the measured cliques.
 
     A cell's noisy count is the canary's b records (or none), plus other people's records, plus noise. The others are
     taken as exponentially distributed with the mean that independent columns would give, the noise as Gaussian; their
     sum has a closed form, and so has the ratio. It falls steeply where a count is too low for the canary to be in it:
     an empty cell proves absence. The scale of the noise is not believed but read from the measurements: a count of
-    people is never negative, so what lies below zero is noise. Noise that is smaller than the plan says thus makes
+    records is never negative, so what lies below zero is noise. Noise that is smaller than the plan says thus makes
     the attack sharper.
 
     Args:
         counts: shape (canaries, cliques), noisy count in each canary's cell of each clique.
         expected: same shape, count that independence of the columns would lead one to expect there.
-        sigma: standard deviation of the noise as the plan states it; the most that is assumed.
+        sigmas: shape (cliques,), standard deviations of the noise as the plan states them; the most that is assumed.
         b: records of each canary owner.
     """
-    if counts.shape != expected.shape:
-        raise AccountingError("audit: accepted is one expected count for every measured count")
-    scale = _noise_scale(counts, sigma)
+    if counts.shape != expected.shape or sigmas.shape != counts.shape[1:]:
+        raise AccountingError("audit: accepted is one expected count for every measured count, one sigma a clique")
+    scale = _noise_scales(counts, sigmas)
     rate = 1 / (np.maximum(expected, 0) + b)
     ratio = rate * b + log_ndtr((counts - b) / scale - rate * scale) - log_ndtr(counts / scale - rate * scale)
     return np.asarray(ratio.sum(axis=1), dtype=np.float64)
-
-
-def independent_counts(first: Floats, second: Floats, total: float) -> Floats:
-    """Expected count of a pair's cell from the counts of its two values, if the columns were independent."""
-    return np.asarray(np.maximum(first, 0) * np.maximum(second, 0) / max(total, 1.0), dtype=np.float64)
 
 
 def nearest_scores(canaries: npt.NDArray[Any], rows: npt.NDArray[Any], neighbours: int = NEIGHBOURS) -> Floats:
@@ -112,12 +108,13 @@ def nearest_scores(canaries: npt.NDArray[Any], rows: npt.NDArray[Any], neighbour
     return scores
 
 
-def _noise_scale(counts: Floats, sigma: float) -> float:
-    """Standard deviation of the noise, from the counts that are not positive; at most the stated one."""
-    negative = counts[counts <= 0]
-    if not negative.size:
-        return max(sigma, _LEAST_SIGMA)
-    return max(_LEAST_SIGMA, min(sigma, float(np.sqrt(np.mean(negative**2)))))
+def _noise_scales(counts: Floats, sigmas: Floats) -> Floats:
+    """Standard deviation of each clique's noise from its counts that are not positive; at most the stated one."""
+    negative = counts <= 0
+    number = negative.sum(axis=0)
+    spread = np.sqrt(np.square(np.where(negative, counts, 0.0)).sum(axis=0) / np.maximum(number, 1))
+    seen = np.where(number >= _LEAST_NEGATIVE, np.minimum(spread, sigmas), sigmas)
+    return np.asarray(np.maximum(seen, _LEAST_SIGMA), dtype=np.float64)
 
 
 @dataclass(frozen=True)

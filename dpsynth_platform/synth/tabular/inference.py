@@ -24,8 +24,8 @@ Clique = tuple[int, ...]
 Array = npt.NDArray[np.float64]
 CliqueVector = dict[Clique, torch.Tensor]
 
-ITERATIONS = 400
-"""Mirror-descent steps. More do not help: past a few hundred, the fit follows the noise."""
+ITERATIONS = 800
+"""Mirror-descent steps. More do not help: past about a thousand, the fit follows the noise."""
 MAX_BACKTRACKS = 30
 STEP_GROWTH = 1.25
 

@@ -10,7 +10,6 @@ independent draws and the sampling error is smaller.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 
 import numpy as np
@@ -24,14 +23,9 @@ from dpsynth_platform.synth.tabular.restore import restore
 
 
 def sample(model: Model, rows: int) -> pa.Table:
-    """A table of the source's schema with `rows` rows, fresh at every call."""
-    rng = fresh_generator()
+    """A table of the source's schema with `rows` rows, fresh at every call (seeded by the operating system)."""
+    rng = np.random.default_rng()
     return restore(model.domain, sample_codes(model, rows, rng), model.release, rng)
-
-
-def fresh_generator() -> np.random.Generator:
-    """A generator for post-processing, seeded with 256 bits of the operating system."""
-    return np.random.default_rng(secrets.randbits(256))
 
 
 def sample_codes(model: Model, rows: int, rng: np.random.Generator) -> Codes:

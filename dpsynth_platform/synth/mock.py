@@ -1,0 +1,96 @@
+"""A fictional table made from a contract alone, on which the whole line can be tried free of charge.
+
+What belongs here: the Arrow schema that a contract suggests, and rows of it drawn without any data. What does not: rows
+that resemble anybody. Values are uniform over the declared domain, names and addresses are Faker's, so nothing but the
+contract can be learned from a mock table, and a mechanism that runs on one spends nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import numpy as np
+import pyarrow as pa
+
+from dpsynth_platform.contracts import DataContract, DateColumn, IntegerColumn
+from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, domain_of
+
+_TYPES = {
+    "integer": pa.int64(),
+    "float": pa.float64(),
+    "date": pa.date32(),
+    "categorical": pa.string(),
+    "boolean": pa.bool_(),
+    "identifier": pa.int64(),
+    "text": pa.string(),
+}
+_TEXT_POOL = 200
+
+
+def source_schema_of(contract: DataContract) -> pa.Schema:
+    """The plainest Arrow schema that fits the contract; where there is a source, its own schema counts."""
+    return pa.schema(
+        [pa.field(name, _TYPES[column.type], nullable=column.nullable) for name, column in contract.columns.items()]
+    )
+
+
+def mock_table(contract: DataContract, rows: int, period: str | None = None) -> pa.Table:
+    """`rows` fictional records of `source_schema_of(contract)`; owners have one record to one more than the bound.
+
+    Args:
+        contract: the only thing that the rows depend on.
+        rows: how many.
+        period: `YYYY-MM` for datasets with a cadence; all rows fall into it.
+
+    Raises:
+        ContractError: the period lies outside the declared range.
+    """
+    rng = np.random.default_rng()
+    domains = {column.name: column for column in domain_of(contract, period)}
+    owners = _owners(rows, contract.privacy.max_contributions, rng)
+    schema = source_schema_of(contract)
+    arrays = []
+    for field in schema:
+        if field.name in contract.privacy.owner_columns:
+            arrays.append(_owner_ids(contract, field, owners))
+        elif field.name in domains:
+            column = domains[field.name]
+            arrays.append(column.decode(_cells(column, rows, rng), field.type, rng))
+        elif contract.columns[field.name].type == "identifier":
+            arrays.append(pa.array(np.arange(1, rows + 1)))
+        else:
+            arrays.append(pa.array(_texts(), pa.string()).take(pa.array(rng.integers(0, _TEXT_POOL, rows))))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _owners(rows: int, bound: int, rng: np.random.Generator) -> Codes:
+    """Owner number of each row."""
+    records = rng.integers(1, bound + 2, size=rows)
+    return np.repeat(np.arange(rows, dtype=np.int32), records)[:rows]
+
+
+def _owner_ids(contract: DataContract, field: pa.Field, owners: Codes) -> pa.Array:
+    declared = contract.columns[field.name]
+    if isinstance(declared, IntegerColumn):
+        return pa.array(declared.min + owners.astype(np.int64) % (declared.max - declared.min + 1))
+    if isinstance(declared, DateColumn):
+        days = owners % ((declared.max - declared.min).days + 1)
+        return pa.array([declared.min + dt.timedelta(days=int(day)) for day in days])
+    if declared.type == "text":
+        return pa.array([f"fictional owner {owner}" for owner in owners], pa.string())
+    return pa.array(owners + 1, pa.int64())
+
+
+def _cells(column: ColumnDomain, rows: int, rng: np.random.Generator) -> Codes:
+    return rng.choice(np.flatnonzero(column.allowed), size=rows).astype(np.int32)
+
+
+def _texts() -> list[str]:
+    """Fictional names, contacts and remarks, such as a scrubber has to deal with."""
+    from faker import Faker
+
+    faker = Faker()
+    return [
+        f"{faker.name()} asked to be called at {faker.numerify('555-01##')} or written to at {faker.safe_email()}."
+        for _ in range(_TEXT_POOL)
+    ]

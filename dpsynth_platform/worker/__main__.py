@@ -1,0 +1,87 @@
+"""The worker's program under Dagster Pipes: `python -m dpsynth_platform.worker --parent PID --log FILE`.
+
+What belongs here: the frame around `run`. What does not: the work.
+
+Pipes sends an exception that leaves its context to the event log with its text and its whole chain, so none may leave
+it: everything is caught inside, its traceback goes to the restricted log, and only a code from the allow-list goes out,
+as a message and as the exit status.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from dagster_pipes import PipesContext, PipesEnvVarParamsLoader, open_dagster_pipes
+
+from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.worker.codes import DONE, code_of_exception, status_of
+from dpsynth_platform.worker.job import WorkerJob
+from dpsynth_platform.worker.process import bind_to_parent, redirect_output, refuse_credentials
+
+REPORT_SECONDS = 2.0
+
+
+def main() -> int:
+    """Runs one job and returns the exit status."""
+    arguments = _arguments()
+    redirect_output(arguments.log)
+    bind_to_parent(arguments.parent)
+    return status_of(_guarded(_under_pipes))
+
+
+def _under_pipes() -> str:
+    if not PipesEnvVarParamsLoader().is_dagster_pipes_process():  # type: ignore[no-untyped-call]
+        raise ConfigurationError("the worker is started through Dagster Pipes")
+    with open_dagster_pipes() as context:
+        code = _guarded(lambda: _work(context))
+        context.report_custom_message({"code": code})
+    return code
+
+
+def _work(context: PipesContext) -> str:
+    refuse_credentials(os.environ)
+    from dpsynth_platform.worker.run import run  # late: torch takes seconds, and a refusal should not
+
+    run(WorkerJob.from_extras(context.extras), _Reporter(context.log.info))
+    return DONE
+
+
+def _guarded(body: Callable[[], str]) -> str:
+    """The body's code, or the code of whatever it raised; the traceback goes to the restricted log."""
+    try:
+        return body()
+    except BaseException as error:
+        traceback.print_exc()
+        return code_of_exception(error)
+
+
+class _Reporter:
+    """Progress as log lines, no more than one every few seconds within a stage."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._stage = ""
+        self._next = 0.0
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if stage != self._stage or now >= self._next or done == total:
+            self._write(f"{stage}: {done} of {total}")
+            self._stage, self._next = stage, now + REPORT_SECONDS
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m dpsynth_platform.worker")
+    parser.add_argument("--parent", type=int, required=True, help="process id of the launcher")
+    parser.add_argument("--log", type=Path, required=True, help="restricted file for everything printed")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

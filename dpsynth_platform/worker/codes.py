@@ -1,0 +1,81 @@
+"""The only words with which the worker ends: codes, their exit statuses and what they mean.
+
+What belongs here: the allow-list. What does not: messages of exceptions, which may quote data and stay in the worker's
+restricted log.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dpsynth_platform.errors import DpsynthError
+
+DONE = "done"
+UNEXPECTED = "unexpected"
+KILLED = "killed"
+
+_STATUS = {
+    DONE: 0,
+    "error": 40,
+    "configuration": 41,
+    "contract": 42,
+    "source": 43,
+    "accounting": 44,
+    "budget": 45,
+    "ledger": 46,
+    "spend-repeated": 47,
+    "grant": 48,
+    "stale-input": 49,
+    "bounding": 50,
+    "mechanism": 51,
+    "release": 52,
+    "verification": 53,
+    "claimed": 60,
+    "credentials": 61,
+    "interrupted": 62,
+    "memory": 63,
+    UNEXPECTED: 64,
+}
+_CODES = {status: code for code, status in _STATUS.items()}
+_MEANINGS = {
+    DONE: "the model is complete",
+    "claimed": "this grant was used before: another worker started here, and a second start is refused",
+    "credentials": "the worker was handed ledger credentials, which it must not hold",
+    "grant": "the grant does not fit the plan, the data, the participants or the place",
+    "bounding": "the bounded data breaks the contribution bound or holds records of other owners",
+    "mechanism": "the mechanism stopped, or its measurements are incomplete; what it cost stays spent",
+    "interrupted": "the worker was interrupted",
+    "memory": "the worker ran out of memory",
+    KILLED: "the worker was killed",
+    UNEXPECTED: "the worker failed; its restricted log says why",
+}
+
+
+def status_of(code: str) -> int:
+    """Exit status of a code; an unlisted code is `unexpected`."""
+    return _STATUS.get(code, _STATUS[UNEXPECTED])
+
+
+def code_of(status: int) -> str:
+    """Code of an exit status; a negative one is a signal."""
+    return KILLED if status < 0 else _CODES.get(status, UNEXPECTED)
+
+
+def code_of_failure(text: str) -> str:
+    """Code out of a launcher's own message that ends in `code <status>`, as Dagster's subprocess client's does."""
+    found = re.search(r"code (-?\d+)\D*$", text)
+    return code_of(int(found.group(1))) if found else UNEXPECTED
+
+
+def meaning(code: str) -> str:
+    """What a code says, in public words."""
+    return _MEANINGS.get(code, f"the worker stopped with code {code!r}; its restricted log says why")
+
+
+def code_of_exception(error: BaseException) -> str:
+    """Code for what stopped the worker. The exception's text is not looked at."""
+    if isinstance(error, DpsynthError):
+        return error.code if error.code in _STATUS else UNEXPECTED
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return "memory" if isinstance(error, MemoryError) else UNEXPECTED

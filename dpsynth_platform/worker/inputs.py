@@ -1,0 +1,117 @@
+"""What the worker checks before the mechanism may read: the claim, and whose records the input holds.
+
+What belongs here: the one-time claim, files of fingerprints, and the check of owners against them. What does not: the
+grant's signature (`ledger.grants`) and the order of the checks (`run`). Fingerprints are restricted, and no message
+holds one.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import secrets
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dpsynth_platform.errors import BoundingError, GrantRefused
+from dpsynth_platform.storage import read_table
+
+CLAIM_FILE = "claim.json"
+OWNER_COLUMN = "_owner"
+FINGERPRINT_BYTES = 16
+
+Fingerprints = npt.NDArray[np.bytes_]
+"""Sorted and distinct, dtype S16."""
+
+
+class AlreadyClaimed(GrantRefused):
+    """A worker started in this model directory before."""
+
+    code = "claimed"
+
+
+def claim(model: Path, entry_id: str, plan_digest: str) -> None:
+    """Marks the model directory as taken, atomically and durably, before the first record is read.
+
+    Raises:
+        AlreadyClaimed: it is taken.
+    """
+    try:
+        descriptor = os.open(model / CLAIM_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise AlreadyClaimed("the grant was used before; a new attempt needs an explicit word") from None
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        moment = dt.datetime.now(dt.UTC).isoformat()
+        json.dump({"entry": entry_id, "plan": plan_digest, "pid": os.getpid(), "at": moment}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    directory = os.open(model, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def write_fingerprints(path: Path, fingerprints: Fingerprints) -> None:
+    """Writes distinct fingerprints (dtype S16), sorted, 16 bytes each, nothing between. Mode 0600, atomic."""
+    content = np.unique(np.asarray(fingerprints, dtype=f"S{FINGERPRINT_BYTES}")).tobytes()
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def read_fingerprints(path: Path) -> Fingerprints:
+    """Reads `write_fingerprints` back. Raises `GrantRefused` if the file is not of that form."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        raise GrantRefused("a file of fingerprints is missing; materialize the line again") from None
+    if len(content) % FINGERPRINT_BYTES:
+        raise GrantRefused("a file of fingerprints is damaged; materialize the line again")
+    found = np.frombuffer(content, dtype=f"S{FINGERPRINT_BYTES}")
+    if np.any(found[1:] <= found[:-1]):
+        raise GrantRefused("a file of fingerprints is not sorted; materialize the line again")
+    return found
+
+
+def check_owners(bounded: Path, allowed: Fingerprints, bound: int) -> None:
+    """Checks that every record's owner is allowed and that none has more than `bound` records.
+
+    Args:
+        bounded: Delta table with the column `_owner`, 32 hex digits a record.
+        allowed: the reserved participants and the included canaries, sorted.
+        bound: b of the sealed plan.
+
+    Raises:
+        BoundingError: an owner is missing, unreadable, not allowed, or has too many records.
+    """
+    records = np.zeros(allowed.size, dtype=np.int64)
+    for batch in read_table(bounded, columns=[OWNER_COLUMN]):
+        owners = owner_fingerprints(batch.column(OWNER_COLUMN))
+        if not owners.size:
+            continue
+        places = np.searchsorted(allowed, owners)
+        if not allowed.size or np.any(allowed[np.minimum(places, allowed.size - 1)] != owners):
+            raise BoundingError("the bounded data holds records of owners outside the reserved participants")
+        records += np.bincount(places, minlength=allowed.size)
+    if records.size and records.max() > bound:
+        raise BoundingError(f"the bounded data holds an owner with more than {bound} records")
+
+
+def owner_fingerprints(column: pa.Array) -> Fingerprints:
+    """Hex digits to 16-byte fingerprints, in the records' order. Raises `BoundingError` for anything else."""
+    texts = column.to_pylist()
+    if any(text is None or len(text) != 2 * FINGERPRINT_BYTES for text in texts):
+        raise BoundingError("the bounded data holds a record without a readable owner")
+    try:
+        return np.frombuffer(bytes.fromhex("".join(texts)), dtype=f"S{FINGERPRINT_BYTES}")
+    except ValueError:
+        raise BoundingError("the bounded data holds a record without a readable owner") from None

@@ -1,0 +1,70 @@
+"""What a worker is told: paths, the plan's place and the grant, as it travels through Dagster Pipes extras.
+
+What belongs here: the typed job and its JSON form. What does not: how the process is started (`launch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from dpsynth_platform.errors import ConfigurationError
+
+Mode = Literal["fit", "estimate"]
+MODES = ("fit", "estimate")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class WorkerJob:
+    """One start of the worker.
+
+    Attributes:
+        plan: file with the sealed plan.
+        model: the model directory, made by the launcher; the grant names it.
+        mode: `fit` runs the mechanism, `estimate` only repeats the fit from complete measurements.
+        device: `auto`, `cpu` or `cuda`.
+        grant: text of the signed grant. This and the rest are needed by `fit` only.
+        public_key: hex of the deployment's 32-byte Ed25519 public key.
+        bounded: the bounded Delta table.
+        participants: file of the reserved participants' fingerprints (`inputs.write_fingerprints`).
+        canaries: file of the included canaries' fingerprints.
+    """
+
+    plan: str
+    model: str
+    mode: Mode
+    device: str = "auto"
+    grant: str = ""
+    public_key: str = ""
+    bounded: str = ""
+    participants: str = ""
+    canaries: str = ""
+
+    def to_extras(self) -> dict[str, str]:
+        """The job as Pipes extras. No value of the data is among them."""
+        return asdict(self)
+
+    @classmethod
+    def from_extras(cls, extras: Mapping[str, Any]) -> WorkerJob:
+        """Reads `to_extras` back.
+
+        Raises:
+            ConfigurationError: a part is missing, unknown or not text, or mode or device is none of those accepted.
+        """
+        try:
+            job = cls(**extras)
+        except TypeError:
+            raise ConfigurationError("the worker's job has missing or unknown parts") from None
+        if not all(isinstance(getattr(job, field.name), str) for field in fields(job)):
+            raise ConfigurationError("the worker's job has a part that is not text")
+        if job.mode not in MODES or job.device not in DEVICES:
+            raise ConfigurationError(f"the worker's job; accepted modes: {MODES}, accepted devices: {DEVICES}")
+        return job
+
+    @property
+    def model_directory(self) -> Path:
+        """Where the model goes."""
+        return Path(self.model)

@@ -1,0 +1,68 @@
+"""The worker as a process: it dies with its parent and prints into a restricted file only.
+
+What belongs here: the operating system's side. What does not: anything about plans or data. Linux only, like the
+platform's containers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from dpsynth_platform.errors import DpsynthError
+
+HEARTBEAT_SECONDS = 1.0
+_PR_SET_PDEATHSIG = 1
+_CREDENTIALS = ("DPSYNTH_LEDGER_URL", "PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE")
+
+
+class CredentialsFound(DpsynthError):
+    """The process can reach the ledger, which a mechanism must not."""
+
+    code = "credentials"
+
+
+def refuse_credentials(names: Iterable[str]) -> None:
+    """Raises `CredentialsFound` if one of the environment's variable names is a ledger credential's."""
+    found = sorted(set(names).intersection(_CREDENTIALS))
+    if found:
+        raise CredentialsFound(
+            f"the worker's environment holds {', '.join(found)}; start it with worker.launch.command"
+        )
+
+
+def redirect_output(log: Path) -> None:
+    """Sends stdout, stderr and crash dumps to a file that its owner alone can read (appended to)."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, sys.stdout.fileno())
+    os.dup2(descriptor, sys.stderr.fileno())
+    os.close(descriptor)
+    faulthandler.enable()
+
+
+def bind_to_parent(parent: int) -> None:
+    """Ties this process's life to its parent's: killed by the kernel, and by a heartbeat should that signal be lost.
+
+    The kernel's signal comes when the *thread* that started this process ends, so a launcher waits in that thread.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _die_unless_child_of(parent)  # it may have ended before the signal was asked for
+    threading.Thread(target=_watch, args=(parent,), name="heartbeat", daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while True:
+        time.sleep(HEARTBEAT_SECONDS)
+        _die_unless_child_of(parent)
+
+
+def _die_unless_child_of(parent: int) -> None:
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)

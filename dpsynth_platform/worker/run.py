@@ -1,0 +1,80 @@
+"""The worker's work: every check in its order, the claim, then the mechanism.
+
+What belongs here: the story from job to model, free of Dagster. What does not: how the process starts, reports and ends
+(`__main__`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from dpsynth_platform.audit.canaries import is_canary
+from dpsynth_platform.errors import ConfigurationError, GrantRefused
+from dpsynth_platform.ledger.grants import Grant, verify_grant
+from dpsynth_platform.storage import digest_directory, digest_file
+from dpsynth_platform.synth.interface import Progress, SealedPlan, generator
+from dpsynth_platform.worker.inputs import check_owners, claim, read_fingerprints
+from dpsynth_platform.worker.job import WorkerJob
+
+
+def run(job: WorkerJob, progress: Progress) -> None:
+    """Leaves a complete model in the job's model directory.
+
+    Raises:
+        DpsynthError: a check failed, or the mechanism stopped.
+    """
+    plan = _read_plan(Path(job.plan))
+    device = resolve_device(job.device)
+    if job.mode == "estimate":
+        generator(plan.method).estimate(plan, job.model_directory, device=device, progress=progress)
+        return
+    grant = _granted(job, plan)
+    claim(job.model_directory, grant.entry_id, plan.digest)
+    _check_people(job, plan)
+    generator(plan.method).fit(plan, Path(job.bounded), grant, job.model_directory, device=device, progress=progress)
+
+
+def resolve_device(device: str) -> str:
+    """`cuda` where `auto` finds one, else `cpu`. Raises `ConfigurationError` if `cuda` is asked for in vain."""
+    import torch
+
+    available = torch.cuda.is_available()
+    if device == "cuda" and not available:
+        raise ConfigurationError("DPSYNTH_DEVICE: 'cuda', but there is no such device; accepted: auto, cpu")
+    return "cuda" if available and device != "cpu" else "cpu"
+
+
+def _read_plan(path: Path) -> SealedPlan:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        raise GrantRefused("the sealed plan is missing; materialize the line from raw again") from None
+    return SealedPlan.from_json(text)
+
+
+def _granted(job: WorkerJob, plan: SealedPlan) -> Grant:
+    """The verified grant for what is really on disk."""
+    try:
+        public_key = bytes.fromhex(job.public_key)
+        participants = digest_file(Path(job.participants))
+    except (ValueError, OSError):
+        raise GrantRefused("the public key or the participants' file cannot be read") from None
+    return verify_grant(
+        job.grant,
+        public_key,
+        plan_digest=plan.digest,
+        data_digest=digest_directory(Path(job.bounded)),
+        participants_digest=participants,
+        model_directory=job.model_directory.name,
+    )
+
+
+def _check_people(job: WorkerJob, plan: SealedPlan) -> None:
+    """Only reserved participants and canaries, at most b records each."""
+    canaries = read_fingerprints(Path(job.canaries))
+    if not all(is_canary(owner.ljust(16, b"\0").hex()) for owner in canaries.tolist()):
+        raise GrantRefused("the canaries' file holds fingerprints that are not canaries'")
+    allowed = np.union1d(read_fingerprints(Path(job.participants)), canaries)
+    check_owners(Path(job.bounded), allowed, int(plan.guarantee["max_contributions"]))

@@ -20,13 +20,14 @@ from typing import Any
 from dpsynth_platform.scrub.text import Finding
 
 _ATTEMPTS = 20
+_NAMES = ("PERSON", "LOCATION", "ORGANIZATION")
 
 
 @dataclass
 class _Document:
-    """What one record's replacement must avoid, and what it has chosen so far."""
+    """The words of a record's real names, which no fictional one may repeat, and the choices made so far."""
 
-    originals: set[str]
+    names: set[str]
     fictional: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
@@ -34,10 +35,10 @@ class Replacer:
     """Replaces findings by fictional values. Holds nothing from one document to the next."""
 
     def __init__(self) -> None:
-        from faker import Faker
+        from faker import Factory
 
         self._random = random.SystemRandom()
-        self._faker: Any = Faker("en_US")
+        self._faker: Any = Factory.create("en_US")
         self._faker.random = self._random
         self._makers: dict[str, Callable[[str], str]] = {
             "PERSON": lambda _: self._faker.last_name(),
@@ -68,7 +69,7 @@ class Replacer:
             for text, items in zip(texts, findings, strict=True)
             for item in items
         ]
-        stage = _Document({word.casefold() for original, _ in originals for word in original.split()})
+        stage = _Document({word for original, entity in originals if entity in _NAMES for word in _words(original)})
         # Full names first, so that a first name that follows alone is known as one.
         for original, entity in sorted(originals, key=lambda pair: -len(pair[0].split())):
             self._fictional(original, entity, stage)
@@ -87,16 +88,8 @@ class Replacer:
     def _remembered(self, original: str, entity: str, stage: _Document, make: Callable[[str], str]) -> str:
         key = (entity, original.casefold())
         if key not in stage.fictional:
-            stage.fictional[key] = self._free_of_originals(original, stage.originals, make)
+            stage.fictional[key] = _other_value(original, stage.names, make)
         return stage.fictional[key]
-
-    def _free_of_originals(self, original: str, words: set[str], make: Callable[[str], str]) -> str:
-        """A value that holds no word of the document's originals; a mask where chance does not give one."""
-        for _ in range(_ATTEMPTS):
-            value = make(original)
-            if words.isdisjoint(re.split(r"[\s,]+", value.casefold())):
-                return value
-        return "***"
 
     def _same_shape(self, original: str) -> str:
         """Letters for letters and digits for digits: for ids, codes and whatever has no list of its own."""
@@ -105,6 +98,19 @@ class Replacer:
 
     def _digits(self, count: int) -> str:
         return "".join(self._random.choice(string.digits) for _ in range(count))
+
+
+def _other_value(original: str, names: set[str], make: Callable[[str], str]) -> str:
+    """A value other than the original and without any of the names; a mask where chance does not give one."""
+    for _ in range(_ATTEMPTS):
+        value = make(original)
+        if value.casefold() != original.casefold() and names.isdisjoint(_words(value)):
+            return value
+    return "***"
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())
 
 
 def masked(text: str, findings: Sequence[Finding]) -> str:

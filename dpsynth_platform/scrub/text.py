@@ -42,11 +42,16 @@ _OWN_PATTERNS = {
         r"(?<!\w)\d{1,6}[A-Za-z]? (?:[A-Z][\w'.]*\s){1,4}"
         r"(?:Street|St|Avenue|Ave|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Way|Place|Pl|Square|Sq)\b\.?"
     ),
+    "PERSON": r"(?:(?<=Mr )|(?<=Mr\. )|(?<=Mrs )|(?<=Mrs\. )|(?<=Ms )|(?<=Ms\. )|(?<=Dr )|(?<=Dr\. )|(?<=Miss ))"
+    r"[A-Z][\w'-]+(?: [A-Z][\w'-]+){0,2}",
+    "DATE_TIME": r"(?<![\w/-])\d{1,4}[/.-]\d{1,2}[/.-]\d{1,4}(?![\w/-])",
+    "IBAN_CODE": r"(?<!\w)[A-Z]{2}\d{2}(?: ?[A-Z\d]{4}){2,7}(?: ?[A-Z\d]{1,3})?(?!\w)",
     "ZIP_CODE": r"(?<![\w-])\d{5}(?:-\d{4})?(?![\w-])",
 }
 _OWN_SCORE = 0.6
 # "noon" or "last year" tells nothing of anyone; a date has digits.
 _DIGIT = re.compile(r"\d")
+_CAPITALIZED = re.compile(r"(?<!\w)[A-Z][a-z]+(?!\w)")
 # Context lifts a score; without it the weakest of Presidio's patterns (a bare run of digits) are noise.
 _THRESHOLD = 0.3
 
@@ -123,7 +128,10 @@ class TextDetector:
     """Finds personal data in texts. Loading takes some seconds, so make one and keep it."""
 
     def __init__(self) -> None:
+        from faker.providers.person.en_US import Provider
+
         self._analyzer = _analyzer(_nlp_engine())
+        self._first_names = frozenset(Provider.first_names)
 
     def find(self, texts: Sequence[str], patterns: Sequence[re.Pattern[str] | None]) -> list[list[Finding]]:
         """The findings of each text: in order, and free of overlap.
@@ -134,7 +142,8 @@ class TextDetector:
         """
         pieces = [(index, start, piece) for index, text in enumerate(texts) for start, piece in _pieces(text)]
         found: list[list[Finding]] = [
-            _clue_findings(text, pattern) for text, pattern in zip(texts, patterns, strict=True)
+            _clue_findings(text, pattern) + self._common_first_names(text)
+            for text, pattern in zip(texts, patterns, strict=True)
         ]
         artifacts = self._analyzer.nlp_engine.process_batch(
             [piece for _, _, piece in pieces], language=LANGUAGE, batch_size=BATCH_TEXTS
@@ -147,6 +156,14 @@ class TextDetector:
                 if item.entity_type != "DATE_TIME" or _DIGIT.search(piece, item.start, item.end)
             ]
         return [_merged(findings) for findings in found]
+
+    def _common_first_names(self, text: str) -> list[Finding]:
+        """A small model overlooks even common names where a sentence gives no hint; a list does not."""
+        return [
+            Finding(match.start(), match.end(), "PERSON")
+            for match in _CAPITALIZED.finditer(text)
+            if match.group() in self._first_names
+        ]
 
 
 def _clue_findings(text: str, pattern: re.Pattern[str] | None) -> list[Finding]:

@@ -1,0 +1,86 @@
+"""Hiding commitments to restricted content, so that a public dossier can name it without telling of it.
+
+What belongs here: committing, the restricted file of nonces, and opening a commitment later. What does not: deciding
+what is committed to. A plain hash of restricted content is a function of the data and confirms guesses about it; a
+hash together with 256 random bits that stay restricted tells nothing, and still binds: whoever holds the nonce can
+show later that this very content was meant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from dpsynth_platform.contracts import canonical_digest
+from dpsynth_platform.errors import VerificationFailed
+from dpsynth_platform.storage import write_durably
+
+NONCE_BYTES = 32
+_DOMAIN = b"dpsynth commitment v1\x00"
+
+
+def commit(value: str, nonce: bytes) -> str:
+    """SHA-256 (hex) over a fixed prefix, a nonce of 32 bytes and the value.
+
+    Hiding as long as the nonce is secret and binding by collision resistance. Raises ValueError for another nonce
+    length, since the encoding is unambiguous only with a fixed one.
+    """
+    if len(nonce) != NONCE_BYTES:
+        raise ValueError(f"a nonce has {NONCE_BYTES} bytes")
+    return hashlib.sha256(_DOMAIN + nonce + value.encode()).hexdigest()
+
+
+def check(commitment: str, value: str, nonce: bytes) -> bool:
+    """Whether a commitment is one to this value under this nonce."""
+    return hmac.compare_digest(commitment, commit(value, nonce))
+
+
+class NonceBook:
+    """Restricted files of values and nonces, one for each set of values that is committed to together.
+
+    The nonces are durable before a commitment is handed out, and the same values get the same commitments again: a
+    publication that was interrupted names the same release when it is repeated.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """`directory` belongs to the restricted zone."""
+        self._directory = directory
+
+    def commit_all(self, values: Mapping[str, str]) -> dict[str, str]:
+        """Commitments to labelled values, by label."""
+        path = self._path(values)
+        if not path.is_file():
+            fresh = {
+                label: {"value": value, "nonce": secrets.token_hex(NONCE_BYTES)} for label, value in values.items()
+            }
+            write_durably(path, json.dumps(fresh, indent=1, sort_keys=True))
+        return {
+            label: commit(entry["value"], bytes.fromhex(entry["nonce"])) for label, entry in self._read(path).items()
+        }
+
+    def open(self, values: Mapping[str, str], label: str) -> tuple[str, bytes]:
+        """Value and nonce behind one commitment, to show to whoever may see the value.
+
+        Raises:
+            VerificationFailed: nothing was committed to under these values, or the file is damaged.
+        """
+        entry = self._read(self._path(values)).get(label)
+        if entry is None:
+            raise VerificationFailed(f"no commitment with the label {label!r} was made to these values")
+        return entry["value"], bytes.fromhex(entry["nonce"])
+
+    def _read(self, path: Path) -> dict[str, dict[str, str]]:
+        try:
+            entries: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise VerificationFailed("nothing was committed to under these values") from None
+        except (OSError, ValueError) as error:
+            raise VerificationFailed(f"the nonces {path.name} cannot be read ({type(error).__name__})") from None
+        return entries
+
+    def _path(self, values: Mapping[str, str]) -> Path:
+        return self._directory / f"{canonical_digest(dict(values))}.json"

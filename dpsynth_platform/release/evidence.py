@@ -1,0 +1,264 @@
+"""The evidence check: what a release rests on, re-read and hashed again just before publication.
+
+What belongs here: what an approval names (the candidate), and refusing a release whose evidence is missing, stale, of
+other content, or not approved. What does not: writing any of the evidence. Nothing here reads a row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from dpsynth_platform.contracts import DataContract, canonical_digest
+from dpsynth_platform.errors import LedgerError, ReleaseRefused, StaleInput
+from dpsynth_platform.storage import Place, StepRecord, Storage, digest_directory
+
+SPENT = "spent"
+APPROVE = "approve"
+REFUSE = "refuse"
+AUDIT_REPORT = "report.json"
+EVIDENCE_STEPS = ("raw", "clearance", "model", "synthetic", "audit")
+
+
+class LedgerEntry(Protocol):
+    """What the check reads of a ledger entry."""
+
+    @property
+    def state(self) -> str:
+        """Where it stands; only `spent` will do."""
+
+    @property
+    def plan_digest(self) -> str:
+        """Digest of the plan that it pays for."""
+
+    @property
+    def model_digest(self) -> str | None:
+        """Content hash of the model that it paid for."""
+
+
+class Decision(Protocol):
+    """A recorded approval or refusal of one candidate."""
+
+    @property
+    def decision(self) -> str:
+        """`approve` or `refuse`."""
+
+    @property
+    def by(self) -> str:
+        """Who decided."""
+
+    @property
+    def at(self) -> str:
+        """When, ISO 8601."""
+
+
+class LedgerReads(Protocol):
+    """The part of the ledger that the check needs."""
+
+    def entry(self, entry_id: str) -> LedgerEntry:
+        """One entry; raises `LedgerError` if there is none."""
+
+    def approvals(self, candidate: str) -> Sequence[Decision]:
+        """Approvals and refusals of a candidate, in the order in which they were recorded."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What could be released: exact content with all that it rests on. An approval names its digest.
+
+    Attributes:
+        model_hash, synthetic_hash, audit_hash: content hashes of the three outputs. Restricted: the public dossier
+            carries commitments to them.
+    """
+
+    dataset: str
+    period: str | None
+    run_key: str
+    contract_digest: str
+    plan_digest: str
+    entry_id: str
+    model_hash: str
+    synthetic_hash: str
+    audit_hash: str
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) over all of it."""
+        return canonical_digest(asdict(self))
+
+
+@dataclass(frozen=True)
+class CheckedEvidence:
+    """Evidence that held when it was checked.
+
+    Attributes:
+        approvals: those that count, in order.
+        audit_report: the audit's own report (canaries only).
+    """
+
+    candidate: Candidate
+    entry: LedgerEntry
+    approvals: tuple[Decision, ...]
+    audit_report: dict[str, Any]
+
+
+def candidate_of(storage: Storage, place: Place, contract: DataContract) -> Candidate:
+    """The candidate as it lies in storage now, with content hashes computed from the files.
+
+    `contract` is the snapshot that `raw` sealed.
+
+    Raises:
+        ReleaseRefused: a record or an output is missing, changed after it was recorded, or made from other inputs.
+    """
+    records = {step: _record(storage, place, step) for step in EVIDENCE_STEPS}
+    for record in records.values():
+        _check_links(place, record, records)
+    clearance, model = records["clearance"], records["model"]
+    for fact in ("entry_id", "plan_digest"):
+        if _fact(place, clearance, fact) != _fact(place, model, fact):
+            raise ReleaseRefused(f"{place.label}: model and clearance do not name the same {fact}; run the line again")
+    return Candidate(
+        dataset=place.dataset,
+        period=place.period,
+        run_key=records["raw"].run_key,
+        contract_digest=contract.digest(),
+        plan_digest=_fact(place, model, "plan_digest"),
+        entry_id=_fact(place, model, "entry_id"),
+        model_hash=model.content_hash,
+        synthetic_hash=records["synthetic"].content_hash,
+        audit_hash=records["audit"].content_hash,
+    )
+
+
+def candidate_digest(storage: Storage, place: Place, contract: DataContract) -> str:
+    """What an approval of the present candidate names. Raises like `candidate_of`."""
+    return candidate_of(storage, place, contract).digest
+
+
+def check_evidence(
+    storage: Storage, place: Place, contract: DataContract, ledger: LedgerReads, *, runners: Collection[str]
+) -> CheckedEvidence:
+    """Re-reads all evidence of the present candidate and holds it against the contract's conditions.
+
+    Args:
+        contract: the snapshot that `raw` sealed.
+        runners: everybody who ran a step of this candidate; none of them can approve it.
+
+    Raises:
+        ReleaseRefused: names what is missing, stale, of other content, failed or not approved.
+    """
+    candidate = candidate_of(storage, place, contract)
+    entry = _check_entry(place, candidate, ledger)
+    report = audit_report(place, storage.require(place, "audit"))
+    _check_audit(place, contract, report)
+    approvals = _check_approvals(place, contract, ledger.approvals(candidate.digest), runners)
+    return CheckedEvidence(candidate, entry, approvals, report)
+
+
+def audit_report(place: Place, record: StepRecord) -> dict[str, Any]:
+    """The audit's report: `report.json` in its output directory, or the fact `report` where it has no directory.
+
+    Raises:
+        ReleaseRefused: there is none.
+    """
+    try:
+        report = (
+            json.loads((record.directory / AUDIT_REPORT).read_text(encoding="utf-8"))
+            if record.path is not None
+            else record.facts["report"]
+        )
+    except (OSError, ValueError, KeyError, StaleInput) as error:
+        raise ReleaseRefused(f"{place.label}/audit: its report cannot be read ({type(error).__name__})") from None
+    if not isinstance(report, dict):
+        raise ReleaseRefused(f"{place.label}/audit: its report is not a JSON object")
+    return report
+
+
+def _record(storage: Storage, place: Place, step: str) -> StepRecord:
+    """One step's record, with its content as it was recorded."""
+    try:
+        raw = storage.require(place, "raw")
+        record = storage.require(place, step, run_key=raw.run_key)
+        if step == "raw":
+            return record  # its rows may have expired; what counts of it is the sealed contract and the run key
+        content = digest_directory(record.directory) if record.path is not None else canonical_digest(record.facts)
+    except StaleInput as error:
+        raise ReleaseRefused(f"evidence is missing or stale: {error}") from None
+    if content != record.content_hash:
+        raise ReleaseRefused(f"{place.label}/{step}: its content is not what was recorded; materialize it again")
+    return record
+
+
+def _check_links(place: Place, record: StepRecord, records: dict[str, StepRecord]) -> None:
+    """What a step was made from must be what is there now."""
+    for step, content in record.inputs.items():
+        if step in records and step != "raw" and records[step].content_hash != content:
+            raise ReleaseRefused(
+                f"{place.label}/{record.step} was made from another {step} than the present one; "
+                f"materialize {place.label}/{record.step} again"
+            )
+    for step in {"synthetic": ("model",), "audit": ("model", "synthetic")}.get(record.step, ()):
+        if step not in record.inputs:
+            raise ReleaseRefused(f"{place.label}/{record.step}: its record does not name the {step} it was made from")
+
+
+def _fact(place: Place, record: StepRecord, name: str) -> str:
+    value = record.facts.get(name)
+    if not isinstance(value, str):
+        raise ReleaseRefused(f"{place.label}/{record.step}: its record does not name {name}")
+    return value
+
+
+def _check_entry(place: Place, candidate: Candidate, ledger: LedgerReads) -> LedgerEntry:
+    try:
+        entry = ledger.entry(candidate.entry_id)
+    except LedgerError as error:
+        raise ReleaseRefused(f"{place.label}: ledger entry {candidate.entry_id} cannot be read: {error}") from None
+    where = f"{place.label}: ledger entry {candidate.entry_id}"
+    if entry.state != SPENT:
+        raise ReleaseRefused(f"{where} is {entry.state}, not {SPENT}; the mechanism has not completed")
+    if entry.plan_digest != candidate.plan_digest:
+        raise ReleaseRefused(f"{where} pays for another plan than the model was made by")
+    if entry.model_digest != candidate.model_hash:
+        raise ReleaseRefused(f"{where} pays for another model than the present one")
+    return entry
+
+
+def _check_audit(place: Place, contract: DataContract, report: dict[str, Any]) -> None:
+    verdict = report.get("verdict")
+    if verdict == "pass" or (verdict == "inconclusive" and contract.audit.accept_inconclusive):
+        return
+    way_out = {
+        "fail": "the model leaks more than it claims; do not release it",
+        "inconclusive": "declare more canaries, or say why it is acceptable in audit.accept_inconclusive",
+    }.get(str(verdict), "materialize the audit again")
+    raise ReleaseRefused(f"{place.label}/audit: the verdict is {verdict!r}, not 'pass'; {way_out}")
+
+
+def _check_approvals(
+    place: Place, contract: DataContract, decisions: Sequence[Decision], runners: Collection[str]
+) -> tuple[Decision, ...]:
+    """Approvals after the last refusal, one a person, none by a runner."""
+    last_refusal = max((index for index, item in enumerate(decisions) if item.decision == REFUSE), default=-1)
+    excluded = {_person(name) for name in runners}
+    counted: dict[str, Decision] = {}
+    for item in decisions[last_refusal + 1 :]:
+        if item.decision == APPROVE and _person(item.by) not in excluded:
+            counted.setdefault(_person(item.by), item)
+    needed = contract.release.approvals
+    refused_and_not_approved_since = last_refusal >= 0 and not counted
+    if refused_and_not_approved_since:
+        refusal = decisions[last_refusal]
+        raise ReleaseRefused(f"{place.label}: refused by {refusal.by} at {refusal.at}, and not approved since")
+    if len(counted) < needed:
+        raise ReleaseRefused(
+            f"{place.label}: {len(counted)} of {needed} approvals are recorded for this content by people who did not "
+            f"run it; approve with: dpsynth release approve {place.label}"
+        )
+    return tuple(counted.values())
+
+
+def _person(name: str) -> str:
+    return name.strip().casefold()

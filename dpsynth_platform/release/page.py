@@ -1,0 +1,74 @@
+"""The dossier as a page that a governance reviewer can read: one HTML file, no script, nothing from elsewhere.
+
+What belongs here: handing the dossier to its template, with the few words and drawings that the template asks for. What
+does not: facts; the page shows what the dossier says and nothing else. Everything is escaped, but the drawings: those
+of the audit were checked when the evidence was put together (`dossier.check_svg`), the others are made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpsynth_platform.release.dossier import check_svg
+from dpsynth_platform.release.drawing import lineage_graph, sparkline, sparkline_text
+
+TREATMENTS = {
+    "modelled": "modelled with differential privacy",
+    "regenerated": "fresh surrogate ids, unrelated to the source's",
+    "empty": "present for the schema's sake, without values",
+    "absent": "not part of the release",
+}
+_TIERS = {
+    "strong": "Strong: epsilon at most 1.",
+    "reasonable": "Reasonable: epsilon above 1 and at most 10.",
+    "weak": "Weak: epsilon above 10.",
+}
+_UNITS = {"example": "one record", "user": "one person", "group": "one group"}
+
+
+def render(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
+    """The page of a dossier.
+
+    Raises:
+        ReleaseRefused: an audit plot is not plain SVG.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    for title, svg in dossier["audit"]["plots"].items():
+        check_svg(title, svg)
+    environment = Environment(
+        loader=PackageLoader("dpsynth_platform.release", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(small=small, words=words, spark_text=sparkline_text)
+    return environment.get_template("dossier.html.j2").render(
+        dossier,
+        d=dossier,
+        key_fingerprint=key_fingerprint,
+        graph=Markup(lineage_graph(dossier["lineage"])),  # noqa: S704 - made and escaped in `drawing`
+        plots={title: Markup(svg) for title, svg in dossier["audit"]["plots"].items()},  # noqa: S704 - checked above
+        spark=lambda histogram: Markup(sparkline(histogram)),  # noqa: S704 - made and escaped in `drawing`
+        treatments=TREATMENTS,
+        tier_words=_TIERS[dossier["guarantee"]["tier"]],
+        unit_words=_UNITS[dossier["guarantee"]["unit"]],
+    )
+
+
+def small(number: float) -> str:
+    """A small probability as `1 in 140,000`: two significant digits, rounded to the larger probability."""
+    if number <= 0:
+        return "0"
+    times = int(1 / number)
+    digits = max(0, len(str(times)) - 2)
+    return f"1 in {times // 10**digits * 10**digits:,}"
+
+
+def words(name: str) -> str:
+    """A JSON key as words: `not_covered` is `Not covered`."""
+    text = name.replace("_", " ").replace("-", " ").strip()
+    return text[:1].upper() + text[1:]

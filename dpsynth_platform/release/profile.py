@@ -1,0 +1,105 @@
+"""What the published rows look like: one histogram a column, of the synthetic data only.
+
+What belongs here: counting while the rows are written. What does not: the real data, and drawing. The bins and
+categories are the contract's own, which are public, so nothing is chosen by looking.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpsynth_platform.contracts import Column, DataContract
+
+BINS = 24
+_EPOCH = dt.date(1970, 1, 1)
+
+
+def treatment(column: Column | None) -> str:
+    """What became of a column: `modelled`, `regenerated` (fresh ids), `absent` (dropped) or `empty`."""
+    if column is None:
+        return "empty"
+    if column.type == "text":
+        return "absent" if column.pii == "drop" else "empty"
+    return "regenerated" if column.type == "identifier" else "modelled"
+
+
+class Profiler:
+    """Counts the values of each modelled column, batch by batch."""
+
+    def __init__(self, contract: DataContract) -> None:
+        self._columns = {name: contract.columns[name] for name in contract.modelled}
+        self._edges = {name: _edges(column) for name, column in self._columns.items()}
+        self._bins = {
+            name: np.zeros(len(edges) - 1, np.int64) for name, edges in self._edges.items() if edges is not None
+        }
+        self._categories: dict[str, Counter[str]] = {name: Counter() for name in self._columns}
+        self._missing: Counter[str] = Counter()
+
+    def add(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Counts a batch and hands it on."""
+        for name in set(self._columns) & set(batch.schema.names):
+            values = batch.column(name)
+            self._missing[name] += values.null_count
+            present = values.drop_null()
+            edges = self._edges[name]
+            if edges is None:
+                for pair in pc.value_counts(present).to_pylist():
+                    self._categories[name][_label(pair["values"])] += pair["counts"]
+            else:
+                numbers = np.clip(_numbers(present), edges[0], edges[-1])
+                self._bins[name] += np.histogram(numbers, edges)[0]
+        return batch
+
+    def histogram(self, name: str) -> dict[str, Any] | None:
+        """A column's histogram as JSON, or None where it is not modelled.
+
+        Bins: `{"kind": "bins", "edges": k+1 labels, "counts": k numbers, "missing": n}`; the last bin includes its
+        upper edge. Categories: `{"kind": "categories", "labels": ..., "counts": ..., "missing": n}`.
+        """
+        column = self._columns.get(name)
+        if column is None:
+            return None
+        edges, missing = self._edges[name], self._missing[name]
+        if edges is not None:
+            labels = [_edge_label(edge, column.type == "date") for edge in edges]
+            return {"kind": "bins", "edges": labels, "counts": self._bins[name].tolist(), "missing": missing}
+        counts = self._categories[name]
+        known = list(column.values) if column.type == "categorical" else ["false", "true"]
+        return {"kind": "categories", "labels": known, "counts": [counts[label] for label in known], "missing": missing}
+
+
+def _edges(column: Column) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+    """The contract's bins; else at most `BINS` equal ones over the declared range. None for categories."""
+    if column.type == "date":
+        return np.linspace((column.min - _EPOCH).days, (column.max - _EPOCH).days + 1, BINS + 1)
+    if column.type not in ("integer", "float"):
+        return None
+    if isinstance(column.bins, list):
+        inner = [edge for edge in column.bins if edge < column.max]
+        return np.array([column.min, *inner, column.max], np.float64)
+    whole = column.type == "integer"
+    top = column.max + 1 if whole else column.max
+    bins = column.bins or BINS
+    return np.linspace(column.min, top, min(bins, int(top - column.min)) + 1 if whole else bins + 1)
+
+
+def _numbers(values: pa.Array) -> np.ndarray[Any, np.dtype[np.float64]]:
+    if pa.types.is_timestamp(values.type) or pa.types.is_date64(values.type):
+        values = values.cast(pa.date32())
+    if pa.types.is_date32(values.type):
+        values = values.cast(pa.int32())
+    return np.asarray(values.cast(pa.float64()).to_numpy(zero_copy_only=False))
+
+
+def _label(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _edge_label(edge: float, is_date: bool) -> str:
+    return (_EPOCH + dt.timedelta(days=int(edge))).isoformat() if is_date else f"{edge:g}"

@@ -1,0 +1,158 @@
+"""Publication: everything staged out of sight, signed, and shown by one rename.
+
+What belongs here: writing a release's files in the public zone. What does not: whether it may be published (the caller
+has checked the evidence) and what the dossier says. A reader sees a whole release or none; a publication that was
+interrupted leaves a hidden directory that the next one removes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.release import manifest as manifests
+from dpsynth_platform.release import signature
+from dpsynth_platform.release.dossier import Evidence, build_dossier
+from dpsynth_platform.release.page import render
+from dpsynth_platform.release.profile import Profiler
+from dpsynth_platform.release.verify import verify_release
+from dpsynth_platform.storage import write_table
+
+_STAGING = ".staging-"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A release that is there for everyone.
+
+    Attributes:
+        path: its directory, `<target>/<release id>`.
+        size, file_count: of the files of its Delta table.
+        reused: it had been published before; nothing was written.
+    """
+
+    release_id: str
+    path: Path
+    rows: int
+    size: int
+    file_count: int
+    key_fingerprint: str
+    reused: bool
+
+
+def publish(
+    evidence: Evidence,
+    synthetic_batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    target: Path,
+    signing_key: Ed25519PrivateKey,
+) -> Published:
+    """Publishes a candidate below `target`, once.
+
+    Args:
+        evidence: of the candidate that was checked and approved.
+        synthetic_batches: the synthetic rows; read only if the candidate is not published yet.
+        schema: their Arrow schema.
+
+    Raises:
+        ReleaseRefused: this candidate's release is there already but does not verify under this key.
+    """
+    directory = target / evidence.release_id
+    with _only_one(target):
+        if not directory.exists():
+            _stage_and_show(evidence, synthetic_batches, schema, directory, signing_key)
+            return _published(directory, signing_key, reused=False)
+        return _published(directory, signing_key, reused=True)
+
+
+@contextmanager
+def _only_one(target: Path) -> Iterator[None]:
+    """One publication at a time below a target; whatever an earlier one left half done is removed."""
+    target.mkdir(mode=0o755, parents=True, exist_ok=True)
+    lock = os.open(target / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for leftover in target.glob(f"{_STAGING}*"):
+            shutil.rmtree(leftover)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _stage_and_show(
+    evidence: Evidence,
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    directory: Path,
+    signing_key: Ed25519PrivateKey,
+) -> None:
+    stage = directory.with_name(_STAGING + secrets.token_hex(8))
+    stage.mkdir(mode=0o700)
+    try:
+        profile = Profiler(evidence.contract)
+        rows = write_table(stage / manifests.DATA, schema, (profile.add(batch) for batch in batches))
+        dossier = build_dossier(evidence, schema, rows, profile)
+        _write_documents(stage, dossier, signing_key)
+        _settle(stage)
+        stage.rename(directory)
+        _flush(directory.parent)
+    except BaseException:
+        shutil.rmtree(stage, ignore_errors=True)
+        raise
+
+
+def _write_documents(stage: Path, dossier: dict[str, Any], signing_key: Ed25519PrivateKey) -> None:
+    """Dossier, page, manifest, signature and key, in this order: each vouches for those before it."""
+    text = json.dumps(dossier, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    public_key = signing_key.public_key()
+    fingerprint = signature.fingerprint(public_key)
+    (stage / manifests.DOSSIER).write_text(text, encoding="utf-8")
+    (stage / manifests.PAGE).write_text(render(dossier, fingerprint), encoding="utf-8")
+    content = manifests.to_bytes(manifests.build(stage, json.loads(text), fingerprint))
+    (stage / manifests.MANIFEST).write_bytes(content)
+    (stage / manifests.SIGNATURE).write_bytes(signature.sign(signing_key, content))
+    (stage / manifests.PUBLIC_KEY).write_bytes(signature.public_pem(public_key))
+
+
+def _settle(stage: Path) -> None:
+    """Readable by everyone, whatever the umask, and on disk before the release is shown."""
+    for path in [*stage.rglob("*"), stage]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+        _flush(path)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _published(directory: Path, signing_key: Ed25519PrivateKey, *, reused: bool) -> Published:
+    """Verifies what is there now, as any reader would."""
+    report = verify_release(directory, signature.public_pem(signing_key.public_key()))
+    if report.problems:
+        raise ReleaseRefused(f"{directory}: the release there does not verify: {report.problems[0]}")
+    data = manifests.regular_files(directory / manifests.DATA).values()
+    return Published(
+        release_id=directory.name,
+        path=directory,
+        rows=report.rows or 0,
+        size=sum(path.stat().st_size for path in data),
+        file_count=len(data),
+        key_fingerprint=report.key_fingerprint or "",
+        reused=reused,
+    )

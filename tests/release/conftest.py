@@ -1,0 +1,174 @@
+"""Shared by the release tests: a small contract, its evidence with a real audit report, and a published release."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dpsynth_platform.audit import attacks, plots
+from dpsynth_platform.audit.attacks import Scored
+from dpsynth_platform.audit.verdict import judge
+from dpsynth_platform.contracts import DataContract, FamilyBudget, parse_contract
+from dpsynth_platform.lineage import naming
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.release.commitments import NonceBook
+from dpsynth_platform.release.dossier import Approval, Evidence, LedgerHead, LineageStep, software_versions
+from dpsynth_platform.release.publish import Published, publish
+
+LINE = {
+    "raw": (), "scrubbed": ("raw",), "canaries": (), "clearance": ("scrubbed",),
+    "bounded": ("scrubbed", "canaries", "clearance"), "model": ("bounded",), "synthetic": ("model",),
+    "audit": ("canaries", "model", "synthetic"), "released": ("synthetic", "audit"),
+}  # fmt: skip
+SCHEMA = pa.schema(
+    [
+        pa.field("patient_id", pa.string(), nullable=False),
+        pa.field("visit_date", pa.date32(), nullable=False),
+        pa.field("department", pa.string(), nullable=False),
+        pa.field("insured", pa.bool_()),
+        pa.field("minutes", pa.int32(), nullable=False),
+        pa.field("score", pa.float64()),
+        pa.field("remark", pa.string()),
+    ]
+)
+
+
+@pytest.fixture
+def contract() -> DataContract:
+    return parse_contract(
+        {
+            "dataset": "visits",
+            "description": "Visits to a small clinic; <b>made up</b> entirely.",
+            "demo": True,
+            "owners": ["clinic-data@example.org"],
+            "source": {"uri": "/restricted/place/visits", "key": ["patient_id"]},
+            "family": "clinic-patients",
+            "privacy": {
+                "unit": "user",
+                "owner_columns": ["patient_id"],
+                "namespace": "patient",
+                "max_contributions": 2,
+                "guarantee": {"epsilon": 1.0},
+                "expected_units": 48000,
+            },
+            "columns": {
+                "patient_id": {"type": "identifier"},
+                "visit_date": {"type": "date", "min": "2026-01-01", "max": "2026-12-31"},
+                "full_name": {"type": "text", "pii": "drop"},
+                "department": {"type": "categorical", "values": ["general", "cardiology", "dermatology"]},
+                "insured": {"type": "boolean", "nullable": True},
+                "minutes": {"type": "integer", "min": 5, "max": 120, "bins": [10, 20, 30, 60]},
+                "score": {"type": "float", "min": 0.0, "max": 1.0, "nullable": True},
+                "remark": {"type": "text", "pii": "replace", "nullable": True},
+            },
+            "generate": {"rows": 400},
+            "audit": {"canaries": 500},
+            "release": {"uri": "/public/visits", "approvals": 1},
+        },
+        where="test",
+        variables={},
+    )
+
+
+@pytest.fixture
+def family() -> FamilyBudget:
+    return FamilyBudget.model_validate(
+        {
+            "family": "clinic-patients",
+            "unit": "user",
+            "namespace": "patient",
+            "mode": "family",
+            "cap": {"epsilon": 4.0, "delta": 1e-5},
+        }
+    )
+
+
+@pytest.fixture
+def rows() -> list[pa.RecordBatch]:
+    """Synthetic rows in two batches; the same each time."""
+    random = np.random.default_rng(7)
+    count = 400
+    days = [dt.date(2026, 1, 1) + dt.timedelta(days=int(day)) for day in random.integers(0, 365, count)]
+    table = pa.table(
+        [
+            [f"S{index:07d}" for index in range(count)],
+            days,
+            random.choice(["general", "cardiology", "dermatology"], count, p=[0.6, 0.3, 0.1]),
+            [None if item == 2 else bool(item) for item in random.integers(0, 3, count)],
+            pa.array(random.integers(5, 121, count), pa.int32()),
+            random.random(count),
+            pa.nulls(count, pa.string()),
+        ],
+        schema=SCHEMA,
+    )
+    return table.to_batches(max_chunksize=250)
+
+
+@pytest.fixture
+def evidence(contract: DataContract, family: FamilyBudget, tmp_path: Path) -> Evidence:
+    random = np.random.default_rng(11)
+    included = random.random(500) < 0.5
+    scored = [Scored(attack, random.normal(size=500)) for attack in (attacks.LIKELIHOOD, attacks.MEASUREMENTS)]
+    guarantee = Guarantee.target(contract)
+    report = judge(contract, None, included, scored)
+    dagster_run = "0d5c0b43-9b5c-4a55-9f0c-6b9b9a3d6c11"
+    return Evidence(
+        contract=contract,
+        family=family,
+        period=None,
+        created_at="2026-11-20T07:00:00+00:00",
+        guarantee=guarantee,
+        accounting="pld",
+        statement={
+            "setting": "central: a trusted curator runs one mechanism",
+            "covered": ["the noisy marginals", "the model and everything sampled from it"],
+            "not_covered": ["row counts that operators see", "the quality report, which people read"],
+            "assumptions": {"randomness": {"holds": True, "why": "operating system"}, "delta": 1.2e-6},
+            "tuning_runs": None,
+        },
+        plain_words=(
+            "Whether or not any one person's records were in the source, what can be learned from this release about "
+            "that person changes very little: no conclusion becomes more than 2.7 times as likely.",
+            "The promise holds for everything that is ever done with the published rows, whatever else is known.",
+        ),
+        plan_digest="5e" * 32,
+        ledger_entry="entry-1",
+        ledger_head=LedgerHead(17, "c0" * 32),
+        clearance={"verdict": "cleared", "policy": "compose", "family": "clinic-patients"},
+        lineage=tuple(
+            LineageStep(step, naming.job_name("visits", step), naming.run_id(dagster_run, f"visits/{step}"), inputs)
+            for step, inputs in LINE.items()
+        ),
+        audit_report=report.to_json(),
+        audit_plots={
+            "Attacks": plots.roc_plot(scored, included),
+            "Scores": plots.score_plot(scored[0], included),
+        },
+        approvals=(Approval("grace", "2026-11-20T06:59:00+00:00"),),
+        commitments=NonceBook(tmp_path / "nonces").commit_all({"candidate": "ab" * 32, "model": "cd" * 32}),
+        software=software_versions(),
+    )
+
+
+@pytest.fixture
+def signing_key() -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.generate()
+
+
+@pytest.fixture
+def released(
+    evidence: Evidence, rows: list[pa.RecordBatch], tmp_path: Path, signing_key: Ed25519PrivateKey
+) -> Published:
+    return publish(evidence, rows, SCHEMA, tmp_path / "public", signing_key)
+
+
+@pytest.fixture
+def with_approvals(evidence: Evidence) -> Callable[..., Evidence]:
+    return lambda **changes: replace(evidence, **changes)

@@ -2,6 +2,25 @@
 
 What belongs here: accounts, entries, the hash chain over all that happened, decisions on requests, and the one-time
 grants that carry a started entry to the worker. What does not: what an event costs (`privacy`), lineage checks
-(`lineage`), publication (`release`). Import from the modules; nothing is re-exported, because the worker imports
-`grants` and must come by without a database.
+(`lineage`), publication (`release`).
+
+`Ledger` is found here when it is asked for and not before: the worker imports `ledger.grants`, and must come by without
+a database.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpsynth_platform.ledger.store import Ledger
+
+__all__ = ["Ledger"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Ledger":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dpsynth_platform.ledger.store import Ledger
+
+    return Ledger

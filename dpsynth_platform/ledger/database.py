@@ -10,6 +10,7 @@ that what is committed survives a power cut), SERIALIZABLE under a table lock on
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -173,7 +174,7 @@ def _safe_errors() -> Iterator[None]:
         if getattr(error.orig, "sqlstate", None) in _RETRY_STATES:
             raise _TryAgain from None
         raise LedgerError(_explain(error)) from None
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, sqlite3.Error) as error:
         raise LedgerError(f"the ledger's database failed ({type(error).__name__})") from None
 
 

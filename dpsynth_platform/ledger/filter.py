@@ -12,13 +12,18 @@ union bound over the shares then makes "some order fits" valid.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dpsynth_platform.errors import LedgerError
 from dpsynth_platform.privacy.renyi import GRID, ORDERS, RenyiCurve, renyi_limit, zcdp_curve
+
+Cost: TypeAlias = tuple[float, ...]
+Vector: TypeAlias = NDArray[np.float64]
 
 # Shares of an account's delta. Most goes to the order that suits Gaussian-like mechanisms under this cap; seven orders
 # an octave apart cover others; a tenth is kept for mechanisms with a delta of their own (`delta_slack`).
@@ -79,30 +84,42 @@ class RenyiFilter:
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """B(alpha) for each sealed order; a negative one can never be met."""
-        return tuple(
+        """B(alpha) for each sealed order (a negative one can never be met), then the reserved delta."""
+        per_order = [
             renyi_limit(order, self.epsilon, self.delta * weight)
             for order, weight in zip(self.orders, self.weights, strict=True)
-        )
+        ]
+        return (*per_order, self.slack_share * self.delta)
 
-    def at_orders(self, curve: RenyiCurve) -> tuple[float, ...]:
-        """A curve's values at the sealed orders."""
-        return tuple(curve.at(order) for order in self.orders)
+    def cost(self, curve: RenyiCurve, delta_slack: float = 0.0) -> Cost:
+        """What a mechanism takes of each of `limits`: its curve at the sealed orders, then its own delta."""
+        return (*(curve.at(order) for order in self.orders), delta_slack)
 
-    def fits(self, curves: Iterable[RenyiCurve], slacks: Iterable[float] = ()) -> bool:
-        """Whether curves (and delta slacks) together stay under the cap."""
-        if math.fsum(slacks) > self.slack_share * self.delta:
-            return False
-        return any(spent <= limit for spent, limit in zip(self._sum(curves), self.limits, strict=True))
+    def fits(self, spent: Iterable[tuple[RenyiCurve, float]]) -> bool:
+        """Whether mechanisms, each a curve and a delta slack, together stay under the cap."""
+        return bool(within(self._sum(spent), self.limits))
 
-    def left(self, curves: Iterable[RenyiCurve], delta: float) -> float:
-        """Largest epsilon at `delta` of a zCDP mechanism that still fits beside `curves`; at most the cap's."""
-        spent = self._sum(curves)
-        rho = max((limit - sums) / order for order, limit, sums in zip(self.orders, self.limits, spent, strict=True))
-        return min(zcdp_curve(rho).epsilon(delta), self.epsilon) if rho > 0 else 0.0
+    def left(self, spent: Iterable[tuple[RenyiCurve, float]], delta: float) -> float:
+        """Largest epsilon at `delta` of a zCDP mechanism that still fits beside what was spent; at most the cap's."""
+        rest = np.asarray(self.limits) - self._sum(spent)
+        rho = float(np.max(rest[:-1] / np.asarray(self.orders)))
+        if rho <= 0 or rest[-1] < 0:
+            return 0.0
+        return min(zcdp_curve(rho).epsilon(delta), self.epsilon)
 
-    def _sum(self, curves: Iterable[RenyiCurve]) -> tuple[float, ...]:
-        columns = [self.at_orders(curve) for curve in curves]
-        if not columns:
-            return tuple(0.0 for _ in self.orders)
-        return tuple(math.fsum(values) * _ROUND_UP for values in zip(*columns, strict=True))
+    def _sum(self, spent: Iterable[tuple[RenyiCurve, float]]) -> Vector:
+        costs = [self.cost(curve, slack) for curve, slack in spent]
+        total: Vector = np.array(costs, dtype=np.float64).reshape(len(costs), len(self.orders) + 1).sum(axis=0)
+        return total
+
+
+def within(sums: Vector, limits: Sequence[float]) -> NDArray[np.bool_]:
+    """Whether sums of costs stay under `limits`: at some order, and in the delta that curves do not cover.
+
+    Args:
+        sums: shape (..., orders + 1), as `RenyiFilter.cost` orders them.
+        limits: `RenyiFilter.limits`.
+    """
+    below: NDArray[np.bool_] = sums * _ROUND_UP <= np.asarray(limits)
+    fits: NDArray[np.bool_] = below[..., :-1].any(axis=-1) & below[..., -1]
+    return fits

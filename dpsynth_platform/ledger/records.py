@@ -148,6 +148,11 @@ class Entry:
     void_reason: str | None = None
 
     @property
+    def plan_digest(self) -> str:
+        """Digest of the plan that it pays for."""
+        return self.request.plan_digest
+
+    @property
     def live(self) -> bool:
         """Whether it is charged."""
         return self.state in LIVE_STATES
@@ -179,7 +184,7 @@ class Decision:
     """A reviewer's word on a release candidate."""
 
     candidate: str
-    verdict: Literal["approved", "refused"]
+    decision: Literal["approve", "refuse"]
     by: str
     at: str
     entry_id: str

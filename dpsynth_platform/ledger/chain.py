@@ -1,0 +1,194 @@
+"""The hash chain: every event of the ledger, each naming the hash of the one before.
+
+What belongs here: appending, reading, and checking the chain itself; and replaying it into the accounts and entries
+that must follow from it. What does not: deciding what may happen (`store`).
+
+Payloads hold public facts only. A changed, removed or inserted event breaks the chain at its place; a chain that was
+cut short or rewritten as a whole shows against a head that was signed and published earlier.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select
+
+from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.ledger import schema
+from dpsynth_platform.ledger.records import ChainEvent, Head
+
+GENESIS = "0" * 64
+MAX_PAYLOAD = 64 * 1024
+
+OPENED = "opened"
+BLOCKED = "blocked"
+RESERVED = "reserved"
+STARTED = "started"
+SPENT = "spent"
+VOID = "void"
+APPROVED = "approved"
+REFUSED = "refused"
+OWN_KINDS = (OPENED, BLOCKED, RESERVED, STARTED, SPENT, VOID, APPROVED, REFUSED)
+
+# The state that a transition starts from. What is not here cannot happen; above all, nothing leaves `started` but
+# to `spent`.
+TRANSITIONS = {STARTED: RESERVED, SPENT: STARTED, VOID: RESERVED}
+
+Values = dict[str, Any]
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys and no spaces. Raises `LedgerError` for what JSON cannot hold or is too long."""
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):
+        raise LedgerError("the ledger records JSON values only") from None
+    if len(text) > MAX_PAYLOAD:
+        raise LedgerError(f"the ledger records at most {MAX_PAYLOAD} characters an event")
+    return text
+
+
+def parse(text: str) -> Values:
+    """Reads a JSON object that `canonical` wrote. Raises `LedgerError` for anything else."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise LedgerError("a row of the ledger cannot be read; verify it with `dpsynth ledger verify`")
+    return document
+
+
+def append(connection: Connection, at: str, kind: str, subject: str, payload: Values) -> ChainEvent:
+    """Adds an event to the chain's end. Only inside a writing transaction."""
+    last = head(connection)
+    link: Values = {
+        "sequence": last.sequence + 1,
+        "at": at,
+        "kind": kind,
+        "subject": subject,
+        "payload": canonical(payload),
+        "previous": last.hash,
+    }
+    link["hash"] = _hash(link)
+    connection.execute(insert(schema.event).values(link))
+    return ChainEvent(**{**link, "payload": payload})
+
+
+def head(connection: Connection) -> Head:
+    """The last event, or sequence 0 and GENESIS where there is none."""
+    columns = schema.event.c
+    row = connection.execute(
+        select(columns.sequence, columns.hash).order_by(columns.sequence.desc()).limit(1)
+    ).one_or_none()
+    return Head(row.sequence, row.hash) if row else Head(0, GENESIS)
+
+
+def events(
+    connection: Connection, *, after: int = 0, kinds: Iterable[str] | None = None, subject: str | None = None
+) -> list[ChainEvent]:
+    """Events in order, optionally of some kinds or about one subject."""
+    query = select(schema.event).where(schema.event.c.sequence > after).order_by(schema.event.c.sequence)
+    if kinds is not None:
+        query = query.where(schema.event.c.kind.in_(list(kinds)))
+    if subject is not None:
+        query = query.where(schema.event.c.subject == subject)
+    return [_event(row) for row in connection.execute(query)]
+
+
+def check_links(connection: Connection) -> tuple[list[ChainEvent], list[str]]:
+    """All events that can be read, and what is wrong with the chain, by sequence number."""
+    found: list[ChainEvent] = []
+    problems: list[str] = []
+    previous, expected = GENESIS, 1
+    for row in connection.execute(select(schema.event).order_by(schema.event.c.sequence)):
+        link = row._asdict()
+        if link["sequence"] != expected:
+            problems.append(f"event {expected}: missing")
+        if link["previous"] != previous:
+            problems.append(f"event {link['sequence']}: does not follow from the event before it")
+        if link["hash"] != _hash(link):
+            problems.append(f"event {link['sequence']}: its content does not match its hash")
+        previous, expected = link["hash"], link["sequence"] + 1
+        try:
+            found.append(_event(row))
+        except LedgerError:
+            problems.append(f"event {link['sequence']}: its payload cannot be read")
+    return found, problems
+
+
+def replay(chain: Iterable[ChainEvent]) -> tuple[dict[str, Values], dict[str, Values], list[str]]:
+    """The account and entry rows that follow from the chain, and what could not have happened."""
+    accounts: dict[str, Values] = {}
+    entries: dict[str, Values] = {}
+    problems: list[str] = []
+    for event in chain:
+        payload = event.payload
+        if event.kind == OPENED:
+            accounts[event.subject] = {"terms": canonical(payload), "opened_at": event.at}
+        elif event.kind == RESERVED:
+            entries[event.subject] = reserved_row(event)
+        elif event.kind in TRANSITIONS:
+            entry = entries.get(event.subject)
+            if entry is None or entry["state"] != TRANSITIONS[event.kind]:
+                problems.append(f"event {event.sequence}: entry {event.subject} could not become {event.kind}")
+                continue
+            entry.update(transition_values(event))
+    return accounts, entries, problems
+
+
+def reserved_row(event: ChainEvent) -> Values:
+    """The entry row that a `reserved` event makes."""
+    payload = event.payload
+    return {
+        "family": payload["family"],
+        "run_key": payload["key"],
+        "attempt": payload["attempt"],
+        "state": RESERVED,
+        "request": canonical(payload["request"]),
+        "commitment": payload["commitment"],
+        "replaces": payload["replaces"],
+        "reserved_at": event.at,
+        "deadline": payload["deadline"],
+        "started_at": None,
+        "finished_at": None,
+        "model_digest": None,
+        "void_reason": None,
+    }
+
+
+def transition_values(event: ChainEvent) -> Values:
+    """What a `started`, `spent` or `void` event changes in its entry's row."""
+    if event.kind == STARTED:
+        return {"state": STARTED, "started_at": event.at}
+    if event.kind == SPENT:
+        return {"state": SPENT, "finished_at": event.at, "model_digest": event.payload["model_digest"]}
+    return {"state": VOID, "finished_at": event.at, "void_reason": event.payload["reason"]}
+
+
+def differences(expected: Iterator[tuple[str, Values]], rows: dict[str, Values], noun: str) -> list[str]:
+    """Rows that the chain does not explain."""
+    problems = []
+    wanted = dict(expected)
+    for name in sorted(wanted.keys() | rows.keys()):
+        if name not in rows:
+            problems.append(f"{noun} {name}: recorded in the chain but missing from its table")
+        elif name not in wanted:
+            problems.append(f"{noun} {name}: in its table but not recorded in the chain")
+        else:
+            changed = [key for key, value in wanted[name].items() if rows[name][key] != value]
+            problems += [f"{noun} {name}: {key} differs from what the chain records" for key in changed]
+    return problems
+
+
+def _event(row: Row[Any]) -> ChainEvent:
+    link = row._asdict()
+    return ChainEvent(**{**link, "payload": parse(link["payload"])})
+
+
+def _hash(link: Values) -> str:
+    signed = {key: link[key] for key in ("sequence", "at", "kind", "subject", "payload", "previous")}
+    return hashlib.sha256(canonical(signed).encode()).hexdigest()

@@ -1,0 +1,126 @@
+"""Reservations: whom an entry charges, and how an entry comes and changes, inside one transaction.
+
+What belongs here: the steps of `Ledger.reserve` that know participants, and the only writes to entries. What does not:
+visible verdicts (`verdicts`), transactions (`store`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, insert, update
+
+from dpsynth_platform.errors import LedgerError, SpendRepeated
+from dpsynth_platform.ledger import chain, rows, schema
+from dpsynth_platform.ledger.owners import Participants, affordable, commitment, contained, to_blob
+from dpsynth_platform.ledger.records import Account, CostRequest, Entry, OverlapPolicy
+
+_NONCE_BYTES = 32
+
+
+def already_reserved(latest: Entry, family: str, request: CostRequest, replaces: str | None) -> bool:
+    """Whether the latest attempt already is what is asked for; False if a new attempt may be made."""
+    where = f"{request.place}: ledger entry {latest.entry_id}"
+    if latest.family != family or latest.request.plan_digest != request.plan_digest:
+        raise LedgerError(f"{where} holds this run's key for another plan or family")
+    if latest.state == chain.VOID:
+        return False
+    if replaces is None:
+        if latest.state == chain.STARTED:
+            raise SpendRepeated(
+                f"{where} was started at {latest.started_at} and never completed; its cost stays spent. Another "
+                "attempt is another spend and must be asked for by naming that entry"
+            )
+        return True
+    if latest.replaces == replaces:
+        return True
+    if latest.entry_id != replaces or latest.state != chain.STARTED:
+        raise LedgerError(f"{where} is {latest.state}; only this run's latest entry, if it failed, can be replaced")
+    return False
+
+
+def charge(
+    connection: Connection,
+    account: Account,
+    request: CostRequest,
+    participants: Participants | None,
+    policy: OverlapPolicy,
+) -> tuple[Participants | None, bool]:
+    """Whom the entry charges, and whether `block` met an overlap."""
+    if participants is None:
+        if account.mode == "per-owner" or policy != "compose":
+            raise LedgerError(f"{request.place}: participants are needed in per-owner mode and for {policy!r}")
+        return None, False
+    history = [
+        (found, account.filter.cost(entry.request.curve, entry.request.delta_slack))
+        for entry in rows.entries(connection, account.family)
+        if rows.is_charged(entry) and (found := rows.participants_of(connection, entry.entry_id)) is not None
+    ]
+    if policy != "compose":
+        seen = contained(participants, _union(participants, [members for members, _ in history]))
+        if policy == "block":
+            return participants, bool(seen.any())
+        participants = participants[~seen]
+    if account.mode == "per-owner":
+        cost = account.filter.cost(request.curve, request.delta_slack)
+        participants = participants[affordable(participants, history, cost, account.filter.limits)]
+    return participants, False
+
+
+def _union(like: Participants, sets: Sequence[Participants]) -> Participants:
+    return np.unique(np.concatenate(sets)) if sets else like[:0]
+
+
+def insert_entry(
+    connection: Connection,
+    account: Account,
+    *,
+    key: str,
+    attempt: int,
+    request: CostRequest,
+    charged: Participants | None,
+    replaces: str | None,
+    deadline: str,
+) -> Entry:
+    """A new reserved entry, with its event and its participants behind a commitment."""
+    entry_id, nonce = secrets.token_hex(16), secrets.token_bytes(_NONCE_BYTES)
+    payload = {
+        "family": account.family,
+        "key": key,
+        "attempt": attempt,
+        "request": request.to_json(),
+        "commitment": None if charged is None else commitment(nonce, charged),
+        "replaces": replaces,
+        "deadline": deadline,
+    }
+    event = chain.append(connection, rows.now_text(), chain.RESERVED, entry_id, payload)
+    connection.execute(insert(schema.entry).values(entry_id=entry_id, **chain.reserved_row(event)))
+    if charged is not None:
+        connection.execute(
+            insert(schema.participants).values(entry_id=entry_id, nonce=nonce, fingerprints=to_blob(charged))
+        )
+    return rows.get_entry(connection, entry_id)
+
+
+def void_expired(connection: Connection, account: Account) -> None:
+    """Voids the account's reservations whose deadline has passed."""
+    for entry in rows.entries(connection, account.family):
+        if entry.state == chain.RESERVED and rows.has_expired(entry):
+            transition(connection, entry, chain.VOID, {"reason": "deadline passed"})
+
+
+def transition(connection: Connection, entry: Entry, kind: str, payload: dict[str, Any]) -> Entry:
+    """Moves an entry along. Raises `LedgerError` if its state does not allow it."""
+    needed = chain.TRANSITIONS[kind]
+    if entry.state != needed:
+        raise LedgerError(
+            f"{entry.request.place}: ledger entry {entry.entry_id} is {entry.state}; only a {needed} entry can "
+            f"become {kind}"
+        )
+    event = chain.append(connection, rows.now_text(), kind, entry.entry_id, payload)
+    table = schema.entry
+    connection.execute(update(table).where(table.c.entry_id == entry.entry_id).values(chain.transition_values(event)))
+    return rows.get_entry(connection, entry.entry_id)

@@ -1,0 +1,133 @@
+"""The ledger's rows as its nouns: queries, the clock, and who counts as charged.
+
+What belongs here: reading accounts, entries, participants and decisions on an open connection. What does not: writing,
+deciding (`store`, `verdicts`).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.ledger import chain, schema
+from dpsynth_platform.ledger.filter import RenyiFilter
+from dpsynth_platform.ledger.owners import Participants, from_blob
+from dpsynth_platform.ledger.records import Account, ChainEvent, CostRequest, Decision, Entry
+
+
+def find_account(connection: Connection, family: str) -> Account | None:
+    """A family's account, or None."""
+    row = connection.execute(select(schema.account).where(schema.account.c.family == family)).one_or_none()
+    return account_of(row) if row else None
+
+
+def get_account(connection: Connection, family: str) -> Account:
+    """A family's account. Raises `LedgerError` if it was never opened."""
+    account = find_account(connection, family)
+    if account is None:
+        raise LedgerError(f"family {family!r} has no account; open it first")
+    return account
+
+
+def account_of(row: Row[Any]) -> Account:
+    """The account that a row holds."""
+    terms = chain.parse(row.terms)
+    epsilon, delta = terms["cap"]["epsilon"], terms["cap"]["delta"]
+    return Account(
+        family=row.family,
+        unit=terms["unit"],
+        adjacency=terms["adjacency"],
+        namespace=terms["namespace"],
+        mode=terms["mode"],
+        epsilon=epsilon,
+        delta=delta,
+        filter=RenyiFilter.from_json(terms["filter"], epsilon, delta),
+        key_ids=tuple(terms["key_ids"]),
+        opened_at=row.opened_at,
+    )
+
+
+def get_entry(connection: Connection, entry_id: str) -> Entry:
+    """One entry. Raises `LedgerError` if there is none."""
+    row = connection.execute(select(schema.entry).where(schema.entry.c.entry_id == entry_id)).one_or_none()
+    if row is None:
+        raise LedgerError(f"there is no ledger entry {entry_id!r}")
+    return entry_of(row)
+
+
+def attempts(connection: Connection, key: str) -> list[Entry]:
+    """All attempts at a run, first to last."""
+    table = schema.entry
+    query = select(table).where(table.c.run_key == key).order_by(table.c.attempt)
+    return [entry_of(row) for row in connection.execute(query)]
+
+
+def latest_attempt(connection: Connection, key: str) -> Entry | None:
+    """The latest attempt at a run, or None."""
+    found = attempts(connection, key)
+    return found[-1] if found else None
+
+
+def entries(connection: Connection, family: str | None) -> list[Entry]:
+    """Entries of one family or of all, in the order in which they were reserved."""
+    table = schema.entry
+    query = select(table).order_by(table.c.reserved_at, table.c.entry_id)
+    if family is not None:
+        query = query.where(table.c.family == family)
+    return [entry_of(row) for row in connection.execute(query)]
+
+
+def entry_of(row: Row[Any]) -> Entry:
+    """The entry that a row holds."""
+    values = row._asdict()
+    values["key"] = values.pop("run_key")
+    values["request"] = CostRequest.from_json(chain.parse(values["request"]))
+    return Entry(**values)
+
+
+def participants_of(connection: Connection, entry_id: str) -> Participants | None:
+    """Whom an entry names, or None where it names nobody. Restricted."""
+    table = schema.participants
+    blob = connection.execute(select(table.c.fingerprints).where(table.c.entry_id == entry_id)).scalar_one_or_none()
+    return None if blob is None else from_blob(blob)
+
+
+def decision_of(event: ChainEvent) -> Decision:
+    """The decision that an `approved` or `refused` event records."""
+    return Decision(
+        candidate=event.subject,
+        decision="approve" if event.kind == chain.APPROVED else "refuse",
+        by=event.payload["by"],
+        at=event.at,
+        entry_id=event.payload["entry"],
+        reason=event.payload["reason"],
+        sequence=event.sequence,
+    )
+
+
+def is_charged(entry: Entry) -> bool:
+    """Live, and if only reserved then within its deadline."""
+    return entry.live and not (entry.state == chain.RESERVED and has_expired(entry))
+
+
+def has_expired(entry: Entry) -> bool:
+    """Whether a reservation's deadline has passed."""
+    return dt.datetime.fromisoformat(entry.deadline) <= now()
+
+
+def now() -> dt.datetime:
+    """The time, UTC; tests patch it."""
+    return dt.datetime.now(dt.UTC)
+
+
+def time_text(moment: dt.datetime) -> str:
+    """A time as the ledger writes it: ISO 8601 with microseconds, so that texts sort like times."""
+    return moment.isoformat(timespec="microseconds")
+
+
+def now_text() -> str:
+    """The time as the ledger writes it."""
+    return time_text(now())

@@ -1,0 +1,413 @@
+"""The ledger itself: what may be opened, reserved, started and completed, and the record of it.
+
+What belongs here: decisions, each in one serial transaction. What does not: SQL transactions (`database`), the chain's
+hashes (`chain`), the filter's arithmetic (`filter`, `owners`).
+
+    ledger = Ledger(settings.ledger_url)
+    ledger.open_account(family, key_ids=[key_id(k1), key_id(k2)])
+    ledger.admit(family.family, request, key=run_key)                       # before any record is read
+    entry = ledger.reserve(family.family, run_key, request, participants, contract.privacy.on_overlap)
+    ledger.start(entry.entry_id)                                            # durable, exactly once
+    ledger.complete(entry.entry_id, model_digest)
+
+A visible verdict depends on public facts only: the cap, and the number and kind of entries. Who took part never shows:
+in `per-owner` mode an owner who cannot afford an entry is left out of its participants without a word.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Collection, Iterable
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, insert, select
+
+from dpsynth_platform.contracts import FamilyBudget
+from dpsynth_platform.errors import (
+    BudgetExceeded,
+    DpsynthError,
+    LedgerError,
+    ReleaseRefused,
+    SpendRepeated,
+)
+from dpsynth_platform.ledger import chain, reservations, rows, schema, verdicts
+from dpsynth_platform.ledger.database import Database
+from dpsynth_platform.ledger.owners import (
+    Participants,
+    check_participants,
+)
+from dpsynth_platform.ledger.records import (
+    Account,
+    Admission,
+    ChainEvent,
+    CostRequest,
+    Decision,
+    Entry,
+    Head,
+    OverlapPolicy,
+    VerificationReport,
+)
+
+RESERVATION_LIFETIME = dt.timedelta(hours=24)
+OVERLAP_POLICIES: tuple[OverlapPolicy, ...] = ("compose", "exclude", "block")
+
+_Result = TypeVar("_Result")
+_KIND = re.compile(r"[a-z][a-z-]{0,39}")
+
+
+class Ledger:
+    """All accounts of a deployment in one database.
+
+    Args:
+        url: SQLAlchemy URL (`sqlite:////path` or `postgresql+psycopg://...`). A SQLite file and its directory are made
+            readable for this user alone; the schema is brought up to date.
+
+    Raises:
+        LedgerError: the database cannot be used. Every method raises it too when the database is locked, read-only,
+            damaged or out of reach.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._database = Database(url)
+
+    # Accounts
+
+    def open_account(self, family: FamilyBudget, key_ids: Collection[str]) -> Account:
+        """The family's account; opened and sealed at the first call, the same for ever after.
+
+        Args:
+            family: the budget as its file declares it now.
+            key_ids: `vault.key_id` of the keys that owners' fingerprints are made with.
+
+        Raises:
+            LedgerError: the file differs from the sealed account, or the keys differ (the account is frozen).
+        """
+        terms = verdicts.terms_of(family, key_ids)
+
+        def work(connection: Connection) -> Account:
+            account = rows.find_account(connection, family.family)
+            if account is not None:
+                verdicts.check_terms(account, terms)
+                return account
+            opened = chain.append(connection, rows.now_text(), chain.OPENED, family.family, terms)
+            connection.execute(
+                insert(schema.account).values(family=family.family, terms=chain.canonical(terms), opened_at=opened.at)
+            )
+            return rows.get_account(connection, family.family)
+
+        return self._database.write(work)
+
+    def account(self, family: str) -> Account:
+        """An account. Raises `LedgerError` if it was never opened."""
+        return self._database.read(lambda connection: rows.get_account(connection, family))
+
+    def accounts(self) -> list[Account]:
+        """All accounts, by name."""
+        query = select(schema.account).order_by(schema.account.c.family)
+        return self._database.read(lambda connection: [rows.account_of(row) for row in connection.execute(query)])
+
+    # Decisions
+
+    def admit(
+        self, family: str, request: CostRequest, *, key: str | None = None, replaces: str | None = None
+    ) -> Admission:
+        """Whether a request fits, on public facts alone and before any record is read. Reserves nothing.
+
+        In `family` mode everything that is charged and this request must fit under the cap together; in `per-owner`
+        mode this request alone.
+
+        Args:
+            family: the account.
+            request: what the mechanism would cost.
+            key: the run's key. If its latest entry is charged already, the request costs nothing new and fits.
+            replaces: the failed entry after which another attempt is asked for; then the request counts anew.
+
+        Raises:
+            BudgetExceeded: it does not fit; the message says what is left. A `blocked` event is recorded.
+            LedgerError: unit or adjacency differ from the account's, or there is no such account.
+        """
+
+        def work(connection: Connection) -> Admission | BudgetExceeded:
+            account = rows.get_account(connection, family)
+            verdicts.check_request(account, request)
+            latest = rows.latest_attempt(connection, key) if key is not None else None
+            left = verdicts.epsilon_left(connection, account, request.guarantee.delta)
+            covered = latest is not None and rows.is_charged(latest) and replaces is None
+            refusal = None if covered else verdicts.refusal_of(connection, account, request)
+            return refusal or Admission(family, account.mode, left, latest)
+
+        return _or_raise(self._database.write(work))
+
+    def left(self, family: str, delta: float) -> float:
+        """The largest epsilon at `delta` of a Gaussian-like (zCDP) mechanism that would still be admitted.
+
+        In `per-owner` mode that is what an owner who was never charged has left: what others have is not public.
+        """
+        return self._database.read(
+            lambda connection: verdicts.epsilon_left(connection, rows.get_account(connection, family), delta)
+        )
+
+    def reserve(
+        self,
+        family: str,
+        key: str,
+        request: CostRequest,
+        participants: Participants | None,
+        policy: OverlapPolicy,
+        *,
+        replaces: str | None = None,
+        lifetime: dt.timedelta = RESERVATION_LIFETIME,
+    ) -> Entry:
+        """Reserves a request's cost in one serial transaction; the same call again gives the same entry.
+
+        In `family` mode everybody is charged. In `per-owner` mode the participants are, less those whose own history
+        and this request would exceed the cap, who are left out silently. `exclude` leaves out who was charged before;
+        `block` refuses if anybody was. `participants(entry_id)` tells who is in.
+
+        Args:
+            family: the account.
+            key: names the run (contract, source version, period, plan).
+            request: what the mechanism costs.
+            participants: fingerprints of the owners concerned (sorted, distinct, dtype S16); needed in `per-owner`
+                mode and for `exclude` and `block`.
+            policy: the contract's `on_overlap`.
+            replaces: id of this key's failed entry, as the explicit word that its cost is lost and another is spent.
+            lifetime: an entry that is not started until then is void.
+
+        Raises:
+            SpendRepeated: the key's mechanism started before and did not complete, and `replaces` does not name it.
+            BudgetExceeded: the request does not fit under the cap, or `block` met an overlap. Recorded as blocked.
+            LedgerError: the key is reserved for another plan, or what is asked contradicts the account.
+        """
+        if policy not in OVERLAP_POLICIES:
+            raise LedgerError(f"overlap policy {policy!r}; accepted: {', '.join(OVERLAP_POLICIES)}")
+        if participants is not None:
+            check_participants(participants)
+
+        def work(connection: Connection) -> Entry | BudgetExceeded:
+            account = rows.get_account(connection, family)
+            verdicts.check_request(account, request)
+            reservations.void_expired(connection, account)
+            latest = rows.latest_attempt(connection, key)
+            if latest is not None and reservations.already_reserved(latest, family, request, replaces):
+                return latest
+            if latest is None and replaces is not None:
+                raise LedgerError(f"{request.place}: there is no entry {replaces} of this run to replace")
+            refusal = verdicts.refusal_of(connection, account, request)
+            if refusal is not None:
+                return refusal
+            charged, overlap = reservations.charge(connection, account, request, participants, policy)
+            if overlap:
+                return verdicts.block(connection, account, request, "overlap", verdicts.overlap_message(request))
+            return reservations.insert_entry(
+                connection,
+                account,
+                key=key,
+                attempt=1 if latest is None else latest.attempt + 1,
+                request=request,
+                charged=charged,
+                replaces=replaces,
+                deadline=rows.time_text(rows.now() + lifetime),
+            )
+
+        return _or_raise(self._database.write(work))
+
+    # Transitions
+
+    def start(self, entry_id: str) -> Entry:
+        """reserved -> started, exactly once and durable on return. From here on the cost is never given back.
+
+        Raises:
+            SpendRepeated: it was started before.
+            LedgerError: it is void, or its deadline has passed (it is void now).
+        """
+
+        def work(connection: Connection) -> Entry | LedgerError:
+            entry = rows.get_entry(connection, entry_id)
+            if entry.state in (chain.STARTED, chain.SPENT):
+                raise SpendRepeated(
+                    f"{entry.request.place}: ledger entry {entry_id} was started at {entry.started_at}; a mechanism "
+                    "starts once an entry"
+                )
+            if entry.state == chain.RESERVED and rows.has_expired(entry):
+                reservations.transition(connection, entry, chain.VOID, {"reason": "deadline passed"})
+                return LedgerError(
+                    f"{entry.request.place}: the reservation {entry_id} has expired; materialize clearance again"
+                )
+            return reservations.transition(connection, entry, chain.STARTED, {})
+
+        return _or_raise(self._database.write(work))
+
+    def complete(self, entry_id: str, model_digest: str) -> Entry:
+        """started -> spent, naming the model; the same call again changes nothing.
+
+        Raises:
+            LedgerError: the entry was not started, or was completed with another model.
+        """
+
+        def work(connection: Connection) -> Entry:
+            entry = rows.get_entry(connection, entry_id)
+            if entry.state == chain.SPENT:
+                if entry.model_digest != model_digest:
+                    raise LedgerError(f"ledger entry {entry_id} was completed with another model")
+                return entry
+            return reservations.transition(connection, entry, chain.SPENT, {"model_digest": model_digest})
+
+        return self._database.write(work)
+
+    def void(self, entry_id: str, reason: str = "withdrawn") -> Entry:
+        """reserved -> void; the same call again changes nothing.
+
+        Raises:
+            LedgerError: the entry was started: its cost stays.
+        """
+
+        def work(connection: Connection) -> Entry:
+            entry = rows.get_entry(connection, entry_id)
+            if entry.state == chain.VOID:
+                return entry
+            return reservations.transition(connection, entry, chain.VOID, {"reason": reason[:200]})
+
+        return self._database.write(work)
+
+    # Reading
+
+    def entry(self, entry_id: str) -> Entry:
+        """One entry. Raises `LedgerError` if there is none."""
+        return self._database.read(lambda connection: rows.get_entry(connection, entry_id))
+
+    def entry_for_key(self, key: str) -> Entry | None:
+        """The latest attempt at a run, or None."""
+        return self._database.read(lambda connection: rows.latest_attempt(connection, key))
+
+    def attempts(self, key: str) -> list[Entry]:
+        """All attempts at a run, first to last."""
+        return self._database.read(lambda connection: rows.attempts(connection, key))
+
+    def entries(self, family: str | None = None) -> list[Entry]:
+        """All entries, of one family or of all, in the order in which they were reserved."""
+        return self._database.read(lambda connection: rows.entries(connection, family))
+
+    def participants(self, entry_id: str) -> Participants:
+        """Who is charged by an entry: sorted fingerprints, dtype S16. Restricted.
+
+        Raises:
+            LedgerError: there is no such entry, or it named nobody.
+        """
+
+        def work(connection: Connection) -> Participants:
+            rows.get_entry(connection, entry_id)
+            found = rows.participants_of(connection, entry_id)
+            if found is None:
+                raise LedgerError(f"ledger entry {entry_id} names no participants")
+            return found
+
+        return self._database.read(work)
+
+    def history(
+        self, *, after: int = 0, kinds: Iterable[str] | None = None, subject: str | None = None
+    ) -> list[ChainEvent]:
+        """The chain's events in order: all, or of some kinds, or about one subject."""
+        chosen = None if kinds is None else list(kinds)
+        return self._database.read(
+            lambda connection: chain.events(connection, after=after, kinds=chosen, subject=subject)
+        )
+
+    def head(self) -> Head:
+        """The chain's last link, for signing."""
+        return self._database.read(chain.head)
+
+    # Records of what happens around entries
+
+    def approve(
+        self, candidate: str, *, by: str, entry_id: str, reason: str = "", runners: Collection[str] = ()
+    ) -> Decision:
+        """Records a reviewer's approval of a release candidate.
+
+        Args:
+            candidate: digest of exactly what would be published.
+            by: the reviewer.
+            entry_id: the entry that the candidate's model was paid by.
+            reason: free words of the reviewer.
+            runners: others who ran part of the line, beside the one whom the entry names.
+
+        Raises:
+            ReleaseRefused: the approver is one of those who ran it.
+            LedgerError: there is no such entry.
+        """
+        return self._decide(chain.APPROVED, candidate, by, entry_id, reason, runners)
+
+    def refuse(self, candidate: str, *, by: str, entry_id: str, reason: str = "") -> Decision:
+        """Records a refusal, which anybody may give. Raises `LedgerError` if there is no such entry."""
+        return self._decide(chain.REFUSED, candidate, by, entry_id, reason, None)
+
+    def approvals(self, candidate: str) -> list[Decision]:
+        """All approvals and refusals of a candidate, in order."""
+        return [
+            rows.decision_of(event) for event in self.history(kinds=(chain.APPROVED, chain.REFUSED), subject=candidate)
+        ]
+
+    def record(self, kind: str, subject: str, payload: dict[str, Any]) -> ChainEvent:
+        """Records something else that happened, such as `purged` or `released`. Public facts only.
+
+        Raises:
+            LedgerError: the kind is the ledger's own or not a word, or the payload is not JSON.
+        """
+        if kind in chain.OWN_KINDS or not _KIND.fullmatch(kind):
+            raise LedgerError(
+                f"event kind {kind!r}; accepted: a lower-case word other than {', '.join(chain.OWN_KINDS)}"
+            )
+        return self._database.write(
+            lambda connection: chain.append(connection, rows.now_text(), kind, subject, payload)
+        )
+
+    # Verification
+
+    def verify(self, known_heads: Iterable[Head] = ()) -> VerificationReport:
+        """Recomputes the chain, and everything that must follow from it.
+
+        Accounts and entries must be what the chain records; participants must match their commitments; curves must be
+        their events'; no account and no single owner may be beyond the cap; and every head that was published earlier
+        must be in the chain, which a chain that was cut short or rewritten fails.
+
+        Args:
+            known_heads: heads from dossiers.
+        """
+        from dpsynth_platform.ledger.verification import verify
+
+        heads = tuple(known_heads)
+        return self._database.read(lambda connection: verify(connection, heads))
+
+    def _decide(
+        self,
+        kind: str,
+        candidate: str,
+        by: str,
+        entry_id: str,
+        reason: str,
+        runners: Collection[str] | None,
+    ) -> Decision:
+        def work(connection: Connection) -> Decision:
+            entry = rows.get_entry(connection, entry_id)
+            if runners is not None and _person(by) in {_person(name) for name in (*runners, entry.request.runner)}:
+                raise ReleaseRefused(
+                    f"{entry.request.place}: {by!r} ran this release and cannot approve it; somebody else must"
+                )
+            payload = {"by": by, "entry": entry_id, "reason": reason}
+            return rows.decision_of(chain.append(connection, rows.now_text(), kind, candidate, payload))
+
+        if not by.strip():
+            raise LedgerError("a decision needs a name; set DPSYNTH_USER")
+        return self._database.write(work)
+
+
+def _person(name: str) -> str:
+    return name.strip().casefold()
+
+
+def _or_raise(outcome: _Result | DpsynthError) -> _Result:
+    """Raises what a transaction decided after it is committed, so that its record stays."""
+    if isinstance(outcome, DpsynthError):
+        raise outcome
+    return outcome

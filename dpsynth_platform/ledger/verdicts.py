@@ -1,0 +1,145 @@
+"""Visible verdicts: whether an account's terms still hold, and whether a request fits under its cap.
+
+What belongs here: decisions and messages that depend on public facts only (contract, family file, plan, number and kind
+of entries), and the record of a refusal. What does not: anything that knows participants (`store`, `owners`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import Connection
+
+from dpsynth_platform.contracts import FamilyBudget
+from dpsynth_platform.errors import AccountingError, BudgetExceeded, LedgerError
+from dpsynth_platform.ledger import chain, rows
+from dpsynth_platform.ledger.filter import RenyiFilter
+from dpsynth_platform.ledger.records import Account, CostRequest
+
+
+def terms_of(family: FamilyBudget, key_ids: Collection[str]) -> dict[str, Any]:
+    """What an account for this budget is sealed with."""
+    return {
+        "unit": family.unit,
+        "adjacency": family.adjacency,
+        "namespace": family.namespace,
+        "mode": family.mode,
+        "cap": {"epsilon": family.cap.epsilon, "delta": family.cap.delta},
+        "filter": RenyiFilter.seal(family.cap.epsilon, family.cap.delta).to_json(),
+        "key_ids": sorted(key_ids),
+    }
+
+
+def check_terms(account: Account, terms: dict[str, Any]) -> None:
+    """Raises `LedgerError` if a family's file or keys are not those that its account was opened with."""
+    if list(account.key_ids) != terms["key_ids"]:
+        raise LedgerError(
+            f"family {account.family}: the fingerprint keys are not those that the account was opened with, so owners "
+            "cannot be told apart from strangers; the account is frozen until the vault is restored from its backup"
+        )
+    declared = {
+        "unit": (account.unit, terms["unit"]),
+        "adjacency": (account.adjacency, terms["adjacency"]),
+        "namespace": (account.namespace, terms["namespace"]),
+        "mode": (account.mode, terms["mode"]),
+        "cap.epsilon": (account.epsilon, terms["cap"]["epsilon"]),
+        "cap.delta": (account.delta, terms["cap"]["delta"]),
+    }
+    for name, (is_sealed, now) in declared.items():
+        if is_sealed != now:
+            raise LedgerError(
+                f"family {account.family}: {name}: {now!r}, but the account was opened with {is_sealed!r} and is "
+                "sealed for life; restore the file"
+            )
+
+
+def check_request(account: Account, request: CostRequest) -> None:
+    """Raises `LedgerError` if a request is for another unit or adjacency than its account's."""
+    mine = request.guarantee
+    for name, asked, sealed in (
+        ("unit", mine.unit, account.unit),
+        ("adjacency", mine.adjacency, account.adjacency),
+    ):
+        if asked != sealed:
+            raise LedgerError(
+                f"{request.place}: {name} {asked!r} differs from family {account.family}'s {sealed!r}; guarantees of "
+                "different kinds are not converted"
+            )
+    if not 0 <= request.delta_slack < 1:
+        raise AccountingError(f"{request.place}: delta_slack {request.delta_slack!r}; accepted: from 0, below 1")
+
+
+def _counted(connection: Connection, account: Account) -> list[CostRequest]:
+    """The requests that a visible verdict counts: everybody's in `family` mode, nobody's otherwise."""
+    if account.mode == "per-owner":
+        return []
+    return [entry.request for entry in rows.entries(connection, account.family) if rows.is_charged(entry)]
+
+
+def epsilon_left(connection: Connection, account: Account, delta: float) -> float:
+    """What is left at `delta` for a Gaussian-like mechanism, as far as it is public."""
+    return account.filter.left([(item.curve, item.delta_slack) for item in _counted(connection, account)], delta)
+
+
+def refusal_of(connection: Connection, account: Account, request: CostRequest) -> BudgetExceeded | None:
+    """None if the request fits; otherwise the refusal, already recorded."""
+    together = [*_counted(connection, account), request]
+    fits = account.filter.fits([(item.curve, item.delta_slack) for item in together])
+    if fits and request.guarantee.delta <= account.delta:
+        return None
+    asked = request.guarantee
+    if asked.delta > account.delta:
+        message = (
+            f"{request.place}: delta {asked.delta:.3g} exceeds family {account.family}'s {account.delta:.3g} for life; "
+            "declare a smaller privacy.guarantee.delta. Nothing was spent."
+        )
+        return block(connection, account, request, "delta", message)
+    left = _in_terms_of(request, epsilon_left(connection, account, asked.delta))
+    way_out = (
+        f"Lower privacy.guarantee.epsilon to about {left:.3g}"
+        if left >= 0.001
+        else "Use a family of datasets about other people"
+    )
+    message = (
+        f"{request.place}: the request (epsilon {asked.epsilon:.4g}, delta {asked.delta:.3g}) does not fit under the "
+        f"cap of family {account.family} (epsilon {account.epsilon:.4g}, delta {account.delta:.3g} for life); epsilon "
+        f"left at this delta: {left:.3g}. {way_out}. Nothing was read or spent."
+    )
+    return block(connection, account, request, "cap", message)
+
+
+def _in_terms_of(request: CostRequest, left: float) -> float:
+    """What is left, as a release of the request's kind would claim it, rounded down.
+
+    A release claims the smaller of PLD and Renyi, the account adds Renyi curves: the ratio of the two is the request's
+    own.
+    """
+    by_renyi = request.curve.epsilon(request.guarantee.delta)
+    ratio = min(1.0, request.guarantee.epsilon / by_renyi) if by_renyi > 0 else 1.0
+    return math.floor(left * ratio * 1000) / 1000
+
+
+def block(connection: Connection, account: Account, request: CostRequest, reason: str, message: str) -> BudgetExceeded:
+    """Records a blocked request; the caller commits and then raises what this returns."""
+    payload = {
+        "dataset": request.dataset,
+        "period": request.period,
+        "epsilon": request.guarantee.epsilon,
+        "delta": request.guarantee.delta,
+        "plan_digest": request.plan_digest,
+        "runner": request.runner,
+        "reason": reason,
+    }
+    chain.append(connection, rows.now_text(), chain.BLOCKED, account.family, payload)
+    return BudgetExceeded(message)
+
+
+def overlap_message(request: CostRequest) -> str:
+    """What `on_overlap: block` says."""
+    return (
+        f"{request.place}: some of its owners took part in an earlier release of the family, and the contract says "
+        "on_overlap: block. This verdict looks at the data. Use 'exclude' or 'compose' for one that does not. Nothing "
+        "was spent."
+    )

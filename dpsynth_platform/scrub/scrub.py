@@ -37,7 +37,7 @@ from dpsynth_platform.scrub.fingerprints import (
     record_id,
 )
 from dpsynth_platform.scrub.replacement import Replacer, masked
-from dpsynth_platform.scrub.text import Finding, TextDetector, clues, column_kind
+from dpsynth_platform.scrub.text import Finding, clues, column_kind, text_detector
 
 # Small enough that progress moves, large enough that the model works in full batches.
 CHUNK_ROWS = 8_192
@@ -195,7 +195,6 @@ class _Scrubber:
         self.report = ScrubReport(
             texts=dict.fromkeys(self._free, 0), findings={name: {} for name in self._free}, actions=dict(texts)
         )
-        self._detector: TextDetector | None = None
         self._replacer: Replacer | None = None
 
     def scrub(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -245,9 +244,8 @@ class _Scrubber:
             row: clues({name: canonical_text(value) for name, value in values.items()})
             for row, values in zip(rows, identifying, strict=True)
         }
-        found = self._ready_detector().find(
-            [texts[name][row] for row, name in places], [patterns[row] for row, _ in places]
-        )
+        # Loaded at need only: most tables of numbers have no free text, and the model takes seconds.
+        found = text_detector().find([texts[name][row] for row, name in places], [patterns[row] for row, _ in places])
         documents: dict[int, dict[str, list[Finding]]] = {row: {} for row in rows}
         for (row, name), findings in zip(places, found, strict=True):
             documents[row][name] = findings
@@ -265,11 +263,6 @@ class _Scrubber:
             for name in document.keys() - replaced:
                 texts[name][row] = masked(texts[name][row], document[name])
         return texts
-
-    def _ready_detector(self) -> TextDetector:
-        # Made at first need: most tables of numbers have no free text, and the model takes seconds to load.
-        self._detector = self._detector or TextDetector()
-        return self._detector
 
     def _ready_replacer(self) -> Replacer:
         self._replacer = self._replacer or Replacer()

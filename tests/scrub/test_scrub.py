@@ -1,0 +1,247 @@
+"""Scrubbing a table: nothing directly identifying survives, the rest stays as it is, ids depend on the owner alone."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dpsynth_platform.contracts import DataContract, parse_contract
+from dpsynth_platform.errors import ContractError, SourceError
+from dpsynth_platform.scrub.fingerprints import FingerprintKeys, canonical_text, owner_fingerprint
+from dpsynth_platform.scrub.scrub import ScrubKeys, ScrubReport, check_source_schema, scrub_batches, scrubbed_schema
+
+Row = dict[str, Any]
+DOCUMENT: dict[str, Any] = {
+    "dataset": "letters",
+    "description": "Letters of fictional customers.",
+    "owners": ["letters@example.org"],
+    "source": {"uri": "unused", "key": ["customer", "number"]},
+    "family": "letters",
+    "privacy": {
+        "unit": "user",
+        "owner_columns": ["customer"],
+        "owner_normalization": ["trim", "casefold"],
+        "namespace": "customer",
+        "max_contributions": 1,
+        "guarantee": {"epsilon": 1.0},
+        "expected_units": 1000,
+    },
+    "columns": {
+        "customer": {"type": "identifier"},
+        "number": {"type": "identifier"},
+        "age": {"type": "integer", "min": 0, "max": 120},
+        "score": {"type": "float", "min": 0, "max": 1},
+        "colour": {"type": "categorical", "values": ["red", "blue"], "nullable": True},
+        "full_name": {"type": "text", "pii": "drop"},
+        "email": {"type": "text", "pii": "hash"},
+        "phone": {"type": "text", "pii": "mask"},
+        "second_name": {"type": "text", "pii": "replace"},
+        "letter": {"type": "text", "pii": "replace"},
+        "note": {"type": "text", "pii": "mask"},
+    },
+    "generate": {"rows": 10},
+    "release": {"uri": "unused"},
+}
+SCHEMA = pa.schema(
+    {
+        "customer": pa.string(),
+        "number": pa.int64(),
+        "age": pa.int16(),
+        "score": pa.float32(),
+        "colour": pa.string(),
+        "full_name": pa.string(),
+        "email": pa.string(),
+        "phone": pa.string(),
+        "second_name": pa.string(),
+        "letter": pa.string(),
+        "note": pa.large_string(),
+    }
+)
+
+
+@pytest.fixture
+def contract() -> DataContract:
+    return parse_contract(DOCUMENT, where="letters.yaml", variables={})
+
+
+@pytest.fixture
+def keys() -> ScrubKeys:
+    return ScrubKeys(owner=FingerprintKeys(b"1" * 32, b"2" * 32), record=b"3" * 32, column=b"4" * 32)
+
+
+@pytest.fixture
+def schema() -> pa.Schema:
+    return SCHEMA
+
+
+def make_row(customer: str | None, number: int = 1, **values: Any) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(SCHEMA.names)
+    return row | {"customer": customer, "number": number, "age": 40, "score": 0.5} | values
+
+
+def run(
+    rows: Iterable[Row], contract: DataContract, keys: ScrubKeys, size: int = 100, **options: Any
+) -> tuple[list[Row], ScrubReport]:
+    table = pa.Table.from_pylist(list(rows), schema=SCHEMA)
+    schema, batches, report = scrub_batches(table.to_batches(max_chunksize=size), contract, SCHEMA, keys, **options)
+    return pa.Table.from_batches(list(batches), schema).to_pylist(), report
+
+
+def test_columns_and_types(contract: DataContract, schema: pa.Schema) -> None:
+    assert scrubbed_schema(contract, schema) == pa.schema(
+        {
+            "age": pa.int16(),
+            "score": pa.float32(),
+            "colour": pa.string(),
+            "email": pa.string(),
+            "phone": pa.string(),
+            "second_name": pa.string(),
+            "letter": pa.string(),
+            "note": pa.string(),
+            "_owner": pa.string(),
+            "_record": pa.string(),
+        }
+    )
+
+
+def test_nothing_identifying_survives(contract: DataContract, keys: ScrubKeys) -> None:
+    marks = ["Xqzmark", "Ploverdale", "Zweitmark", "912-31-4567", "555-0147", "xq.plover", "C-88123"]
+    row = make_row(
+        "C-88123",
+        4711,
+        colour="red",
+        full_name="Xqzmark Ploverdale",
+        email="xq.plover@example.org",
+        phone="(212) 555-0147",
+        second_name="Zweitmark",
+        letter="Xqzmark here, call Ploverdale on 2125550147 or 212-555-0147; SSN 912-31-4567, my number is C-88123.",
+        note="zweitmark wrote from xq.plover@example.org",
+    )
+    (scrubbed,), report = run([row], contract, keys)
+    text = repr(scrubbed).casefold()
+    assert [mark for mark in marks if mark.casefold() in text] == []
+    assert (scrubbed["age"], scrubbed["colour"]) == (40, "red")
+    assert scrubbed["phone"] == "<PHONE_NUMBER>"
+    assert scrubbed["note"].startswith("<PERSON> wrote from <EMAIL_ADDRESS>")
+    assert scrubbed["second_name"]
+    assert len(scrubbed["email"]) == 32
+    assert report.texts == {"letter": 1, "note": 1}
+    assert report.findings["note"] == {"PERSON": 1, "EMAIL_ADDRESS": 1}
+    assert "xqzmark" not in repr(report.as_dict()).casefold()
+
+
+def test_hash_is_stable_and_replacement_is_fresh(contract: DataContract, keys: ScrubKeys) -> None:
+    rows = [make_row(str(number), email="a@example.org", second_name="Ann Smith") for number in range(20)]
+    scrubbed, _ = run(rows, contract, keys)
+    again, _ = run(rows, contract, keys)
+    assert len({row["email"] for row in scrubbed + again}) == 1
+    assert len({row["second_name"] for row in scrubbed}) > 10
+    assert [row["second_name"] for row in scrubbed] != [row["second_name"] for row in again]
+
+
+def test_null_stays_null(contract: DataContract, keys: ScrubKeys) -> None:
+    (row,), report = run([make_row("C-1")], contract, keys)
+    assert all(row[name] is None for name in ("colour", "email", "phone", "second_name", "letter", "note"))
+    assert report.texts == {"letter": 0, "note": 0}
+
+
+def test_rows_without_an_owner_are_left_out_and_counted(contract: DataContract, keys: ScrubKeys) -> None:
+    rows = [make_row(None), make_row("C-1"), make_row("  "), make_row("C-2")]
+    scrubbed, report = run(rows, contract, keys)
+    assert len(scrubbed) == 2
+    assert (report.rows_read, report.rows_without_owner) == (4, 2)
+
+
+def test_one_person_is_one_owner(contract: DataContract, keys: ScrubKeys) -> None:
+    scrubbed, _ = run([make_row("C-1 "), make_row("c-1"), make_row("C-2")], contract, keys)
+    owners = [row["_owner"] for row in scrubbed]
+    assert owners[0] == owners[1] != owners[2]
+    assert owners[0] == owner_fingerprint(canonical_text("c-1") or "", keys.owner)
+    assert scrubbed[0]["_record"] == scrubbed[1]["_record"]
+
+
+def test_ids_do_not_depend_on_order_batches_or_other_owners(contract: DataContract, keys: ScrubKeys) -> None:
+    rows = [make_row(f"C-{number % 7}", number, age=number) for number in range(40)]
+    scrubbed, _ = run(rows, contract, keys)
+    expected = {row["age"]: (row["_owner"], row["_record"]) for row in scrubbed}
+    assert len({record for _, record in expected.values()}) == 40
+    shuffled = random.Random(1).sample(rows, len(rows))
+    again, _ = run(shuffled, contract, keys, size=3)
+    assert {row["age"]: (row["_owner"], row["_record"]) for row in again} == expected
+    fewer, _ = run([row for row in shuffled if row["customer"] != "C-3"], contract, keys)
+    assert {row["age"]: (row["_owner"], row["_record"]) for row in fewer}.items() <= expected.items()
+
+
+def test_progress(contract: DataContract, keys: ScrubKeys) -> None:
+    seen: list[tuple[int, int | None]] = []
+    run(
+        [make_row(str(number)) for number in range(5)],
+        contract,
+        keys,
+        size=2,
+        progress=lambda *at: seen.append(at),
+        total=5,
+    )
+    assert seen == [(2, 5), (4, 5), (5, 5)]
+
+
+def test_a_source_that_does_not_fit_is_refused_before_a_row_is_read(contract: DataContract, keys: ScrubKeys) -> None:
+    schema = SCHEMA.remove(SCHEMA.get_field_index("email")).append(pa.field("salary", pa.int64()))
+    schema = schema.set(schema.get_field_index("age"), pa.field("age", pa.string()))
+
+    def unread() -> Iterable[pa.RecordBatch]:
+        raise AssertionError("a row was read")
+        yield
+
+    with pytest.raises(SourceError) as raised:
+        scrub_batches(unread(), contract, schema, keys)
+    assert str(raised.value).splitlines() == [
+        "letters: source: not declared in the contract: salary; declare or remove them",
+        "letters: source: columns.age: declared integer, found Arrow type string; accepted: integer",
+        "letters: source: column 'email' (text) is declared and not in the source",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "type_", "fits"),
+    [
+        ("age", pa.uint8(), True),
+        ("age", pa.float64(), False),
+        ("score", pa.int64(), True),
+        ("score", pa.string(), False),
+        ("colour", pa.large_string(), True),
+        ("colour", pa.int64(), False),
+        ("customer", pa.int32(), True),
+        ("customer", pa.binary(), False),
+        ("letter", pa.list_(pa.string()), False),
+    ],
+)
+def test_types_that_fit(contract: DataContract, name: str, type_: pa.DataType, fits: bool) -> None:
+    schema = SCHEMA.set(SCHEMA.get_field_index(name), pa.field(name, type_))
+    if fits:
+        check_source_schema(contract, schema)
+    else:
+        with pytest.raises(SourceError, match=f"columns.{name}: declared"):
+            check_source_schema(contract, schema)
+
+
+def test_an_owner_column_that_would_be_modelled_is_refused() -> None:
+    document = DOCUMENT | {"privacy": DOCUMENT["privacy"] | {"owner_columns": ["age"]}}
+    contract = parse_contract(document, where="letters.yaml", variables={})
+    with pytest.raises(ContractError, match="'age' is a integer column and would be modelled"):
+        check_source_schema(contract, SCHEMA)
+
+
+def test_the_heavy_libraries_come_late() -> None:
+    code = (
+        "import sys, dpsynth_platform.scrub.scrub, dpsynth_platform.bounding.single_owner;"
+        "print([name for name in ('spacy', 'presidio_analyzer', 'faker', 'duckdb', 'torch') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

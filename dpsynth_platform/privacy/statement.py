@@ -1,0 +1,346 @@
+"""The privacy statement: what a release promises, in a form that a machine can check and in words for a lawyer.
+
+What belongs here: a frozen value made of contract, family budget and sealed event alone, its JSON form and its
+sentences. What does not: evidence of one run (`release` adds ledger head, audit and approvals beside it). The parts are
+those that Ponomareva et al. 2023, "How to DP-fy ML", section 5.3.3, asks a report to have: setting, data accesses that
+are and are not covered, final output, unit, adjacency, accounting with its assumptions, formal statement, tuning, and
+how to verify.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dpsynth_platform.contracts import DataContract, FamilyBudget
+from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.privacy.accounting import EpsilonResult, epsilon, renyi_curve
+from dpsynth_platform.privacy.events import (
+    BoundedRangeSelectionEvent,
+    DpEvent,
+    adjacency_of,
+    event_from_json,
+    event_to_json,
+    leaves,
+)
+from dpsynth_platform.privacy.guarantee import Guarantee
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """Something the guarantee rests on, whether it holds, and what makes it hold (or limits it)."""
+
+    assumption: str
+    holds: str
+    because: str
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """All parts of the statement. Public throughout.
+
+    Attributes:
+        guarantee: what is claimed: the accountant's epsilon at the contract's delta, never above what was asked.
+        target_epsilon: what the contract asked for.
+        tier: strong, reasonable or weak.
+        setting: who holds the data and who sees what.
+        covered: the accesses to the data that the guarantee covers.
+        not_covered: accesses that it does not cover, with who sees their results.
+        output: what the guarantee is about.
+        unit: whom it protects, in words.
+        adjacency: what is compared with what, in words.
+        accounting: which bound is claimed, and the other.
+        assumptions: what it rests on.
+        formal: the definition, written out.
+        groups: what follows for several units together.
+        account: what may be said of all releases of the family together.
+        event: the mechanism's event tree.
+        renyi: its Renyi curve, from which epsilon follows at any other delta.
+        tuning: what was tried before, and what that cost.
+        verification: how anyone can check.
+        weak_reason: why a weak guarantee was accepted, where it is weak.
+    """
+
+    guarantee: Guarantee
+    target_epsilon: float
+    tier: str
+    setting: str
+    covered: tuple[str, ...]
+    not_covered: tuple[str, ...]
+    output: str
+    unit: str
+    adjacency: str
+    accounting: dict[str, Any]
+    assumptions: tuple[Assumption, ...]
+    formal: str
+    groups: str
+    account: str
+    event: dict[str, Any]
+    renyi: dict[str, Any]
+    tuning: str
+    verification: str
+    weak_reason: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """All parts as a JSON value."""
+        document = asdict(self)
+        for name in ("covered", "not_covered"):
+            document[name] = list(document[name])
+        return document | {"assumptions": list(document["assumptions"])}
+
+    def plain_words(self) -> tuple[str, ...]:
+        """The statement in sentences for readers who are no experts, the most important first."""
+        promise = self.guarantee
+        records = "record" if promise.max_contributions == 1 else "records"
+        return (
+            _PROMISE_WORDS[self.tier].format(unit=promise.unit, otherwise=_OTHERWISE_WORDS[promise.adjacency]),
+            f"In numbers: epsilon {promise.epsilon:.3g} and delta {promise.delta:.2g} for each {promise.unit}, with at "
+            f"most {promise.max_contributions} {records} of each used. {_TIER_WORDS[self.tier]}",
+            f"The chance of any conclusion about one {promise.unit} can change by a factor of at most "
+            f"{_factor(promise.epsilon)} because of their data, apart from an allowance of "
+            f"{promise.delta:.2g} in probability.",
+            "This holds against anyone, whatever else they know, and it cannot be undone by analysing the release "
+            "further.",
+            "It does not promise that nothing can be inferred from general patterns: what is true of people in general "
+            "can be learned, and then applied to anyone.",
+            "The guarantee covers the published rows and the audit. It does not cover what the data's own staff see "
+            "inside: " + "; ".join(_first_words(text) for text in self.not_covered) + ".",
+            self.account,
+        )
+
+
+def privacy_statement(
+    contract: DataContract, family: FamilyBudget, event: DpEvent | dict[str, Any]
+) -> PrivacyStatement:
+    """The statement for a release of a dataset, computed from public inputs only.
+
+    Args:
+        contract: the sealed snapshot.
+        family: the budget of the contract's family.
+        event: the sealed plan's event, as a tree or as JSON.
+
+    Raises:
+        AccountingError: the event is for another adjacency or contribution bound than the contract, or costs more
+            than the contract asks for.
+    """
+    tree = event_from_json(event) if isinstance(event, dict) else event
+    target = Guarantee.target(contract)
+    if adjacency_of(tree) != (target.adjacency, target.max_contributions):
+        raise AccountingError(f"{contract.dataset}: the plan's event is not for the contract's adjacency and bound")
+    result = epsilon(tree, target.delta)
+    if result.epsilon > target.epsilon:
+        raise AccountingError(
+            f"{contract.dataset}: the plan costs epsilon {result.epsilon:.4g}, above the {target.epsilon:g} asked for"
+        )
+    claimed = Guarantee(result.epsilon, target.delta, target.unit, target.adjacency, target.max_contributions)
+    return PrivacyStatement(
+        guarantee=claimed,
+        target_epsilon=target.epsilon,
+        tier=claimed.tier,
+        setting=(
+            "Central model: a trusted organisation holds the data, runs the mechanism and publishes only its "
+            "differentially private output."
+        ),
+        covered=_covered(tree),
+        not_covered=_not_covered(contract),
+        output=(
+            f"The published table of {contract.generate.rows} synthetic rows, and the audit's results on fictional "
+            "canaries. Both are computed from the noisy measurements alone (post-processing). The model itself stays "
+            "restricted."
+        ),
+        unit=_UNIT_WORDS[target.unit](contract),
+        adjacency=_ADJACENCY_WORDS[target.adjacency],
+        accounting=_accounting(result),
+        assumptions=_assumptions(contract, tree),
+        formal=_formal(claimed),
+        groups=(
+            "For k units together, epsilon becomes k times as large and delta is multiplied by "
+            "(e^(k epsilon) - 1) / (e^epsilon - 1). This bound is loose."
+        ),
+        account=_account(family),
+        event=event_to_json(tree),
+        renyi=renyi_curve(tree).to_json(),
+        tuning=(
+            "No hyper-parameter was chosen by looking at the data. Every attempt whose mechanism started is an entry "
+            "of its own in the ledger and is charged to the account, also if it failed."
+        ),
+        verification=(
+            "The release's manifest is signed; `dpsynth release verify` checks it offline. The event above states the "
+            "noise: epsilon follows from it with any accountant, and from the Renyi curve at any delta. The mechanism, "
+            "its samplers and this accountant are open source."
+        ),
+        weak_reason=contract.privacy.accept_weak_guarantee if claimed.tier == "weak" else None,
+    )
+
+
+_PROMISE_WORDS = {
+    "strong": (
+        "Whoever sees this release learns very little about any one {unit} that they could not have learned {otherwise}."
+    ),
+    "reasonable": (
+        "What anyone can learn from this release about any one {unit}, beyond what they could have learned {otherwise}, "
+        "is limited."
+    ),
+    "weak": (
+        "What anyone can learn from this release about any one {unit}, beyond what they could have learned {otherwise}, "
+        "has a limit, but a high one: it may be a lot."
+    ),
+}
+
+_OTHERWISE_WORDS = {
+    "add-or-remove": "had their data not been there at all",
+    "zero-out": "had their data been blank",
+    "replace-one": "had their data been any other",
+}
+
+_TIER_WORDS = {
+    "strong": "This is a strong guarantee (epsilon up to 1).",
+    "reasonable": "This is a reasonable guarantee (epsilon above 1, up to 10).",
+    "weak": "This is a weak guarantee (epsilon above 10): it was accepted for a stated reason.",
+}
+
+_UNIT_WORDS: dict[str, Callable[[DataContract], str]] = {
+    "example": lambda contract: "One record. Whoever has several records is protected for each of them apart.",
+    "user": lambda contract: (
+        f"One user: all records with the same {contract.privacy.owner_columns[0]}, of which at most "
+        f"{contract.privacy.max_contributions} are used."
+    ),
+    "group": lambda contract: (
+        f"One group: all records with the same {contract.privacy.owner_columns[0]}, of which at most "
+        f"{contract.privacy.max_contributions} are used. Everybody in the group is protected together."
+    ),
+}
+
+_ADJACENCY_WORDS = {
+    "add-or-remove": "Two datasets are neighbours if one is the other with all records of one unit added or removed.",
+    "zero-out": (
+        "Two datasets are neighbours if one is the other with all records of one unit replaced by records that count "
+        "nowhere; the number of units may be known."
+    ),
+    "replace-one": (
+        "Two datasets are neighbours if one is the other with all records of one unit replaced by other records; the "
+        "number of units may be known."
+    ),
+}
+
+
+def _covered(event: DpEvent) -> tuple[str, ...]:
+    counts, choices = 0, 0
+    for leaf, times in leaves(event):
+        if isinstance(leaf, BoundedRangeSelectionEvent):
+            choices += times
+        else:
+            counts += times
+    covered = [f"{counts} tables of counts (one or two columns each), every cell with discrete Gaussian noise."]
+    if choices:
+        covered.append(f"{choices} choices of which two columns to count together, by the exponential mechanism.")
+    return (*covered, "Everything computed from these: the fitted model, the synthetic rows, the audit on canaries.")
+
+
+def _not_covered(contract: DataContract) -> tuple[str, ...]:
+    listed = [
+        "Admission checks of the source (present, readable, not empty, of the declared types): seen by the operator, "
+        "as whether the run went on and how long it took.",
+        "Exact totals such as row counts of intermediate tables: seen by the operator in the orchestration tool and "
+        "lineage, never published.",
+        "The report of personal data found and replaced in text: best effort, restricted to operators. No text of the "
+        "source is published.",
+        "The quality report, which compares with real rows: seen by reviewers only.",
+    ]
+    if contract.release.approvals:
+        listed.append(
+            "The decision of a human reviewer who saw the quality report: that this candidate was published, and not "
+            "another one, may depend on the data."
+        )
+    if contract.privacy.on_overlap == "block":
+        listed.append("The refusal of a release because its people took part in an earlier one (on_overlap: block).")
+    return tuple(listed)
+
+
+def _accounting(result: EpsilonResult) -> dict[str, Any]:
+    names = {"pld": "privacy loss distributions", "renyi": "Renyi differential privacy"}
+    return {
+        "type": names[result.method],
+        "epsilon": result.epsilon,
+        "delta": result.delta,
+        "epsilon_by_pld": result.pld,
+        "epsilon_by_renyi": result.renyi,
+        "composition": "fully adaptive, of the mechanisms listed in the event",
+        "amplification": "none is used",
+    }
+
+
+def _assumptions(contract: DataContract, event: DpEvent) -> tuple[Assumption, ...]:
+    privacy = contract.privacy
+    listed = [
+        Assumption(
+            "Noise is drawn exactly from the discrete Gaussian distribution, from unpredictable randomness.",
+            "yes",
+            "OpenDP's sampler works on integers and rationals, without floating point, on the operating system's "
+            "cryptographic randomness. Timing of the sampler is not hidden from the operator.",
+        ),
+        Assumption(
+            f"No owner contributes more than {privacy.max_contributions} records, and an owner's records depend on "
+            "that owner's data alone.",
+            "yes",
+            "Records are chosen by a keyed hash, owner by owner, and the worker counts again before it reads.",
+        ),
+        Assumption(
+            f"One person has one {privacy.owner_columns[0]}.",
+            "as declared",
+            "Ids are normalized as the contract says; two ids of one person are two owners.",
+        ),
+        Assumption(
+            "The contract (domains, bins, number of expected units) is public knowledge and was not read off the data.",
+            "as declared",
+            "The platform measures nothing without noise for it; values outside are clamped or counted as missing.",
+        ),
+        Assumption(
+            "The mechanism ran as planned, once, after its cost was recorded.",
+            "yes",
+            "Sampler and accountant read the same sealed plan; the ledger's entry is started once, before the first "
+            "record is read.",
+        ),
+    ]
+    if any(isinstance(leaf, BoundedRangeSelectionEvent) for leaf, _ in leaves(event)):
+        listed.insert(
+            1,
+            Assumption(
+                "Choices are drawn from the exponential mechanism's distribution.",
+                "yes",
+                "Scores are integers; OpenDP adds Gumbel noise and compares digit by digit until they differ, so that "
+                "neither rounding nor ties occur. The scale is rounded up.",
+            ),
+        )
+    return tuple(listed)
+
+
+def _formal(claimed: Guarantee) -> str:
+    return (
+        f"For all neighbouring datasets D, D' (differing in one {claimed.unit} with at most "
+        f"{claimed.max_contributions} records, {claimed.adjacency}) and every set S of outputs: Pr[M(D) in S] <= e^{claimed.epsilon:.6g} * "
+        f"Pr[M(D') in S] + {claimed.delta:.6g}."
+    )
+
+
+def _account(family: FamilyBudget) -> str:
+    whom = (
+        f"Each {family.unit} is charged for the releases that they took part in"
+        if family.mode == "per-owner"
+        else f"Every release is charged to each {family.unit} of the family"
+    )
+    return (
+        f"Of all releases of the family {family.family} together, whatever follows, what may be claimed is the cap: "
+        f"epsilon {family.cap.epsilon:g}, delta {family.cap.delta:.2g}. {whom}, and the ledger lets none beyond it."
+    )
+
+
+def _factor(value: float) -> str:
+    return f"{math.exp(value):.2f}" if value < 5 else f"{math.exp(value):.3g}"
+
+
+def _first_words(text: str) -> str:
+    head = text.split(":")[0].split(",")[0].split(" (")[0].rstrip(".")
+    return head[0].lower() + head[1:]

@@ -4,10 +4,10 @@ What belongs here: turning a model's numbers or the synthetic rows into one scor
 and how many guesses each attack makes. What does not: the coins. No function here knows which canary was included,
 and none sees a real record, so all of it is post-processing of what the mechanism left.
 
-The three attacks and their numbers of guesses are fixed here, in advance; none is chosen in the light of a run. Each
-guesses one coin in five: enough right guesses to refute epsilon = 2 with 200 canaries, and few enough to leave out the
-canaries that nothing is known of. The attack on the measurements guesses "out" only: an empty cell proves that whoever
-would have to be in it is not there, whereas a filled one may be filled by others.
+The three attacks and their numbers of guesses are fixed here, in advance; none is chosen in the light of a run. A
+quarter of the coins is guessed: enough right guesses to refute epsilon = 2 with 200 canaries, and few enough to leave
+out those that nothing is known of. The attack on the measurements guesses a fifth, and "out" only: an empty cell proves
+that whoever would have to be in it is not there, whereas a filled one may be filled by others.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class Attack:
         return math.floor(self.share_in * canaries), math.floor(self.share_out * canaries)
 
 
-LIKELIHOOD = Attack("likelihood", "model", "log-likelihood of the canary's record under the fitted model", 0.1, 0.1)
+LIKELIHOOD = Attack("likelihood", "model", "log-likelihood of the canary's record under the fitted model", 0.125, 0.125)
 MEASUREMENTS = Attack(
     "measurements",
     "model",
     "likelihood ratio of the noisy counts in the canary's cells of every measured clique",
-    0,
+    0.0,
     0.2,
 )
-NEAREST = Attack("nearest rows", "data", "mean distance to the nearest synthetic rows", 0.1, 0.1)
-ATTACKS = (LIKELIHOOD, MEASUREMENTS, NEAREST)
+NEAREST = Attack("nearest rows", "data", "mean distance to the nearest synthetic rows", 0.125, 0.125)
+ATTACKS = (MEASUREMENTS, LIKELIHOOD, NEAREST)
 
 
 def measurement_scores(counts: Floats, expected: Floats, sigmas: Floats, b: int) -> Floats:

@@ -27,7 +27,7 @@ MOST_ROWS = 200_000
 
 
 def score_canaries(canaries: CanarySet, model_directory: Path, synthetic: pa.Table) -> list[Scored]:
-    """Every attack's scores, in the order of `CanarySet.owners`.
+    """Scores of every attack in `attacks.ATTACKS`, each in the order of `CanarySet.owners`.
 
     Args:
         canaries: included and held-out ones.
@@ -44,7 +44,7 @@ def score_canaries(canaries: CanarySet, model_directory: Path, synthetic: pa.Tab
     rows = model.domain.encode(synthetic.slice(0, MOST_ROWS).combine_chunks())
     measured = measurement_scores(cells.counts, cells.expected, cells.sigmas, canaries.records_per_owner)
     return [
-        Scored(LIKELIHOOD, log_likelihood(model, values)),
         Scored(MEASUREMENTS, measured),
+        Scored(LIKELIHOOD, log_likelihood(model, values)),
         Scored(NEAREST, nearest_scores(model.domain.encode(values), rows)),
     ]

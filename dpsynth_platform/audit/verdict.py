@@ -32,6 +32,7 @@ class AttackResult:
         right_to_fail: how many would have had to be right to fail the audit; None: all of them would not do.
         epsilon_lower_bound: what the guesses prove, at a confidence that makes all attacks hold together.
         true_positive_rate: share of the included canaries found at one percent false alarms, with 95% interval.
+        true_negative_rate: share of the held-out canaries found at one percent of the included ones missed, likewise.
         area_under_curve: 0.5 is guessing, 1 is certainty.
     """
 
@@ -45,6 +46,7 @@ class AttackResult:
     epsilon_lower_bound: float
     highest_bound: float
     true_positive_rate: Rate
+    true_negative_rate: Rate
     area_under_curve: float
 
 
@@ -86,7 +88,9 @@ class AuditReport:
     def from_json(cls, document: dict[str, Any]) -> AuditReport:
         """Reads `to_json` back."""
         attacks = tuple(
-            AttackResult(**(attack | {"true_positive_rate": Rate(**attack["true_positive_rate"])}))
+            AttackResult(
+                **(attack | {rate: Rate(**attack[rate]) for rate in ("true_positive_rate", "true_negative_rate")})
+            )
             for attack in document["attacks"]
         )
         fields = {key: value for key, value in document.items() if key != "summary"}
@@ -205,6 +209,7 @@ def _result(item: Scored, included: Coins, threshold: float, delta: float, confi
         ),
         highest_bound=bounds.highest_bound(canaries=canaries, guesses=guesses, delta=delta, confidence=confidence),
         true_positive_rate=bounds.true_positive_rate(item.scores, included),
+        true_negative_rate=bounds.true_positive_rate(-item.scores, ~included),
         area_under_curve=bounds.area_under_curve(item.scores, included),
     )
 

@@ -23,6 +23,8 @@ Codes = npt.NDArray[Any]
 LEAST_HOLDOUT = 50
 """Fewer held-out rows than this say nothing about a classifier."""
 LEAST_TRAINING = 50
+MOST_TRAINING = 200_000
+"""A classifier is trained on at most so many rows, drawn at random; more would only take time."""
 _MOST_CATEGORIES = 255
 
 
@@ -103,6 +105,8 @@ def _train_and_test(train: Codes, test: Codes, index: int, domain: Domain) -> tu
         return None, Scores(not_available=f"fewer than {LEAST_TRAINING} rows to train on have a target")
     if classes.size < 2:
         return None, Scores(not_available="the rows to train on have one class only")
+    if len(train) > MOST_TRAINING:
+        train = train[np.random.default_rng(0).choice(len(train), MOST_TRAINING, replace=False)]
     features = [position for position in range(len(domain)) if position != index]
     nominal = [
         domain.columns[position].kind == "categorical" and domain.columns[position].size <= _MOST_CATEGORIES

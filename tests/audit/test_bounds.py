@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from dpsynth_platform.audit import bounds
+from dpsynth_platform.errors import AccountingError
+
+DELTA = 1e-5
+SAFE = 1e-7
+"""Probability with which a statistical test may fail without a cause."""
+
+
+def p_of(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    return bounds.p_value(canaries=canaries, guesses=guesses, right=right, epsilon=epsilon, delta=delta)
+
+
+def bound_of(canaries: int, guesses: int, right: int, delta: float = DELTA, confidence: float = 0.95) -> float:
+    return bounds.epsilon_lower_bound(
+        canaries=canaries, guesses=guesses, right=right, delta=delta, confidence=confidence
+    )
+
+
+def test_eighty_right_of_a_hundred_guesses_on_five_hundred_canaries_prove_no_more_than_096() -> None:
+    assert bound_of(500, 100, 80) == pytest.approx(0.96, abs=0.005)
+
+
+def test_without_delta_the_p_value_is_what_enumerating_randomized_response_gives() -> None:
+    guesses, epsilon = 9, 0.7
+    truthful = math.exp(epsilon) / (1 + math.exp(epsilon))
+    for right in range(guesses + 1):
+        brute = 0.0
+        for outcome in itertools.product([0, 1], repeat=guesses):
+            hits = sum(outcome)
+            if hits >= right:
+                brute += truthful**hits * (1 - truthful) ** (guesses - hits)
+        assert p_of(20, guesses, right, epsilon, 0.0) == pytest.approx(brute, abs=1e-12)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize("revealed", [1, 2, 5, 20])
+def test_no_mechanism_that_sometimes_reveals_coins_together_exceeds_the_p_value(epsilon: float, revealed: int) -> None:
+    """Each coin is revealed with probability delta, `revealed` of them together: the theorem's worst kind of case."""
+    guesses, delta = 40, 1e-3
+    truthful = math.exp(epsilon) / (1 + math.exp(epsilon))
+    together = delta * guesses / revealed
+    for right in range(guesses + 1):
+        lucky = stats.binom.sf(right - revealed - 1, guesses - revealed, truthful)
+        usual = stats.binom.sf(right - 1, guesses, truthful)
+        reached = together * lucky + (1 - together) * usual
+        assert reached <= p_of(guesses, guesses, right, epsilon, delta) + 1e-12
+
+
+def test_delta_costs_what_the_theorem_says() -> None:
+    guesses, right, epsilon, delta, canaries = 30, 27, 1.0, 1e-3, 50
+    truthful = math.exp(epsilon) / (1 + math.exp(epsilon))
+    beta = sum(stats.binom.pmf(k, guesses, truthful) for k in range(right, guesses + 1))
+    alpha = max(
+        sum(stats.binom.pmf(k, guesses, truthful) for k in range(right - i, right)) / i for i in range(1, right + 1)
+    )
+    assert p_of(canaries, guesses, right, epsilon, delta) == pytest.approx(beta + 2 * canaries * delta * alpha)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    guesses=st.integers(1, 80),
+    share=st.floats(0, 1),
+    abstained=st.integers(0, 100),
+    confidence=st.sampled_from([0.5, 0.9, 0.95, 0.99]),
+)
+def test_the_bound_is_refuted_itself_and_moves_the_right_way(
+    guesses: int, share: float, abstained: int, confidence: float
+) -> None:
+    right, canaries = int(share * guesses), guesses + abstained
+    bound = bound_of(canaries, guesses, right, confidence=confidence)
+    if bound > 0:
+        assert p_of(canaries, guesses, right, bound, DELTA) <= 1 - confidence
+        assert p_of(canaries, guesses, right, bound + 0.01, DELTA) > 1 - confidence
+    assert bound_of(canaries, guesses, max(0, right - 1), confidence=confidence) <= bound
+    assert bound <= bound_of(canaries, guesses, right, delta=0.0, confidence=confidence) + 1e-3
+    assert bound <= bounds.highest_bound(canaries=canaries, guesses=guesses, delta=DELTA, confidence=confidence)
+
+
+def test_right_needed_is_the_least_number_that_refutes() -> None:
+    needed = bounds.right_needed(canaries=500, guesses=100, epsilon=1.0, delta=DELTA, confidence=0.95)
+    assert needed is not None
+    assert bound_of(500, 100, needed) > 1.0
+    assert bound_of(500, 100, needed - 1) < 1.0
+    assert bounds.right_needed(canaries=20, guesses=4, epsilon=3.0, delta=DELTA, confidence=0.95) is None
+
+
+def test_a_tight_mechanism_is_refuted_no_more_often_than_the_confidence_allows() -> None:
+    """Randomized response spends its epsilon in full, so the rate of wrong refutations comes close to one in twenty."""
+    epsilon, runs, guesses = 1.0, 2000, 100
+    truthful = math.exp(epsilon) / (1 + math.exp(epsilon))
+    right = np.random.default_rng().binomial(guesses, truthful, size=runs)
+    wrong = sum(bound_of(500, guesses, int(hits), delta=0.0) > epsilon for hits in right)
+    assert wrong <= stats.binom.isf(SAFE, runs, 0.05)
+    assert wrong > 0
+
+
+def gaussian_sigma(epsilon: float, delta: float) -> float:
+    """Noise of an (epsilon, delta)-DP count (Balle & Wang 2018, theorem 8), by bisection."""
+    low, high = 0.1, 100.0
+    for _ in range(80):
+        sigma = (low + high) / 2
+        spent = stats.norm.cdf(0.5 / sigma - epsilon * sigma) - math.exp(epsilon) * stats.norm.cdf(
+            -0.5 / sigma - epsilon * sigma
+        )
+        low, high = (low, sigma) if spent < delta else (sigma, high)
+    return high
+
+
+def audited_gaussian_counts(sigma: float, canaries: int) -> float:
+    """The bound of an audit of one noisy count a canary, a twentieth guessed in and a twentieth out."""
+    rng = np.random.default_rng()
+    included = rng.integers(0, 2, canaries).astype(bool)
+    scores = included + rng.normal(0, sigma, canaries)
+    each = canaries // 20
+    right = bounds.count_right(scores, included, guess_in=each, guess_out=each)
+    return bound_of(canaries, 2 * each, right)
+
+
+def test_gaussian_counts_with_the_claimed_noise_are_not_refuted_too_often() -> None:
+    sigma, runs = gaussian_sigma(1.0, DELTA), 200
+    refuted = sum(audited_gaussian_counts(sigma, 1000) > 1.0 for _ in range(runs))
+    assert refuted <= stats.binom.isf(SAFE, runs, 0.05)
+
+
+def test_gaussian_counts_with_a_quarter_of_the_claimed_noise_are_refuted() -> None:
+    sigma = gaussian_sigma(1.0, DELTA) / 4
+    assert audited_gaussian_counts(sigma, 6000) > 1.0
+
+
+def test_guesses_follow_the_scores_and_ties_the_position() -> None:
+    scores = np.array([5.0, 1.0, 3.0, 3.0, 0.0])
+    included = np.array([True, False, True, False, True])
+    assert bounds.count_right(scores, included, guess_in=1, guess_out=0) == 1
+    assert bounds.count_right(scores, included, guess_in=2, guess_out=1) == 1
+    assert bounds.count_right(scores, included, guess_in=1, guess_out=2) == 2
+
+
+def test_the_true_positive_rate_allows_one_false_alarm_in_a_hundred() -> None:
+    others = np.arange(200.0)
+    members = np.array([196.5, 197.5, 198.5, 500.0])
+    scores = np.concatenate([others, members])
+    included = np.arange(204) >= 200
+    rate = bounds.true_positive_rate(scores, included)
+    # Two of 200 may exceed the threshold, which is therefore 197.
+    assert rate.value == 0.75
+    assert (rate.low, rate.high) == pytest.approx(bounds.clopper_pearson(3, 4, 0.95))
+
+
+def test_one_sided_coins_give_a_rate_that_says_nothing() -> None:
+    none_in = bounds.true_positive_rate(np.arange(5.0), np.zeros(5, dtype=bool))
+    assert (none_in.value, none_in.low, none_in.high) == (0.0, 0.0, 1.0)
+    all_in = bounds.true_positive_rate(np.arange(5.0), np.ones(5, dtype=bool))
+    assert all_in.value == 0.0
+    assert bounds.area_under_curve(np.arange(5.0), np.ones(5, dtype=bool)) == 0.5
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 10), (10, 10), (3, 10), (1, 250)])
+def test_the_interval_is_clopper_and_pearsons(successes: int, trials: int) -> None:
+    exact = stats.binomtest(successes, trials).proportion_ci(0.95, method="exact")
+    assert bounds.clopper_pearson(successes, trials, 0.95) == pytest.approx((exact.low, exact.high))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=40))
+def test_the_area_is_that_of_all_pairs_and_that_under_the_curve(drawn: list[tuple[int, bool]]) -> None:
+    scores = np.array([float(score) for score, _ in drawn])
+    included = np.array([coin for _, coin in drawn])
+    if included.all() or not included.any():
+        return
+    pairs = [
+        1.0 if mine > other else 0.5 if mine == other else 0.0
+        for mine in scores[included]
+        for other in scores[~included]
+    ]
+    area = bounds.area_under_curve(scores, included)
+    alarms, hits = bounds.roc_curve(scores, included)
+    assert area == pytest.approx(np.mean(pairs))
+    assert area == pytest.approx(np.trapezoid(hits, alarms))
+    assert (alarms[0], hits[0], alarms[-1], hits[-1]) == (0, 0, 1, 1)
+
+
+def test_several_attacks_share_the_confidence() -> None:
+    assert bounds.each_confidence(0.95, 1) == pytest.approx(0.95)
+    assert bounds.each_confidence(0.95, 5) == pytest.approx(0.99)
+
+
+def test_impossible_numbers_are_refused() -> None:
+    with pytest.raises(AccountingError, match="11 right of 10"):
+        p_of(20, 10, 11, 1.0, DELTA)
+    with pytest.raises(AccountingError, match="30 guesses on 20"):
+        bounds.count_right(np.zeros(20), np.zeros(20, dtype=bool), guess_in=10, guess_out=20)
+    with pytest.raises(AccountingError, match="a number"):
+        bounds.area_under_curve(np.array([1.0, math.nan]), np.array([True, False]))

@@ -110,6 +110,8 @@ def write_bounded(
     key: bytes,
     spill: Path,
     canaries: pa.Table | None = None,
+    memory_limit: str = "2GB",
+    threads: int | None = None,
 ) -> BoundingReport:
     """Bounds the Delta table `scrubbed` into the new Delta table `target`, and checks what was written.
 
@@ -124,6 +126,7 @@ def write_bounded(
         spill: directory of the restricted zone for the engine's temporary files.
         canaries: rows of fictional owners with `columns`, `_owner`, `_record` and `included`; those not included
             stay out.
+        memory_limit, threads: limits of the SQL engine, see `DuckDBEngine`.
 
     Raises:
         BoundingError: a column is missing, a canary bears a participant's fingerprint, or an owner in the result has
@@ -137,7 +140,7 @@ def write_bounded(
     bait_owners = distinct_owners(bait.to_batches())
     if np.isin(bait_owners, participants).any():
         raise BoundingError("a canary bears the fingerprint of a participant; materialize the canaries again")
-    with DuckDBEngine(spill) as engine:
+    with DuckDBEngine(spill, memory_limit=memory_limit, threads=threads) as engine:
         engine.register_delta("scrubbed", scrubbed)
         engine.register("canaries", bait)
         engine.register("participants", pa.table({OWNER_COLUMN: pa.array(fingerprint_hex(participants), pa.string())}))

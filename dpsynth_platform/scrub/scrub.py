@@ -45,14 +45,16 @@ CHUNK_ROWS = 8_192
 Progress = Callable[[int, int | None], None]
 """Called with the rows done and the total, or None where it is not known."""
 
+_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _FITS: dict[str, tuple[str, tuple[Callable[[pa.DataType], bool], ...]]] = {
-    "integer": ("integer", (pa.types.is_integer,)),
-    "float": ("float or integer", (pa.types.is_floating, pa.types.is_integer)),
-    "date": ("date32", (pa.types.is_date32,)),
-    "categorical": ("string", (pa.types.is_string, pa.types.is_large_string)),
+    # Whole numbers with nulls often arrive as floating point.
+    "integer": ("integer or float", (pa.types.is_integer, pa.types.is_floating)),
+    "float": ("float", (pa.types.is_floating,)),
+    "date": ("date or timestamp", (pa.types.is_date, pa.types.is_timestamp)),
+    "categorical": ("string", _TEXT),
     "boolean": ("bool", (pa.types.is_boolean,)),
-    "identifier": ("string or integer", (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer)),
-    "text": ("string", (pa.types.is_string, pa.types.is_large_string)),
+    "identifier": ("string or integer", (*_TEXT, pa.types.is_integer)),
+    "text": ("string", _TEXT),
 }
 
 

@@ -12,7 +12,7 @@ import datetime as dt
 import numpy as np
 import pyarrow as pa
 
-from dpsynth_platform.contracts import DataContract, DateColumn, IntegerColumn
+from dpsynth_platform.contracts import Column, DataContract, DateColumn, IntegerColumn, TextColumn
 from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, domain_of
 
 _TYPES = {
@@ -25,6 +25,7 @@ _TYPES = {
     "text": pa.string(),
 }
 _TEXT_POOL = 200
+_NULL_SHARE = 0.5
 
 
 def source_schema_of(contract: DataContract) -> pa.Schema:
@@ -59,7 +60,7 @@ def mock_table(contract: DataContract, rows: int, period: str | None = None) -> 
         elif contract.columns[field.name].type == "identifier":
             arrays.append(pa.array(np.arange(1, rows + 1)))
         else:
-            arrays.append(pa.array(_texts(), pa.string()).take(pa.array(rng.integers(0, _TEXT_POOL, rows))))
+            arrays.append(_texts(contract.columns[field.name], rows, rng))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -85,12 +86,17 @@ def _cells(column: ColumnDomain, rows: int, rng: np.random.Generator) -> Codes:
     return rng.choice(np.flatnonzero(column.allowed), size=rows).astype(np.int32)
 
 
-def _texts() -> list[str]:
-    """Fictional names, contacts and remarks, such as a scrubber has to deal with."""
+def _texts(declared: Column, rows: int, rng: np.random.Generator) -> pa.Array:
+    """Names, or for free text (what is scrubbed by replacing) remarks with a name and contacts in them."""
     from faker import Faker
 
     faker = Faker()
-    return [
-        f"{faker.name()} asked to be called at {faker.numerify('555-01##')} or written to at {faker.safe_email()}."
-        for _ in range(_TEXT_POOL)
-    ]
+    pool = [faker.name() for _ in range(_TEXT_POOL)]
+    if isinstance(declared, TextColumn) and declared.pii == "replace":
+        pool = [
+            f"{name} asked to be called at {faker.numerify('555-01##')} or written to at {faker.safe_email()}."
+            for name in pool
+        ]
+    drawn = rng.integers(0, _TEXT_POOL, rows)
+    absent = rng.uniform(size=rows) < _NULL_SHARE if declared.nullable else np.zeros(rows, dtype=np.bool_)
+    return pa.array(pool, pa.string()).take(pa.array(drawn, mask=absent))

@@ -74,8 +74,7 @@ def release_schema(contract: DataContract, source: pa.Schema) -> ReleaseSchema:
             continue
         if treatment == "modelled":
             _check_type(contract, field)
-        nullable = treatment == "empty" or (treatment == "modelled" and field.nullable)
-        nullable = nullable or contract.columns[field.name].nullable
+        nullable = field.nullable or treatment == "empty" or contract.columns[field.name].nullable
         fields.append(pa.field(field.name, field.type, nullable))
     return ReleaseSchema(pa.schema(fields), treatments)
 

@@ -1,0 +1,33 @@
+"""Fixtures over `synth_cases`."""
+
+import numpy as np
+import pytest
+from synth_cases import SCHEMA, contract_with, people, write_bounded
+
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.interface import generator
+
+
+@pytest.fixture(scope="session")
+def contract():
+    return contract_with()
+
+
+@pytest.fixture(scope="session")
+def plan(contract):
+    return generator("mst").plan(contract, SCHEMA, Guarantee.target(contract))
+
+
+@pytest.fixture(scope="session")
+def bounded(tmp_path_factory):
+    return write_bounded(people(3000), tmp_path_factory.mktemp("bounded") / "table")
+
+
+@pytest.fixture
+def no_noise(monkeypatch):
+    """Counts as they are and always the best pair: for tests of everything but the noise."""
+    module = "dpsynth_platform.synth.tabular.mst"
+    monkeypatch.setattr(f"{module}.sample_discrete_gaussian", lambda counts, sigma: counts)
+    monkeypatch.setattr(
+        f"{module}.select_by_exponential_mechanism", lambda scores, epsilon, sensitivity: int(np.argmax(scores))
+    )

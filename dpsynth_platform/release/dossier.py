@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release.profile import Profiler, treatment
 
@@ -57,19 +58,12 @@ class Approval:
 
 
 @dataclass(frozen=True)
-class LedgerHead:
-    """The ledger's newest chain entry when the release was made, so that a chain cut or rewritten later shows."""
-
-    sequence: int
-    hash: str
-
-
-@dataclass(frozen=True)
 class Evidence:
     """All that a dossier says beside what follows from the published rows. Everything in it may be public.
 
     Attributes:
         created_at: ISO 8601.
+        ledger_head: the chain's newest link at publication, so that a chain cut or rewritten later shows.
         accounting: whose bound is the smaller: `pld` or `renyi`.
         statement: the privacy statement (`privacy.statement`) as JSON.
         plain_words: the same in sentences for readers who are no experts, the most important first.
@@ -90,7 +84,7 @@ class Evidence:
     plain_words: tuple[str, ...]
     plan_digest: str
     ledger_entry: str
-    ledger_head: LedgerHead
+    ledger_head: Head
     clearance: Mapping[str, Any]
     lineage: tuple[LineageStep, ...]
     audit_report: Mapping[str, Any]

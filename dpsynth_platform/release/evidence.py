@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from dpsynth_platform.contracts import DataContract, canonical_digest
 from dpsynth_platform.errors import LedgerError, ReleaseRefused, StaleInput
-from dpsynth_platform.storage import Place, StepRecord, Storage, digest_directory
+from dpsynth_platform.storage import STEPS, Place, StepRecord, Storage, digest_directory
 
 SPENT = "spent"
 APPROVE = "approve"
@@ -155,6 +155,12 @@ def check_evidence(
     _check_audit(place, contract, report)
     approvals = _check_approvals(place, contract, ledger.approvals(candidate.digest), runners)
     return CheckedEvidence(candidate, entry, approvals, report)
+
+
+def candidate_runners(storage: Storage, place: Place) -> tuple[str, ...]:
+    """Everybody who ran a step of the present candidate: none of them can approve it."""
+    records = (storage.read(place, step) for step in STEPS if step != "released")
+    return tuple(sorted({record.runner for record in records if record is not None and record.runner}))
 
 
 def audit_report(place: Place, record: StepRecord) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.contracts import Column, DataContract
+from dpsynth_platform.contracts import Column, DataContract, DateColumn, FloatColumn, IntegerColumn
 
 BINS = 24
 _EPOCH = dt.date(1970, 1, 1)
@@ -52,8 +52,10 @@ class Profiler:
                 for pair in pc.value_counts(present).to_pylist():
                     self._categories[name][_label(pair["values"])] += pair["counts"]
             else:
-                numbers = np.clip(_numbers(present), edges[0], edges[-1])
-                self._bins[name] += np.histogram(numbers, edges)[0]
+                numbers = _numbers(present)
+                finite = numbers[np.isfinite(numbers)]
+                self._missing[name] += len(numbers) - len(finite)
+                self._bins[name] += np.histogram(np.clip(finite, edges[0], edges[-1]), edges)[0]
         return batch
 
     def histogram(self, name: str) -> dict[str, Any] | None:
@@ -66,8 +68,8 @@ class Profiler:
         if column is None:
             return None
         edges, missing = self._edges[name], self._missing[name]
-        if edges is not None:
-            labels = [_edge_label(edge, column.type == "date") for edge in edges]
+        if edges is not None and isinstance(column, IntegerColumn | FloatColumn | DateColumn):
+            labels = [_edge_label(edge, column) for edge in edges]
             return {"kind": "bins", "edges": labels, "counts": self._bins[name].tolist(), "missing": missing}
         counts = self._categories[name]
         known = list(column.values) if column.type == "categorical" else ["false", "true"]
@@ -101,5 +103,8 @@ def _label(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _edge_label(edge: float, is_date: bool) -> str:
-    return (_EPOCH + dt.timedelta(days=int(edge))).isoformat() if is_date else f"{edge:g}"
+def _edge_label(edge: float, column: IntegerColumn | FloatColumn | DateColumn) -> str:
+    """An edge as a reader would write it; the upper end of the range is the declared one."""
+    if isinstance(column, DateColumn):
+        return min(_EPOCH + dt.timedelta(days=int(edge)), column.max).isoformat()
+    return f"{min(edge, column.max):,.3f}".rstrip("0").rstrip(".")

@@ -183,6 +183,8 @@ class _Verification:
     def _check_signature(self, content: bytes, key: Ed25519PublicKey) -> None:
         given = self._read(manifests.SIGNATURE)
         if given is not None and not signature.is_valid(key, content, given):
+            # Which of the two was changed cannot be told, so both are named.
+            self._report(manifests.MANIFEST, "is not what the key signed")
             self._report(manifests.SIGNATURE, f"is not the key's signature of {manifests.MANIFEST} as it is now")
 
     def _manifest(self, content: bytes | None) -> dict[str, Any] | None:

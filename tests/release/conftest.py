@@ -16,10 +16,11 @@ from dpsynth_platform.audit import attacks, plots
 from dpsynth_platform.audit.attacks import Scored
 from dpsynth_platform.audit.verdict import judge
 from dpsynth_platform.contracts import DataContract, FamilyBudget, parse_contract
+from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lineage import naming
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release.commitments import NonceBook
-from dpsynth_platform.release.dossier import Approval, Evidence, LedgerHead, LineageStep, software_versions
+from dpsynth_platform.release.dossier import Approval, Evidence, LineageStep, software_versions
 from dpsynth_platform.release.publish import Published, publish
 
 LINE = {
@@ -140,7 +141,7 @@ def evidence(contract: DataContract, family: FamilyBudget, tmp_path: Path) -> Ev
         ),
         plan_digest="5e" * 32,
         ledger_entry="entry-1",
-        ledger_head=LedgerHead(17, "c0" * 32),
+        ledger_head=Head(17, "c0" * 32),
         clearance={"verdict": "cleared", "policy": "compose", "family": "clinic-patients"},
         lineage=tuple(
             LineageStep(step, naming.job_name("visits", step), naming.run_id(dagster_run, f"visits/{step}"), inputs)

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.release import page
+from dpsynth_platform.release.dossier import Evidence, build_dossier, check_svg, contract_summary
+from dpsynth_platform.release.drawing import lineage_graph, sparkline_text
+from dpsynth_platform.release.profile import Profiler, treatment
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg">{}</svg>'
+
+
+@pytest.fixture
+def dossier(evidence: Evidence, contract: DataContract, rows: list[pa.RecordBatch]) -> dict[str, Any]:
+    profile = Profiler(contract)
+    for batch in rows:
+        assert profile.add(batch) is batch
+    made = build_dossier(evidence, rows[0].schema, sum(batch.num_rows for batch in rows), profile)
+    return json.loads(json.dumps(made, allow_nan=False))
+
+
+def test_the_dossier_tells_what_was_asked_and_what_came_out(dossier: dict[str, Any], evidence: Evidence) -> None:
+    assert dossier["release"]["id"] == evidence.release_id
+    assert dossier["release"]["demonstration"] is True
+    assert dossier["guarantee"]["epsilon"] == 1.0
+    assert dossier["guarantee"]["tier"] == "strong"
+    assert dossier["synthetic"]["rows"] == 400
+    assert {column["name"]: column["treatment"] for column in dossier["synthetic"]["columns"]} == {
+        "patient_id": "regenerated", "visit_date": "modelled", "full_name": "absent", "department": "modelled",
+        "insured": "modelled", "minutes": "modelled", "score": "modelled", "remark": "empty",
+    }  # fmt: skip
+    assert dossier["approvals"] == [
+        {"by": "grace", "at": "2026-11-20T06:59:00+00:00", "of": evidence.commitments["candidate"]}
+    ]
+    assert dossier["ledger"]["head"] == {"sequence": 17, "hash": "c0" * 32}
+
+
+def test_no_place_and_no_plain_hash_of_restricted_content_is_told(dossier: dict[str, Any]) -> None:
+    text = json.dumps(dossier)
+    assert "/restricted/place" not in text
+    assert "/public/visits" not in text
+    for restricted in ("ab" * 32, "cd" * 32):
+        assert restricted not in text
+        assert restricted[:16] not in text
+
+
+def test_the_contract_is_told_without_places(contract: DataContract) -> None:
+    summary = contract_summary(contract)
+    assert "source" not in summary
+    assert summary["release"] == {"approvals": 1, "cadence": None}
+    assert list(summary["columns"]) == list(contract.columns)
+
+
+def test_histograms_count_every_synthetic_value(dossier: dict[str, Any], rows: list[pa.RecordBatch]) -> None:
+    table = pa.Table.from_batches(rows)
+    drawn = {c["name"]: c["histogram"] for c in dossier["synthetic"]["columns"] if "histogram" in c}
+    assert set(drawn) == {"visit_date", "department", "insured", "minutes", "score"}
+    for name, histogram in drawn.items():
+        assert sum(histogram["counts"]) + histogram["missing"] == 400
+        assert histogram["missing"] == table[name].null_count
+    assert drawn["minutes"]["edges"] == ["5", "10", "20", "30", "60", "120"]
+    values = table["minutes"].to_pylist()
+    assert drawn["minutes"]["counts"][:2] == [sum(v < 10 for v in values), sum(10 <= v < 20 for v in values)]
+    assert drawn["department"]["labels"] == ["general", "cardiology", "dermatology"]
+    assert drawn["department"]["counts"][0] == table["department"].to_pylist().count("general")
+    assert drawn["insured"]["labels"] == ["false", "true"]
+    assert drawn["insured"]["counts"][1] == table["insured"].to_pylist().count(True)
+    assert (drawn["visit_date"]["edges"][0], drawn["visit_date"]["edges"][-1]) == ("2026-01-01", "2026-12-31")
+
+
+def test_values_outside_not_finite_or_in_other_types_are_counted(contract: DataContract) -> None:
+    profile = Profiler(contract)
+    table = pa.table(
+        {
+            "minutes": pa.array([-5, 500, 7, None], pa.int64()),
+            "score": pa.array([float("nan"), float("inf"), 0.5, None]),
+            "department": pa.array(["general", None, "general", "cardiology"]).dictionary_encode(),
+            "visit_date": pa.array([0, 0, 1767225600, None], pa.timestamp("s")),
+        }
+    )
+    for batch in table.to_batches():
+        profile.add(batch)
+    minutes, score = profile.histogram("minutes"), profile.histogram("score")
+    assert minutes is not None
+    assert (minutes["counts"], minutes["missing"]) == ([2, 0, 0, 0, 1], 1)
+    assert score is not None
+    assert (sum(score["counts"]), score["missing"]) == (1, 3)
+    department = profile.histogram("department")
+    assert department is not None
+    assert (department["counts"], department["missing"]) == ([2, 1, 0], 1)
+    date = profile.histogram("visit_date")
+    assert date is not None
+    assert (sum(date["counts"]), date["missing"]) == (3, 1)
+    assert profile.histogram("patient_id") is None
+    assert treatment(None) == "empty"
+
+
+def test_the_release_is_named_after_its_candidate(evidence: Evidence, with_approvals: Callable[..., Evidence]) -> None:
+    assert evidence.release_id == "visits-" + evidence.commitments["candidate"][:16]
+    assert with_approvals(period="2026-01").release_id.startswith("visits-2026-01-")
+
+
+def test_evidence_that_must_not_be_published_is_refused(evidence: Evidence) -> None:
+    with pytest.raises(ReleaseRefused, match="commitment"):
+        replace(evidence, commitments={})
+    with pytest.raises(ReleaseRefused, match="publishable"):
+        replace(evidence, audit_report={**evidence.audit_report, "publishable": False})
+    with pytest.raises(ReleaseRefused, match="script"):
+        replace(evidence, audit_plots={"x": SVG.format("<script>1</script>")})
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "<script/>", "<style>a{}</style>", "<image/>", "<a/>", "<foreignObject/>", "<use/>",
+        '<rect onclick="x"/>', '<rect href="x"/>', '<rect style="fill: url(http://x)"/>', "<!-- x -->", "<?x?>",
+        '<rect xmlns:x="http://www.w3.org/1999/xlink" x:href="y"/>', "<html:p xmlns:html='http://www.w3.org/1999/xhtml'/>",
+        "<rect>",
+    ],
+)  # fmt: skip
+def test_a_plot_is_shapes_and_text_only(inside: str) -> None:
+    with pytest.raises(ReleaseRefused, match="the plot 'x'"):
+        check_svg("x", SVG.format(inside))
+    check_svg("x", SVG.format("<text>one = 1, once=2, href</text><rect/>"))
+
+
+class _Page(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_the_page_is_self_contained(dossier: dict[str, Any]) -> None:
+    html = _Page(page.render(dossier, "f1" * 32))
+    tags = {tag for tag, _ in html.tags}
+    assert not tags & {"script", "link", "img", "iframe", "object", "embed", "a", "form", "base", "image", "use", "b"}
+    for _, attributes in html.tags:
+        assert not any(name.startswith("on") or name in ("src", "href", "srcset") for name in attributes)
+    policies = [a["content"] for t, a in html.tags if t == "meta" and a.get("http-equiv") == "Content-Security-Policy"]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+
+
+def test_the_page_says_what_a_reviewer_needs(dossier: dict[str, Any], evidence: Evidence) -> None:
+    html = page.render(dossier, "f1" * 32)
+    said = " ".join(" ".join(_Page(html).words).split())
+    for sentence in evidence.plain_words:
+        assert sentence in said
+    for fact in (
+        "Demonstration", "1 in 140,000", "grace", "row counts that operators see", evidence.release_id, "f1" * 32,
+        "fresh surrogate ids", "not part of the release", "c0" * 32, evidence.ledger_entry, "<b>made up</b>",
+    ):  # fmt: skip
+        assert fact in said, fact
+    assert html.count("<svg") == 2 + 1 + 5
+    assert (
+        "demonstration"
+        not in page.render(dossier | {"release": dossier["release"] | {"demonstration": False}}, "f1").lower()
+    )
+
+
+def test_what_comes_from_people_is_escaped(dossier: dict[str, Any]) -> None:
+    evil = "<script>alert(1)</script>"
+    changed = json.loads(json.dumps(dossier).replace("grace", evil).replace("dermatology", evil))
+    changed["lineage"][0]["step"] = changed["ledger"]["entry"] = evil
+    changed["statement"][evil] = {evil: [evil]}
+    changed["synthetic"]["columns"][3]["histogram"] = {
+        "kind": "categories", "labels": [evil], "counts": [1], "missing": 0,
+    }  # fmt: skip
+    assert "<script" not in page.render(changed, evil)
+    with pytest.raises(ReleaseRefused):
+        page.render(dossier | {"audit": dossier["audit"] | {"plots": {"x": SVG.format("<script/>")}}}, "f1")
+
+
+def test_a_weak_guarantee_shows_its_reason(dossier: dict[str, Any]) -> None:
+    weak = dossier["guarantee"] | {"tier": "weak", "epsilon": 20.0, "why_weak": "a reason that was given"}
+    html = page.render(dossier | {"guarantee": weak}, "f1")
+    assert "a reason that was given" in html
+    assert "Weak: epsilon above 10." in html
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(7.09e-6, "1 in 140,000"), (1e-5, "1 in 99,000"), (0.5, "1 in 2"), (0.0, "0")]
+)
+def test_small_numbers_are_never_made_to_look_smaller(number: float, text: str) -> None:
+    assert page.small(number) in (text, text.replace("99,000", "100,000"))
+
+
+def test_drawings_of_nothing() -> None:
+    assert lineage_graph([]).startswith("<svg")
+    assert sparkline_text({"kind": "bins", "edges": ["0", "1"], "counts": [0], "missing": 3}) == "no values"

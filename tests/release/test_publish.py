@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from deltalake import DeltaTable
+
+from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.release import publish as module
+from dpsynth_platform.release.dossier import Evidence
+from dpsynth_platform.release.publish import Published, publish
+from dpsynth_platform.release.verify import verify_release
+
+
+def visible(target: Path) -> list[str]:
+    return sorted(path.name for path in target.iterdir() if not path.name.startswith("."))
+
+
+def test_a_release_is_whole_and_readable(released: Published, rows: list[pa.RecordBatch]) -> None:
+    path = released.path
+    assert sorted(item.name for item in path.iterdir()) == [
+        "data", "dossier.html", "dossier.json", "manifest.json", "manifest.sig", "public_key.pem",
+    ]  # fmt: skip
+    assert DeltaTable(str(path / "data")).to_pyarrow_table().sort_by("patient_id").equals(pa.Table.from_batches(rows))
+    for item in path.rglob("*"):
+        assert stat.S_IMODE(item.stat().st_mode) == (0o755 if item.is_dir() else 0o644)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    listed = {entry["path"] for entry in json.loads((path / "manifest.json").read_text())["files"]}
+    assert any(name.startswith("data/_delta_log/") for name in listed)
+    assert any(name.endswith(".parquet") for name in listed)
+    assert (released.rows, released.reused) == (400, False)
+
+
+def test_the_same_candidate_is_published_once(
+    released: Published, evidence: Evidence, signing_key: Ed25519PrivateKey, with_approvals: Callable[..., Evidence]
+) -> None:
+    def never() -> Iterator[pa.RecordBatch]:
+        raise AssertionError("the rows must not be read again")
+        yield
+
+    before = (released.path / "manifest.json").stat()
+    later = with_approvals(created_at="2027-01-01T00:00:00+00:00")
+    again = publish(later, never(), pa.schema([]), released.path.parent, signing_key)
+    assert again.reused
+    assert (again.path, again.rows, again.size) == (released.path, released.rows, released.size)
+    assert (released.path / "manifest.json").stat() == before
+    assert visible(released.path.parent) == [released.release_id]
+
+
+def test_another_candidate_is_another_release(
+    released: Published, rows: list[pa.RecordBatch], signing_key: Ed25519PrivateKey,
+    with_approvals: Callable[..., Evidence],
+) -> None:  # fmt: skip
+    other = with_approvals(commitments={"candidate": "ef" * 32})
+    publish(other, rows, rows[0].schema, released.path.parent, signing_key)
+    assert len(visible(released.path.parent)) == 2
+
+
+def test_a_changed_release_in_the_same_place_is_refused(
+    released: Published, evidence: Evidence, signing_key: Ed25519PrivateKey
+) -> None:
+    (released.path / "dossier.html").write_text("changed")
+    with pytest.raises(ReleaseRefused, match=r"does not verify: dossier\.html"):
+        publish(evidence, [], pa.schema([]), released.path.parent, signing_key)
+
+
+def test_a_release_of_another_key_is_refused(released: Published, evidence: Evidence) -> None:
+    with pytest.raises(ReleaseRefused, match="does not verify"):
+        publish(evidence, [], pa.schema([]), released.path.parent, Ed25519PrivateKey.generate())
+
+
+@pytest.mark.parametrize("broken", ["render", "_settle", "write_table"])
+def test_a_failure_leaves_nothing_behind(
+    broken: str, evidence: Evidence, rows: list[pa.RecordBatch], tmp_path: Path, signing_key: Ed25519PrivateKey,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(module, broken, fail)
+    with pytest.raises(OSError, match="disk full"):
+        publish(evidence, rows, rows[0].schema, tmp_path / "public", signing_key)
+    assert [path.name for path in (tmp_path / "public").iterdir()] == [".lock"]
+
+
+def test_rows_that_fail_midway_leave_nothing_behind(
+    evidence: Evidence, rows: list[pa.RecordBatch], tmp_path: Path, signing_key: Ed25519PrivateKey
+) -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield rows[0]
+        raise OSError("gone")
+
+    with pytest.raises(Exception, match="gone"):
+        publish(evidence, failing(), rows[0].schema, tmp_path / "public", signing_key)
+    assert visible(tmp_path / "public") == []
+
+
+def test_a_killed_publication_shows_nothing_and_is_cleared_by_the_next(
+    evidence: Evidence, rows: list[pa.RecordBatch], tmp_path: Path, signing_key: Ed25519PrivateKey,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    target = tmp_path / "public"
+
+    def killed(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:  # a killed process cleans nothing up
+        patch.setattr(module, "_settle", killed)
+        patch.setattr(module.shutil, "rmtree", lambda *_, **__: None)
+        with pytest.raises(KeyboardInterrupt):
+            publish(evidence, rows, rows[0].schema, target, signing_key)
+    assert visible(target) == []
+    (leftover,) = target.glob(".staging-*")
+    assert (leftover / "manifest.sig").is_file(), "staged in full, but never shown"
+    done = publish(evidence, rows, rows[0].schema, target, signing_key)
+    assert visible(target) == [done.release_id]
+    assert not leftover.exists()
+    assert verify_release(done.path).ok
+
+
+def test_a_reader_needs_no_permissive_umask(
+    evidence: Evidence, rows: list[pa.RecordBatch], tmp_path: Path, signing_key: Ed25519PrivateKey
+) -> None:
+    before = os.umask(0o077)
+    try:
+        done = publish(evidence, rows, rows[0].schema, tmp_path / "public", signing_key)
+    finally:
+        os.umask(before)
+    assert all(item.stat().st_mode & stat.S_IROTH for item in done.path.rglob("*"))

@@ -1,7 +1,7 @@
 """Scrubbing a table, batch by batch.
 
 What belongs here: whether the source's columns are those of the contract, what becomes of each column, and counting
-what was done. What does not: finding and replacing (`text`, `replacement`), keys and files.
+what was done. What does not: finding and replacing (`text`, `clues`, `replacement`), keys and files.
 
 | column | in the scrubbed table |
 | --- | --- |
@@ -12,7 +12,7 @@ what was done. What does not: finding and replacing (`text`, `replacement`), key
 | text, `pii: mask` | the kind (`<PHONE_NUMBER>`) for a column of one kind; in free text, in each finding's place |
 | text, `pii: replace` | a fictional value of the kind; in free text, in each finding's place |
 
-Null stays null. A column is of one kind where its name says so (`text.column_kind`), free text otherwise.
+Null stays null. A column is of one kind where its name says so (`clues.column_kind`), free text otherwise.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ContractError, SourceError
+from dpsynth_platform.scrub.clues import clues, column_kind
 from dpsynth_platform.scrub.fingerprints import (
     OWNER_COLUMN,
     RECORD_COLUMN,
@@ -37,7 +38,7 @@ from dpsynth_platform.scrub.fingerprints import (
     record_id,
 )
 from dpsynth_platform.scrub.replacement import Replacer, masked
-from dpsynth_platform.scrub.text import Finding, clues, column_kind, text_detector
+from dpsynth_platform.scrub.text import Finding, text_detector
 
 # Small enough that progress moves, large enough that the model works in full batches.
 CHUNK_ROWS = 8_192

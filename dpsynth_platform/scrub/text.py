@@ -1,9 +1,8 @@
 """Finding personal data in free text.
 
 What belongs here: the detector (Presidio's recognizers with a spaCy model for names, run in batches, and patterns of
-our own where Presidio's are too strict), and the *clues*: what a record's own columns say of its person is looked for
-in that record's texts, however badly a model knows the name. What does not: what is put in a finding's place
-(`replacement`) and which columns are texts (`scrub`).
+our own where Presidio's are too strict). What does not: what a record's own columns tell of its person (`clues`), what
+is put in a finding's place (`replacement`) and which columns are texts (`scrub`).
 
 Nothing here touches a network. The detector is tuned for recall: scrubbed text stays restricted and is not modelled,
 so that a word too many costs nothing. It is best effort all the same, and no part of the privacy guarantee.
@@ -14,7 +13,7 @@ from __future__ import annotations
 import functools
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +42,10 @@ _OWN_PATTERNS = {
         r"(?<!\w)\d{1,6}[A-Za-z]? (?:[A-Z][\w'.]*\s){1,4}"
         r"(?:Street|St|Avenue|Ave|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Way|Place|Pl|Square|Sq)\b\.?"
     ),
-    "PERSON": r"(?:(?<=Mr )|(?<=Mr\. )|(?<=Mrs )|(?<=Mrs\. )|(?<=Ms )|(?<=Ms\. )|(?<=Dr )|(?<=Dr\. )|(?<=Miss ))"
-    r"[A-Z][\w'-]+(?: [A-Z][\w'-]+){0,2}",
+    "PERSON": (
+        r"(?:(?<=Mr )|(?<=Mr\. )|(?<=Mrs )|(?<=Mrs\. )|(?<=Ms )|(?<=Ms\. )|(?<=Dr )|(?<=Dr\. )|(?<=Miss ))"
+        r"[A-Z][\w'-]+(?: [A-Z][\w'-]+){0,2}"
+    ),
     "DATE_TIME": r"(?<![\w/-])(?:\d{1,2}|\d{4})[/.-]\d{1,2}[/.-](?:\d{4}|\d{1,2})(?![\w/-])",
     "IBAN_CODE": r"(?<!\w)[A-Z]{2}\d{2}(?: ?[A-Z\d]{4}){2,7}(?: ?[A-Z\d]{1,3})?(?!\w)",
     "ZIP_CODE": r"(?<![\w-])\d{5}(?:-\d{4})?(?![\w-])",
@@ -57,24 +58,6 @@ _CAPITALIZED = re.compile(r"(?<!\w)[A-Z][a-z]+(?!\w)")
 # Context lifts a score; without it the weakest of Presidio's patterns (a bare run of digits) are noise.
 _THRESHOLD = 0.3
 
-# What a column holds, told by the words in its name; the first match counts.
-_KINDS = {
-    "EMAIL_ADDRESS": {"email", "mail", "e_mail"},
-    "PHONE_NUMBER": {"phone", "telephone", "tel", "mobile", "fax", "cell"},
-    "US_SSN": {"ssn", "social"},
-    "IBAN_CODE": {"iban"},
-    "IP_ADDRESS": {"ip"},
-    "CREDIT_CARD": {"card", "creditcard"},
-    "LOCATION": {"address", "street", "city", "town", "place"},
-    "PERSON": {"name", "firstname", "lastname", "fullname", "surname", "forename", "nickname"},
-}
-# A column of unknown kind whose value has at most so many words is a label of the person rather than a text.
-_LABEL_WORDS = 5
-_SHORTEST_CLUE = 3
-_SHORTEST_NAME = 2
-# Words of a name column that name nobody, and that a text is full of.
-_NO_NAMES = {"mr", "mrs", "ms", "miss", "dr", "prof", "jr", "sr", "ii", "iii", "phd", "md", "de", "la", "der"}
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -83,47 +66,6 @@ class Finding:
     start: int
     end: int
     entity: str
-
-
-def column_kind(name: str) -> str | None:
-    """The entity type that a whole column holds, told by its name (`work_email`: EMAIL_ADDRESS), or None."""
-    words = set(re.split(r"[_\-]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
-    return next((kind for kind, markers in _KINDS.items() if words & markers), None)
-
-
-def clues(values: Mapping[str, str | None]) -> re.Pattern[str] | None:
-    """A pattern that finds, in a record's texts, what its other columns say of its person; groups are entity types.
-
-    Args:
-        values: the record's directly identifying values by column name: names, addresses, numbers, ids.
-
-    A name is found as a whole and by each of its words, numbers whatever stands between their digits, all without
-    regard to case.
-    """
-    found: dict[str, set[str]] = {}
-    for column, value in values.items():
-        text = (value or "").strip()
-        kind = column_kind(column)
-        if len(text) < _SHORTEST_CLUE or (kind is None and len(text.split()) > _LABEL_WORDS):
-            continue
-        found.setdefault(kind or "ID", set()).update(_forms(text, kind))
-    # Single words of a name come last: the same words may stand in an e-mail address, which must go as a whole.
-    ordered = sorted(found.items(), key=lambda item: item[0] == "PERSON")
-    groups = [f"(?P<{kind}>{'|'.join(sorted(forms, key=lambda form: (-len(form), form)))})" for kind, forms in ordered]
-    return re.compile(rf"(?<!\w)(?:{'|'.join(groups)})(?!\w)", re.IGNORECASE) if groups else None
-
-
-def _forms(text: str, kind: str | None) -> Iterator[str]:
-    digits = re.sub(r"\D", "", text)
-    if kind in ("PHONE_NUMBER", "US_SSN", "CREDIT_CARD", "IBAN_CODE") and len(digits) >= _SHORTEST_CLUE:
-        yield r"\(?" + r"\D{0,3}".join(digits)
-    yield r"\s+".join(re.escape(word) for word in text.split())
-    if kind == "PERSON":
-        for word in re.findall(r"[^\W\d_]+", text):
-            if len(word) >= _SHORTEST_NAME and word.lower() not in _NO_NAMES:
-                yield re.escape(word)
-    if kind == "EMAIL_ADDRESS" and len(handle := text.partition("@")[0]) > _SHORTEST_CLUE:
-        yield re.escape(handle)
 
 
 class TextDetector:
@@ -140,7 +82,7 @@ class TextDetector:
 
         Args:
             texts: one language, English; the names of other languages are found less well.
-            patterns: each text's clues (see `clues`), or None.
+            patterns: each text's clues (see `clues.clues`), or None.
         """
         pieces = [(index, start, piece) for index, text in enumerate(texts) for start, piece in _pieces(text)]
         found: list[list[Finding]] = [

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from dpsynth_platform.scrub import text as text_module
+from dpsynth_platform.scrub.clues import clues, column_kind
 from dpsynth_platform.scrub.replacement import Replacer, masked
-from dpsynth_platform.scrub.text import Finding, _merged, clues, column_kind, text_detector
+from dpsynth_platform.scrub.text import Finding, _merged, text_detector
 
 
 def found(text: str, pattern: re.Pattern[str] | None = None) -> dict[str, str]:
@@ -72,6 +73,9 @@ def test_a_record_tells_what_to_look_for_in_its_text() -> None:
 def test_clues_take_no_single_letters_no_titles_and_no_whole_texts() -> None:
     assert clues({"full_name": None, "phone": "", "code": "ab"}) is None
     assert clues({"remark": "this is a whole sentence of many words"}) is None
+    short = clues({"first_name": "Bo"})
+    assert short is not None
+    assert short.search("then bo left")
     pattern = clues({"full_name": "Dr. X Quimby"})
     assert pattern is not None
     assert [match.group() for match in pattern.finditer("dr smith, x, quimby")] == ["quimby"]

@@ -1,0 +1,73 @@
+"""Clues: what a record's own columns say of its person, as a pattern to look for in that record's texts.
+
+What belongs here: telling what a column holds by its name, and the forms in which its value may stand in a text. What
+does not: finding what nobody tells of beforehand (`text`).
+
+A remark about a customer mostly names that customer, and the name stands in the next column. This finds it however
+badly a language model knows the name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+# What a column holds, told by the words in its name; the first match counts.
+_KINDS = {
+    "EMAIL_ADDRESS": {"email", "mail"},
+    "PHONE_NUMBER": {"phone", "telephone", "tel", "mobile", "fax", "cell"},
+    "US_SSN": {"ssn", "social"},
+    "IBAN_CODE": {"iban"},
+    "IP_ADDRESS": {"ip"},
+    "CREDIT_CARD": {"card", "creditcard"},
+    "LOCATION": {"address", "street", "city", "town", "place"},
+    "PERSON": {"name", "firstname", "lastname", "fullname", "surname", "forename", "nickname"},
+}
+# A column of unknown kind whose value has at most so many words is a label of the person rather than a text.
+_LABEL_WORDS = 5
+_SHORTEST_CLUE = 3
+_SHORTEST_NAME = 2
+# Words of a name column that name nobody, and that a text is full of.
+_NO_NAMES = {"mr", "mrs", "ms", "miss", "dr", "prof", "jr", "sr", "ii", "iii", "phd", "md", "de", "la", "der"}
+
+
+def column_kind(name: str) -> str | None:
+    """The entity type that a whole column holds, told by its name (`work_email`: EMAIL_ADDRESS), or None."""
+    words = set(re.split(r"[_\-]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
+    return next((kind for kind, markers in _KINDS.items() if words & markers), None)
+
+
+def clues(values: Mapping[str, str | None]) -> re.Pattern[str] | None:
+    """A pattern that finds, in a record's texts, what its other columns say of its person; groups are entity types.
+
+    Args:
+        values: the record's directly identifying values by column name: names, addresses, numbers, ids.
+
+    A name is found as a whole and by each of its words, numbers whatever stands between their digits, all without
+    regard to case.
+    """
+    found: dict[str, set[str]] = {}
+    for column, value in values.items():
+        text = (value or "").strip()
+        kind = column_kind(column)
+        shortest = _SHORTEST_NAME if kind == "PERSON" else _SHORTEST_CLUE
+        if len(text) < shortest or (kind is None and len(text.split()) > _LABEL_WORDS):
+            continue
+        found.setdefault(kind or "ID", set()).update(_forms(text, kind))
+    # Single words of a name come last: the same words may stand in an e-mail address, which must go as a whole.
+    ordered = sorted(found.items(), key=lambda item: item[0] == "PERSON")
+    groups = [f"(?P<{kind}>{'|'.join(sorted(forms, key=lambda form: (-len(form), form)))})" for kind, forms in ordered]
+    return re.compile(rf"(?<!\w)(?:{'|'.join(groups)})(?!\w)", re.IGNORECASE) if groups else None
+
+
+def _forms(text: str, kind: str | None) -> Iterator[str]:
+    digits = re.sub(r"\D", "", text)
+    if kind in ("PHONE_NUMBER", "US_SSN", "CREDIT_CARD") and len(digits) >= _SHORTEST_CLUE:
+        yield r"\(?" + r"\D{0,3}".join(digits)
+    yield r"\s+".join(re.escape(word) for word in text.split())
+    if kind == "PERSON":
+        for word in re.findall(r"[^\W\d_]+", text):
+            if len(word) >= _SHORTEST_NAME and word.lower() not in _NO_NAMES:
+                yield re.escape(word)
+    if kind == "EMAIL_ADDRESS" and len(handle := text.partition("@")[0]) > _SHORTEST_CLUE:
+        yield re.escape(handle)

@@ -114,8 +114,10 @@ def test_samples_follow_the_joint(model):
     repeats = 1500
     drawn = np.concatenate([sample_codes(model, 1, rng) for _ in range(repeats)])
     states = np.stack([column.state_of[drawn[:, index]] for index, column in enumerate(model.states)])
-    joint = joint_over_states(model, releasable=True).ravel()
-    observed = np.bincount(np.ravel_multi_index(states, model.forest.sizes), minlength=joint.size)
+    kept = (0, 3, 4)  # age, city, member: few enough cells to fill all of them
+    joint = joint_over_states(model, releasable=True).sum(axis=(1, 2)).ravel()
+    sizes = [model.forest.sizes[index] for index in kept]
+    observed = np.bincount(np.ravel_multi_index(states[list(kept)], sizes), minlength=joint.size)
     assert (observed[joint == 0] == 0).all()
     order = np.argsort(-joint)
     # Cells with fewer than ten expected draws are put together.

@@ -58,9 +58,10 @@ def _in_groups(given: Codes, probabilities: Callable[[int], Array], rng: np.rand
     """Systematic draws within each group of rows that share a state."""
     drawn = np.empty_like(given)
     order = np.argsort(given, kind="stable")
-    found, starts = np.unique(given[order], return_index=True)
-    for state, members in zip(found, np.split(order, starts[1:]), strict=True):
-        drawn[members] = systematic(probabilities(int(state)), members.size, rng)
+    states, starts = np.unique(given[order], return_index=True)
+    ends = np.append(starts[1:], given.size)
+    for state, start, end in zip(states, starts, ends[: states.size], strict=True):
+        drawn[order[start:end]] = systematic(probabilities(int(state)), end - start, rng)
     return drawn
 
 

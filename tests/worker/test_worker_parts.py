@@ -1,0 +1,217 @@
+"""The worker's parts, in process."""
+
+import dataclasses
+import datetime as dt
+import importlib
+import json
+import os
+import pkgutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from worker_cases import bounded_table, estimate_only, make_job, owner, packed
+
+import dpsynth_platform.worker as package
+from dpsynth_platform.errors import BoundingError, ConfigurationError, DpsynthError, GrantRefused
+from dpsynth_platform.storage import write_table
+from dpsynth_platform.synth.interface import silent
+from dpsynth_platform.worker import codes, inputs, launch, process
+from dpsynth_platform.worker.job import WorkerJob
+from dpsynth_platform.worker.run import run
+
+
+def subclasses(cls):
+    return {cls}.union(*(subclasses(child) for child in cls.__subclasses__()))
+
+
+def test_every_deliberate_error_has_a_status_of_its_own():
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name != "__main__":
+            importlib.import_module(f"{package.__name__}.{module.name}")
+    found = {
+        error.code for error in subclasses(DpsynthError) if error.__module__.startswith(("dpsynth", errors.__name__))
+    }
+    assert {"claimed", "credentials", "mechanism", "grant"} <= found
+    for code in found:
+        assert codes.code_of(codes.status_of(code)) == code
+        assert 40 <= codes.status_of(code) < 70
+
+
+def test_what_is_not_on_the_list_does_not_leave():
+    class Chatty(DpsynthError):
+        code = "Zaphod"
+
+    assert codes.code_of_exception(Chatty("Zaphod")) == codes.UNEXPECTED
+    assert codes.code_of_exception(ValueError("Zaphod")) == codes.UNEXPECTED
+    assert codes.code_of_exception(KeyboardInterrupt()) == "interrupted"
+    assert codes.code_of_exception(MemoryError()) == "memory"
+    assert codes.status_of("Zaphod") == codes.status_of(codes.UNEXPECTED)
+    assert codes.code_of(-9) == codes.KILLED
+    assert codes.code_of(3) == codes.UNEXPECTED
+    assert codes.code_of_failure("External execution process failed with code 60") == "claimed"
+    assert codes.code_of_failure("External execution process failed with code -9") == codes.KILLED
+    assert codes.code_of_failure("something else") == codes.UNEXPECTED
+    assert "spent" in codes.meaning("mechanism")
+    assert "'ledger'" in codes.meaning("ledger")
+
+
+def test_the_command_unsets_all_but_a_few_variables():
+    environment = {
+        "PATH": "/bin",
+        "PYTHONPATH": "/x",
+        "DPSYNTH_LEDGER_URL": "postgresql://secret",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "DAGSTER_PIPES_CONTEXT": "kept",
+    }
+    command = launch.command(environment, parent=7, log=Path("/tmp/log"))
+    assert command[:5] == ["env", "-u", "AWS_SECRET_ACCESS_KEY", "-u", "DPSYNTH_LEDGER_URL"]
+    assert command[6:] == ["-m", "dpsynth_platform.worker", "--parent", "7", "--log", "/tmp/log"]
+    assert "secret" not in " ".join(command)
+
+
+def test_ledger_credentials_are_refused():
+    process.refuse_credentials(["PATH", "HOME"])
+    with pytest.raises(process.CredentialsFound, match="DPSYNTH_LEDGER_URL, PGPASSWORD"):
+        process.refuse_credentials({"PGPASSWORD": "x", "DPSYNTH_LEDGER_URL": "y"})
+
+
+def test_jobs_travel_as_json():
+    job = WorkerJob(plan="p", model="/m/one", mode="fit", grant="g")
+    assert WorkerJob.from_extras(json.loads(json.dumps(job.to_extras()))) == job
+    assert job.model_directory.name == "one"
+    for wrong in ({}, {"plan": "p"}, {**job.to_extras(), "x": "y"}, {**job.to_extras(), "mode": "again"}):
+        with pytest.raises(ConfigurationError):
+            WorkerJob.from_extras(wrong)
+    with pytest.raises(ConfigurationError, match="not text"):
+        WorkerJob.from_extras({**job.to_extras(), "bounded": 3})
+
+
+@given(st.lists(st.binary(min_size=16, max_size=16)))
+def test_fingerprints_survive_their_file(tmp_path_factory, items):
+    path = tmp_path_factory.mktemp("fingerprints") / "file"
+    inputs.write_fingerprints(path, np.array(items, dtype="S16"))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_bytes() == b"".join(sorted(set(items)))
+    assert inputs.read_fingerprints(path).size == len(set(items))
+
+
+def test_damaged_fingerprint_files_are_refused(tmp_path):
+    for content, words in ((b"x" * 17, "damaged"), (b"b" * 16 + b"a" * 16, "not sorted"), (b"a" * 32, "not sorted")):
+        (tmp_path / "file").write_bytes(content)
+        with pytest.raises(GrantRefused, match=words):
+            inputs.read_fingerprints(tmp_path / "file")
+    with pytest.raises(GrantRefused, match="missing"):
+        inputs.read_fingerprints(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("owners", "words"),
+    [
+        ([owner(1), owner(2)], None),
+        ([owner(1), owner(1), owner(9)], None),
+        ([owner(1)] * 3, "more than 2 records"),
+        ([owner(1), owner(7)], "outside the reserved participants"),
+        ([owner(1), owner(2**127)], "outside the reserved participants"),
+        ([owner(1), None], "without a readable owner"),
+        ([owner(1), owner(2)[:-1]], "without a readable owner"),
+        ([owner(1), "z" * 32], "without a readable owner"),
+    ],
+)
+def test_owners_are_checked(tmp_path, owners, words):
+    table = bounded_table(owners)
+    write_table(tmp_path / "table", table.schema, table.to_batches(max_chunksize=1))
+    allowed = np.sort(packed([owner(1), owner(2), owner(9), owner(256)]))
+    if words is None:
+        inputs.check_owners(tmp_path / "table", allowed, 2)
+    else:
+        with pytest.raises(BoundingError, match=words) as raised:
+            inputs.check_owners(tmp_path / "table", allowed, 2)
+        assert not any(text and text in str(raised.value) for text in owners)
+
+
+def test_nobody_allowed(tmp_path):
+    table = bounded_table([owner(1)])
+    write_table(tmp_path / "table", table.schema, table.to_batches())
+    with pytest.raises(BoundingError, match="outside"):
+        inputs.check_owners(tmp_path / "table", packed([]), 2)
+
+
+def test_a_claim_is_made_once(tmp_path):
+    inputs.claim(tmp_path, "entry", "digest")
+    assert json.loads((tmp_path / "claim.json").read_text())["pid"] == os.getpid()
+    with pytest.raises(inputs.AlreadyClaimed):
+        inputs.claim(tmp_path, "entry", "digest")
+
+
+def test_a_whole_job_in_process_and_its_repetitions(tmp_path):
+    job = make_job(tmp_path)
+    run(job, silent)
+    assert (tmp_path / "model" / "model.json").exists()
+    with pytest.raises(inputs.AlreadyClaimed):
+        run(job, silent)
+    (tmp_path / "model" / "model.json").unlink()
+    run(estimate_only(job), silent)
+    assert (tmp_path / "model" / "model.json").exists()
+
+
+def alter(job, part):
+    """One thing on disk, or in the job, that the grant does not name."""
+    if part == "plan":
+        document = json.loads(Path(job.plan).read_text())
+        document["plan"]["parameters"]["sigma_one"] = 0.001
+        Path(job.plan).write_text(json.dumps(document))
+    elif part == "data":
+        (Path(job.bounded) / "extra.parquet").write_bytes(b"x")
+    elif part in ("participants", "canaries"):
+        path = Path(getattr(job, part))
+        inputs.write_fingerprints(path, np.append(inputs.read_fingerprints(path), packed([owner(12345)])))
+    elif part == "model":
+        other = job.model_directory.with_name("other")
+        other.mkdir()
+        return dataclasses.replace(job, model=str(other))
+    elif part == "grant":
+        return dataclasses.replace(job, grant=job.grant.replace("entry-1", "entry-2"))
+    elif part == "key":
+        return dataclasses.replace(job, public_key="00" * 32)
+    elif part == "no plan":
+        Path(job.plan).unlink()
+    return job
+
+
+@pytest.mark.parametrize("part", ["plan", "data", "participants", "model", "grant", "key", "no plan"])
+def test_what_the_grant_does_not_name_is_refused_before_the_claim(tmp_path, part):
+    job = alter(make_job(tmp_path), part)
+    with pytest.raises(GrantRefused):
+        run(job, silent)
+    assert list(job.model_directory.iterdir()) == []
+
+
+def test_an_expired_grant_is_refused(tmp_path):
+    job = make_job(tmp_path, lifetime=dt.timedelta(seconds=-1))
+    with pytest.raises(GrantRefused, match="expired"):
+        run(job, silent)
+
+
+def test_real_people_cannot_be_passed_off_as_canaries(tmp_path):
+    job = alter(make_job(tmp_path), "canaries")
+    with pytest.raises(GrantRefused, match="not canaries"):
+        run(job, silent)
+    assert not (tmp_path / "model" / "measurements.jsonl").exists()
+
+
+def test_people_outside_the_reservation_stop_the_mechanism(tmp_path):
+    job = make_job(tmp_path, owners=[owner(1), owner(500)])
+    with pytest.raises(BoundingError):
+        run(job, silent)
+    assert not (tmp_path / "model" / "measurements.jsonl").exists()
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigurationError, match="cuda"):
+        run(dataclasses.replace(make_job(tmp_path), device="cuda"), silent)

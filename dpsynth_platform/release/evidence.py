@@ -164,18 +164,14 @@ def candidate_runners(storage: Storage, place: Place) -> tuple[str, ...]:
 
 
 def audit_report(place: Place, record: StepRecord) -> dict[str, Any]:
-    """The audit's report: `report.json` in its output directory, or the fact `report` where it has no directory.
+    """The audit's report: `report.json` in its output directory.
 
     Raises:
         ReleaseRefused: there is none.
     """
     try:
-        report = (
-            json.loads((record.directory / AUDIT_REPORT).read_text(encoding="utf-8"))
-            if record.path is not None
-            else record.facts["report"]
-        )
-    except (OSError, ValueError, KeyError, StaleInput) as error:
+        report = json.loads((record.directory / AUDIT_REPORT).read_text(encoding="utf-8"))
+    except (OSError, ValueError, StaleInput) as error:
         raise ReleaseRefused(f"{place.label}/audit: its report cannot be read ({type(error).__name__})") from None
     if not isinstance(report, dict):
         raise ReleaseRefused(f"{place.label}/audit: its report is not a JSON object")
@@ -254,8 +250,7 @@ def _check_approvals(
         if item.decision == APPROVE and _person(item.by) not in excluded:
             counted.setdefault(_person(item.by), item)
     needed = contract.release.approvals
-    refused_and_not_approved_since = last_refusal >= 0 and not counted
-    if refused_and_not_approved_since:
+    if last_refusal >= 0 and not counted:
         refusal = decisions[last_refusal]
         raise ReleaseRefused(f"{place.label}: refused by {refusal.by} at {refusal.at}, and not approved since")
     if len(counted) < needed:

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.errors import LedgerError, ReleaseRefused
+from dpsynth_platform.ledger.records import Decision
+from dpsynth_platform.release.evidence import (
+    Candidate,
+    CheckedEvidence,
+    candidate_digest,
+    candidate_of,
+    candidate_runners,
+    check_evidence,
+)
+from dpsynth_platform.storage import Place, StepRecord, Storage
+
+PLACE = Place("visits")
+RUN = "run-1"
+ENTRY, PLAN = "entry-1", "9a" * 32
+RUNNER = "ada"
+
+
+@dataclass(frozen=True)
+class Entry:
+    state: str
+    plan_digest: str
+    model_digest: str | None
+
+
+@dataclass
+class FakeLedger:
+    """Holds one entry, and hands out decisions in the order in which they were made."""
+
+    held: Entry
+    decisions: list[Decision] = field(default_factory=list)
+
+    def entry(self, entry_id: str) -> Entry:
+        if entry_id != ENTRY:
+            raise LedgerError("there is no such entry")
+        return self.held
+
+    def approvals(self, candidate: str) -> list[Decision]:
+        return [item for item in self.decisions if item.candidate == candidate]
+
+    def decide(self, candidate: str, decision: Any, by: str) -> None:
+        number = len(self.decisions) + 1
+        self.decisions.append(Decision(candidate, decision, by, f"2026-11-20T0{number}:00:00+00:00", ENTRY, "", number))
+
+
+def write(storage: Storage, step: str, content: str, inputs: list[StepRecord], facts: dict[str, Any]) -> StepRecord:
+    name = "report.json" if step == "audit" else "content"
+    with storage.new_output(PLACE, step) as directory:
+        (directory / name).write_text(content)
+        return storage.record(PLACE, step, run_key=RUN, directory=directory, inputs=inputs, facts=facts, runner=RUNNER)
+
+
+@dataclass
+class Line:
+    """A line that could be released, with every part of its evidence in place."""
+
+    storage: Storage
+    contract: DataContract
+    ledger: FakeLedger
+
+    @classmethod
+    def complete(cls, root: Path, contract: DataContract) -> Line:
+        storage = Storage(root)
+        raw = write(storage, "raw", "rows", [], {})
+        names = {"entry_id": ENTRY, "plan_digest": PLAN}
+        clearance = storage.record(PLACE, "clearance", run_key=RUN, facts=names, runner="charles")
+        model = write(storage, "model", "model", [raw, clearance], names)
+        synthetic = write(storage, "synthetic", "synthetic", [model], {})
+        write(storage, "audit", json.dumps({"verdict": "pass"}), [model, synthetic], {"verdict": "pass"})
+        line = cls(storage, contract, FakeLedger(Entry("spent", PLAN, model.content_hash)))
+        line.ledger.decide(line.candidate, "approve", "grace")
+        return line
+
+    @property
+    def candidate(self) -> str:
+        return candidate_digest(self.storage, PLACE, self.contract)
+
+    def record(self, step: str) -> StepRecord:
+        return self.storage.require(PLACE, step)
+
+    def check(self) -> CheckedEvidence:
+        runners = candidate_runners(self.storage, PLACE)
+        return check_evidence(self.storage, PLACE, self.contract, self.ledger, runners=runners)
+
+    def audit(self, report: str) -> None:
+        write(self.storage, "audit", report, [self.record("model"), self.record("synthetic")], {})
+        self.ledger.decide(self.candidate, "approve", "grace")
+
+
+@pytest.fixture
+def line(tmp_path: Path, contract: DataContract) -> Line:
+    return Line.complete(tmp_path / "restricted", contract)
+
+
+def refused(line: Line, *words: str) -> None:
+    with pytest.raises(ReleaseRefused) as caught:
+        line.check()
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_complete_evidence_holds(line: Line) -> None:
+    checked = line.check()
+    assert checked.candidate.digest == line.candidate
+    assert checked.candidate.entry_id == ENTRY
+    assert checked.audit_report == {"verdict": "pass"}
+    assert [item.by for item in checked.approvals] == ["grace"]
+
+
+def test_every_part_of_a_candidate_changes_its_digest(line: Line) -> None:
+    candidate = candidate_of(line.storage, PLACE, line.contract)
+    for name in Candidate.__dataclass_fields__:
+        assert replace(candidate, **{name: "other"}).digest != candidate.digest
+
+
+@pytest.mark.parametrize("step", ["raw", "clearance", "model", "synthetic", "audit"])
+def test_a_missing_record_is_named(line: Line, step: str) -> None:
+    (line.storage.root / "visits" / "all" / f"{step}.json").unlink()
+    refused(line, "missing or stale", f"visits/{step}")
+
+
+@pytest.mark.parametrize("step", ["clearance", "model", "synthetic", "audit"])
+def test_a_record_of_another_run_is_stale(line: Line, step: str) -> None:
+    edit(line, step, run_key="run-2")
+    refused(line, "missing or stale", f"visits/{step}")
+
+
+@pytest.mark.parametrize("step", ["model", "synthetic", "audit"])
+def test_an_output_that_is_gone_or_changed_is_named(line: Line, step: str) -> None:
+    directory = line.record(step).directory
+    (directory / "more").write_text("x")
+    refused(line, f"visits/{step}: its content is not what was recorded")
+    shutil.rmtree(directory)
+    refused(line, "missing or stale", f"visits/{step}")
+
+
+def test_changed_facts_of_the_clearance_are_noticed(line: Line) -> None:
+    edit(line, "clearance", facts={"entry_id": "entry-2", "plan_digest": PLAN})
+    refused(line, "visits/clearance: its content is not what was recorded")
+
+
+@pytest.mark.parametrize(("step", "upstream"), [("synthetic", "model"), ("audit", "model"), ("audit", "synthetic")])
+def test_what_was_made_from_something_else_is_stale(line: Line, step: str, upstream: str) -> None:
+    inputs = line.record(step).inputs
+    edit(line, step, inputs=inputs | {upstream: "0" * 64})
+    refused(line, f"visits/{step} was made from another {upstream}")
+    edit(line, step, inputs={key: value for key, value in inputs.items() if key != upstream})
+    refused(line, f"visits/{step}: its record does not name the {upstream}")
+
+
+def test_a_new_model_makes_all_later_evidence_stale(line: Line) -> None:
+    write(line.storage, "model", "another model", [line.record("clearance")], line.record("model").facts)
+    refused(line, "was made from another model")
+
+
+@pytest.mark.parametrize("fact", ["entry_id", "plan_digest"])
+def test_model_and_clearance_must_name_the_same(line: Line, fact: str) -> None:
+    facts = line.record("model").facts
+    edit(line, "model", facts=facts | {fact: "other"})
+    refused(line, f"do not name the same {fact}")
+    edit(line, "model", facts={key: value for key, value in facts.items() if key != fact})
+    refused(line, "visits/model", fact)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"state": "started"}, "is started, not spent"),
+        ({"state": "void"}, "is void, not spent"),
+        ({"plan_digest": "0" * 64}, "another plan"),
+        ({"model_digest": "0" * 64}, "another model"),
+        ({"model_digest": None}, "another model"),
+    ],
+)
+def test_the_ledger_entry_must_have_paid_for_this_model(line: Line, change: dict[str, Any], words: str) -> None:
+    line.ledger.held = replace(line.ledger.held, **change)
+    refused(line, f"ledger entry {ENTRY}", words)
+
+
+def test_an_unknown_ledger_entry_is_refused(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(entry_id: str) -> Entry:
+        raise LedgerError("there is no such entry")
+
+    monkeypatch.setattr(line.ledger, "entry", unknown)
+    refused(line, f"ledger entry {ENTRY} cannot be read", "no such entry")
+
+
+@pytest.mark.parametrize("report", ['{"verdict": "fail"}', "{}", '{"verdict": "inconclusive"}', '{"verdict": null}'])
+def test_only_a_passed_audit_counts(line: Line, report: str) -> None:
+    line.audit(report)
+    refused(line, "visits/audit: the verdict is", "not 'pass'")
+
+
+@pytest.mark.parametrize("report", ["{", "[]", ""])
+def test_an_audit_report_that_is_none_is_refused(line: Line, report: str) -> None:
+    line.audit(report)
+    refused(line, "visits/audit: its report")
+
+
+def test_an_inconclusive_audit_counts_where_the_contract_accepts_it(line: Line) -> None:
+    audit = line.contract.audit.model_copy(update={"accept_inconclusive": "too few people for power"})
+    line.contract = line.contract.model_copy(update={"audit": audit})
+    line.audit('{"verdict": "inconclusive"}')
+    assert line.check().audit_report["verdict"] == "inconclusive"
+    line.audit('{"verdict": "fail"}')
+    refused(line, "'fail'")
+
+
+Decisions = list[tuple[str, str]]
+
+
+@pytest.mark.parametrize(
+    ("needed", "decisions", "counted"),
+    [
+        (0, [], []),
+        (1, [("approve", "grace")], ["grace"]),
+        (1, [("approve", "grace"), ("approve", "Grace ")], ["grace"]),
+        (2, [("approve", "grace"), ("approve", "alan")], ["grace", "alan"]),
+        (1, [("refuse", "alan"), ("approve", "alan")], ["alan"]),
+        (1, [("approve", "ada"), ("approve", "grace")], ["grace"]),
+        (1, [], None),
+        (2, [("approve", "grace"), ("approve", " GRACE")], None),
+        (1, [("approve", "ada")], None),
+        (1, [("approve", "Charles")], None),
+        (1, [("approve", "grace"), ("refuse", "alan")], None),
+        (0, [("refuse", "alan")], None),
+        (0, [("refuse", "alan"), ("approve", "ada")], None),
+        (2, [("approve", "grace"), ("refuse", "alan"), ("approve", "alan")], None),
+    ],
+)
+def test_approvals(line: Line, needed: int, decisions: Decisions, counted: list[str] | None) -> None:
+    release = line.contract.release.model_copy(update={"approvals": needed})
+    line.contract = line.contract.model_copy(update={"release": release})
+    line.ledger.decisions.clear()
+    for decision, by in decisions:
+        line.ledger.decide(line.candidate, decision, by)
+    if counted is None:
+        refused(line, "visits: ")
+    else:
+        assert [item.by for item in line.check().approvals] == counted
+
+
+@pytest.mark.parametrize("change", ["synthetic", "audit", "contract"])
+def test_an_approval_is_for_exact_content(line: Line, change: str) -> None:
+    model, synthetic = line.record("model"), line.record("synthetic")
+    if change == "contract":
+        line.contract = line.contract.model_copy(update={"description": "Another one."})
+    else:
+        if change == "synthetic":
+            synthetic = write(line.storage, "synthetic", "other rows", [model], {})
+        write(line.storage, "audit", '{"verdict": "pass", "x": 1}', [model, synthetic], {})
+    refused(line, "0 of 1 approvals")
+
+
+def test_everyone_who_ran_a_step_counts_as_a_runner(line: Line) -> None:
+    assert candidate_runners(line.storage, PLACE) == ("ada", "charles")
+
+
+def edit(line: Line, step: str, **changes: Any) -> None:
+    """Alters a record in place, as someone with access to the restricted zone could."""
+    path = line.storage.root / "visits" / "all" / f"{step}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))

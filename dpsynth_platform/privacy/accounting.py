@@ -41,7 +41,7 @@ from dpsynth_platform.privacy.units import count_sensitivity
 Array = NDArray[np.float64]
 
 # Shift patterns to try for one vector of counts, and the most cells of one pattern's distribution. Beyond either (b
-# above 8, or 3 under replace-one; sigma in the thousands) the release claims its Renyi bound.
+# above 8, or 4 under replace-one; sigma in the thousands) the release claims its Renyi bound.
 MAX_SHIFTS = 70
 MAX_CELLS = 2**18
 # Losses beyond this overflow; no guarantee worth the name has them.
@@ -176,7 +176,7 @@ def shift_hockey_stick(sigma: float, shift: tuple[int, ...], epsilons: Array) ->
     Exact up to TAIL_MASS: the loss at noise x is (|v|^2 - 2 <x, v>) / (2 sigma^2), so only the distribution of the
     integer <x, v> matters, a convolution of the cells' own. Signs do not matter, by symmetry.
     """
-    values, masses = _inner_product(sigma, tuple(sorted(abs(cell) for cell in shift)))
+    values, masses = _inner_product(sigma, tuple(sorted(abs(cell) for cell in shift if cell)))
     losses = (sum(cell * cell for cell in shift) - 2 * values[::-1]) / (2 * sigma**2)  # ascending
     upper = np.append(np.cumsum(masses)[::-1], 0.0)  # P[loss >= losses[i]]; masses[::-1] belong to `losses`
     lower = np.append(np.cumsum((masses[::-1] * np.exp(-losses))[::-1])[::-1], 0.0)
@@ -188,8 +188,8 @@ def shift_hockey_stick(sigma: float, shift: tuple[int, ...], epsilons: Array) ->
 def counts_shifts(adjacency: str, max_contributions: int) -> list[tuple[int, ...]] | None:
     """Every way, up to order and signs, in which one unit changes counts; None if there are more than MAX_SHIFTS.
 
-    Smaller changes are listed too: for the discrete Gaussian a smaller shift is not dominated by a larger one at
-    every e as it is for the continuous one.
+    Smaller changes are listed too: that a larger shift dominates a smaller one is plain for the continuous Gaussian,
+    and seen but not proved for the discrete one.
     """
     one_side: list[tuple[int, ...]] = []
     for total in range(max_contributions + 1):

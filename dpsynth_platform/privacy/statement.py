@@ -177,15 +177,16 @@ def privacy_statement(
 
 _PROMISE_WORDS = {
     "strong": (
-        "Whoever sees this release learns very little about any one {unit} that they could not have learned {otherwise}."
+        "Whoever sees this release learns very little about any one {unit} that they could not have learned "
+        "{otherwise}."
     ),
     "reasonable": (
-        "What anyone can learn from this release about any one {unit}, beyond what they could have learned {otherwise}, "
-        "is limited."
+        "What anyone can learn from this release about any one {unit}, beyond what they could have learned "
+        "{otherwise}, is limited."
     ),
     "weak": (
-        "What anyone can learn from this release about any one {unit}, beyond what they could have learned {otherwise}, "
-        "has a limit, but a high one: it may be a lot."
+        "What anyone can learn from this release about any one {unit}, beyond what they could have learned "
+        "{otherwise}, has a limit, but a high one: it may be a lot."
     ),
 }
 
@@ -320,8 +321,8 @@ def _assumptions(contract: DataContract, event: DpEvent) -> tuple[Assumption, ..
 def _formal(claimed: Guarantee) -> str:
     return (
         f"For all neighbouring datasets D, D' (differing in one {claimed.unit} with at most "
-        f"{claimed.max_contributions} records, {claimed.adjacency}) and every set S of outputs: Pr[M(D) in S] <= e^{claimed.epsilon:.6g} * "
-        f"Pr[M(D') in S] + {claimed.delta:.6g}."
+        f"{claimed.max_contributions} records, {claimed.adjacency}) and every set S of outputs: "
+        f"Pr[M(D) in S] <= e^{claimed.epsilon:.6g} * Pr[M(D') in S] + {claimed.delta:.6g}."
     )
 
 

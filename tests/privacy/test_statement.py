@@ -1,0 +1,81 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from dpsynth_platform.contracts import load_contract, load_family
+from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.privacy.accounting import calibrate_mst
+from dpsynth_platform.privacy.events import event_to_json, mst_event
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.renyi import RenyiCurve
+from dpsynth_platform.privacy.statement import privacy_statement
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def load(dataset, family):
+    contract = load_contract(DEPLOY / "contracts" / f"{dataset}.yaml", {"DPSYNTH_HOME": "/nowhere"})
+    return contract, load_family(DEPLOY / "families" / f"{family}.yaml")
+
+
+def event_of(contract, eps=None):
+    target = Guarantee.target(contract)
+    asked = Guarantee(eps or target.epsilon, target.delta, target.unit, target.adjacency, target.max_contributions)
+    return mst_event(6, calibrate_mst(6, asked), target.adjacency, target.max_contributions)
+
+
+@pytest.mark.parametrize(("dataset", "family"), [("census", "household-surveys"), ("visits", "clinic-patients")])
+def test_statement_says_what_must_be_said(dataset, family):
+    contract, budget = load(dataset, family)
+    event = event_of(contract)
+    statement = privacy_statement(contract, budget, event_to_json(event))
+    assert statement == privacy_statement(contract, budget, event)
+    document = json.loads(json.dumps(statement.to_json(), allow_nan=False))
+    assert document["guarantee"]["epsilon"] <= contract.privacy.guarantee.epsilon
+    assert document["guarantee"]["delta"] == contract.privacy.delta
+    assert document["accounting"]["epsilon_by_renyi"] >= document["guarantee"]["epsilon"]
+    assert (
+        RenyiCurve.from_json(document["renyi"]).epsilon(contract.privacy.delta)
+        == statement.accounting["epsilon_by_renyi"]
+    )
+    not_covered = " ".join(document["not_covered"])
+    for access in ("Admission checks", "row counts", "personal data", "quality report", "human reviewer"):
+        assert access in not_covered
+    told = " ".join(item["because"] for item in document["assumptions"])
+    assert "OpenDP" in told and "Gumbel" in told
+    assert f"at most {contract.privacy.max_contributions} records" in statement.formal
+    assert f"{budget.cap.epsilon:g}" in statement.account
+
+
+def test_plain_words_name_the_numbers_and_the_limits():
+    contract, budget = load("census", "household-surveys")
+    words = privacy_statement(contract, budget, event_of(contract)).plain_words()
+    assert "learns very little about any one user" in words[0]
+    assert "epsilon 1 " in words[1] and "at most 2 records" in words[1] and "strong" in words[1]
+    assert "row counts" in " ".join(words)
+
+
+def test_block_policy_and_weak_guarantees_are_told():
+    contract, budget = load("census", "household-surveys")
+    privacy = contract.privacy.model_copy(
+        update={
+            "on_overlap": "block",
+            "guarantee": contract.privacy.guarantee.model_copy(update={"epsilon": 12.0}),
+            "accept_weak_guarantee": "needed for the pilot",
+        }
+    )
+    statement = privacy_statement(contract.model_copy(update={"privacy": privacy}), budget, event_of(contract, 12.0))
+    assert any("on_overlap: block" in text for text in statement.not_covered)
+    assert statement.tier == "weak"
+    assert statement.weak_reason == "needed for the pilot"
+    assert "weak" in " ".join(statement.plain_words())
+
+
+def test_a_plan_that_costs_more_than_asked_or_is_for_other_neighbours_is_refused():
+    contract, budget = load("census", "household-surveys")
+    with pytest.raises(AccountingError, match="above the 1 asked for"):
+        privacy_statement(contract, budget, event_of(contract, 2.0))
+    other = mst_event(6, calibrate_mst(6, Guarantee.target(contract)), "add-or-remove", 1)
+    with pytest.raises(AccountingError, match="adjacency and bound"):
+        privacy_statement(contract, budget, other)

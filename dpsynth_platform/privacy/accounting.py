@@ -232,8 +232,9 @@ def calibrate_mst(columns: int, guarantee: Guarantee) -> MstBudget:
     while high > low * (1 + STEP):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if fits(middle, exhaustive=False) else (low, middle)
+    step = STEP
     while not fits(low, exhaustive=True):
-        low *= 1 - STEP
+        low, step = low * (1 - step), min(2 * step, 0.5)
     return mst_budget(columns, low, guarantee)
 
 

@@ -54,7 +54,7 @@ def due(storage: Storage, contracts: Iterable[DataContract], now: dt.datetime) -
                 age = now - dt.datetime.fromtimestamp(_last_written(directory), dt.UTC)
                 if directory == current and limit is not None and age >= limit:
                     found.append(Expired(place, step, directory, "expired", age))
-                elif directory != current and age >= SUPERSEDED_AFTER:
+                elif directory != current and age >= _grace(step, limit):
                     found.append(Expired(place, step, directory, "superseded", age))
     return found
 
@@ -63,6 +63,11 @@ def purge(item: Expired) -> None:
     """Deletes one output with everything below it; what is already gone is fine."""
     if item.directory.exists():
         shutil.rmtree(item.directory)
+
+
+def _grace(step: str, limit: dt.timedelta | None) -> dt.timedelta:
+    # Measurements that a crashed mechanism left are paid for: they wait for their estimation as long as a model may.
+    return limit if step == "model" and limit is not None else SUPERSEDED_AFTER
 
 
 def _last_written(directory: Path) -> float:

@@ -48,10 +48,15 @@ class Settings:
         return cls(
             home=home,
             deploy=Path(env.get("DPSYNTH_DEPLOY") or PACKAGE_ROOT / "deploy").expanduser().resolve(),
-            ledger_url=env.get("DPSYNTH_LEDGER_URL") or f"sqlite:///{home / 'ledger' / 'ledger.db'}",
+            ledger_url=env.get("DPSYNTH_LEDGER_URL") or _embedded_ledger(home),
             user=env.get("DPSYNTH_USER") or getpass.getuser(),
             device=device,
         )
+
+    @property
+    def ledger_url_is_configured(self) -> bool:
+        """Whether the ledger is elsewhere than in its embedded default; then its URL may hold a password."""
+        return self.ledger_url != _embedded_ledger(self.home)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -87,3 +92,23 @@ class Settings:
     def dagster_home(self) -> Path:
         """Dagster's instance directory."""
         return self.home / "dagster"
+
+    def export(self) -> None:
+        """Makes these settings those of the processes that this one starts."""
+        os.environ.update(
+            DPSYNTH_HOME=str(self.home),
+            DPSYNTH_DEPLOY=str(self.deploy),
+            DPSYNTH_LEDGER_URL=self.ledger_url,
+            DPSYNTH_USER=self.user,
+            DPSYNTH_DEVICE=self.device,
+            DAGSTER_HOME=str(self.dagster_home),
+        )
+
+
+def _embedded_ledger(home: Path) -> str:
+    return f"sqlite:///{home / 'ledger' / 'ledger.db'}"
+
+
+def inherited_environment() -> dict[str, str]:
+    """A copy of this process's environment, for launchers that hand on a part of it."""
+    return dict(os.environ)

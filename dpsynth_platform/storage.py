@@ -19,6 +19,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -66,6 +67,8 @@ class StepRecord:
         content_hash: `digest_directory(path)`, or the digest of `facts` where there is no directory.
         inputs: content hash of each upstream step's output as it was used.
         facts: JSON values that later steps need. Operator zone: counts allowed, never a value of the data.
+        runner: who ran the step.
+        lineage_run: OpenLineage run id of the attempt that wrote it.
     """
 
     step: str
@@ -77,6 +80,8 @@ class StepRecord:
     created_at: str
     inputs: dict[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    runner: str = ""
+    lineage_run: str = ""
 
     @property
     def directory(self) -> Path:
@@ -131,6 +136,16 @@ class Storage:
             shutil.rmtree(directory, ignore_errors=True)
             raise
 
+    def named_output(self, place: Place, step: str, name: str) -> Path:
+        """A directory of that name, made at first use. It outlives a crash, so that paid work can be resumed."""
+        directory = self._base(place) / step / name
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return directory
+
+    def location(self, place: Place, step: str) -> Path:
+        """The stable place of a step's outputs, by which lineage names them."""
+        return self._base(place) / step
+
     def record(
         self,
         place: Place,
@@ -140,6 +155,8 @@ class Storage:
         directory: Path | None = None,
         inputs: Iterable[StepRecord] = (),
         facts: dict[str, Any] | None = None,
+        runner: str = "",
+        lineage_run: str = "",
     ) -> StepRecord:
         """Makes an output the step's current one, atomically and durably."""
         facts = facts or {}
@@ -153,9 +170,15 @@ class Storage:
             created_at=dt.datetime.now(dt.UTC).isoformat(),
             inputs={item.step: item.content_hash for item in inputs},
             facts=facts,
+            runner=runner,
+            lineage_run=lineage_run,
         )
         write_durably(self._record_path(place, step), json.dumps(asdict(record), indent=1, sort_keys=True))
         return record
+
+    def exists(self, record: StepRecord) -> bool:
+        """Whether a record's output is still there; a record without a directory is its own output."""
+        return record.path is None or Path(record.path).is_dir()
 
     def places(self) -> list[Place]:
         """Every dataset and period that has a record."""
@@ -207,19 +230,47 @@ def digest_directory(directory: Path) -> str:
 
 
 def write_table(uri: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
-    """Writes a new Delta table in one commit, streaming. Returns its number of rows."""
+    """Writes a new Delta table in one commit, streaming. Returns its number of rows.
+
+    An exception of `batches` is raised as it is: the writer would wrap its text, and ours must stay safe.
+    """
     from deltalake import write_deltalake
 
     rows = 0
+    failed: list[Exception] = []
 
     def counted() -> Iterator[pa.RecordBatch]:
         nonlocal rows
-        for batch in batches:
-            rows += batch.num_rows
-            yield batch
+        try:
+            for batch in _from_another_thread(batches):
+                rows += batch.num_rows
+                yield batch
+        except Exception as error:
+            failed.append(error)
+            raise
 
-    write_deltalake(str(uri), pa.RecordBatchReader.from_batches(schema, counted()), mode="error")
+    try:
+        write_deltalake(str(uri), pa.RecordBatchReader.from_batches(schema, counted()), mode="error")
+    except Exception:
+        if not failed:
+            raise
+    if failed:
+        raise failed[0]
     return rows
+
+
+def _from_another_thread(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same batches, made one ahead in a thread of their own.
+
+    The Delta writer asks for batches from inside its asynchronous runtime, where reading another Delta table would
+    start a second one and fail.
+    """
+    iterator = iter(batches)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        coming = pool.submit(next, iterator, None)
+        while (batch := coming.result()) is not None:
+            coming = pool.submit(next, iterator, None)
+            yield batch
 
 
 def read_table(uri: Path, *, version: int | None = None, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from dpsynth_platform.ledger import Ledger
+from dpsynth_platform.ledger.store import Ledger
 
 
 class LedgerResource(dg.ConfigurableResource[Ledger]):

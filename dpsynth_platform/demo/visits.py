@@ -18,7 +18,7 @@ import pyarrow as pa
 from dpsynth_platform.demo.tables import Progress, keep_table, no_progress, source_path
 
 SEED = 2_026
-PATIENTS = 2_000
+PATIENTS = 8_000
 MONTHS = ((2026, 1), (2026, 2), (2026, 3), (2026, 4))
 DESCRIPTION = "Visits to a small clinic, made up entirely. There are no such patients."
 

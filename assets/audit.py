@@ -1,0 +1,94 @@
+"""audit: attacks on the model and on the data, and what they prove.
+
+What belongs here: handing canaries, model and synthetic rows to `audit`, and keeping its report. What does not: the
+attacks. Only canaries are compared, so the report may be published.
+"""
+
+import json
+
+import pyarrow as pa
+
+from assets.shown import picture
+from assets.step import Outcome, Step, StepContext
+from dpsynth_platform.errors import StaleInput
+from dpsynth_platform.lineage import facets
+from dpsynth_platform.release.evidence import AUDIT_REPORT
+from dpsynth_platform.storage import read_table
+
+
+def body(step: StepContext) -> Outcome:
+    """Attacks, judges, draws."""
+    from dpsynth_platform.audit.canaries import read_canaries
+    from dpsynth_platform.audit.plots import roc_plot, score_plot
+    from dpsynth_platform.audit.scoring import score_canaries
+    from dpsynth_platform.audit.verdict import AuditReport, judge
+
+    contract, _ = step.sealed()
+    canaries, model, synthetic = step.same_run("canaries", "model", "synthetic")
+    if model.facts["canaries"] != canaries.content_hash:
+        raise StaleInput(f"{step.place.label}/canaries are not those that the model was trained with")
+    record = step.reusable("audit", canaries, model, synthetic)
+    reused = record is not None
+    if record is None:
+        bait = read_canaries(canaries.directory / "table")
+        rows = pa.Table.from_batches(read_table(synthetic.directory / "table"))
+        scored = score_canaries(bait, model.directory, rows)
+        report = judge(contract, step.place.period, bait.included, scored)
+        with step.storage.new_output(step.place, "audit") as directory:
+            (directory / AUDIT_REPORT).write_text(json.dumps(report.to_json(), indent=1), encoding="utf-8")
+            (directory / "roc.svg").write_text(roc_plot(scored, bait.included), encoding="utf-8")
+            (directory / "scores.svg").write_text(score_plot(scored[0], bait.included), encoding="utf-8")
+            record = step.record(
+                "audit",
+                run_key=model.run_key,
+                directory=directory,
+                inputs=[canaries, model, synthetic],
+                facts={"verdict": report.verdict},
+            )
+    report = AuditReport.from_json(json.loads((record.directory / AUDIT_REPORT).read_text(encoding="utf-8")))
+    step.progress(report.summary)
+    metadata = {
+        "verdict": report.verdict,
+        "epsilon_lower_bound": report.epsilon_lower_bound,
+        "highest_bound": report.highest_bound,
+        "summary": report.summary,
+        "attacks": [
+            {
+                "attack": item.name,
+                "on": item.target,
+                "epsilon_lower_bound": item.epsilon_lower_bound,
+                "true_positive_rate_at_1_percent": item.true_positive_rate.value,
+                "area_under_curve": item.area_under_curve,
+            }
+            for item in report.attacks
+        ],
+        "plot": picture((record.directory / "roc.svg").read_text(encoding="utf-8")),
+    }
+    run_facets = facets.audit_verdict(
+        verdict=report.verdict,
+        lower_bound=report.epsilon_lower_bound,
+        highest_reachable=report.highest_bound,
+        threshold=report.threshold,
+        confidence=report.confidence,
+    )
+    return Outcome(record, reused=reused, metadata=metadata, run_facets=run_facets)
+
+
+STEP = Step(
+    name="audit",
+    description=(
+        "Membership attacks on the canaries, by the model and by the synthetic rows: true positive rate at 1% false "
+        "alarms and a lower bound on epsilon, with pass, fail or inconclusive. A report on canaries alone."
+    ),
+    upstream=("canaries", "model", "synthetic"),
+    kinds=frozenset({"python"}),
+    zone="operator",
+    code_version="1",
+    body=body,
+    fields=(
+        ("verdict", "string", "pass, fail or inconclusive; the release is refused unless it passes"),
+        ("epsilon_lower_bound", "float", "what the attacks prove, at the stated confidence"),
+        ("highest_bound", "float", "the most that this audit could have proved"),
+        ("attacks", "json", "guesses, bound, TPR at 1% FPR with interval and AUC of each attack"),
+    ),
+)

@@ -1,0 +1,45 @@
+"""canaries: bait records of fictional owners, made from the contract alone.
+
+What belongs here: making them once for a run. What does not: looking at the data, or at the model. A run's canaries
+are never made anew, since their coins decide what the audit can conclude.
+"""
+
+from assets.step import Outcome, Step, StepContext
+from dpsynth_platform.storage import table_schema
+
+
+def body(step: StepContext) -> Outcome:
+    """Draws the canaries and their coins."""
+    from dpsynth_platform.audit.canaries import make_canaries, write_canaries
+    from dpsynth_platform.scrub.scrub import scrubbed_schema
+
+    contract, raw = step.sealed()
+    earlier = step.reusable("canaries")
+    if earlier is not None:
+        return Outcome(earlier, table_schema(earlier.directory / "table"), earlier.facts["rows"], reused=True)
+    canaries = make_canaries(
+        contract,
+        scrubbed_schema(contract, step.source_schema(raw)),
+        contract.canary_count,
+        contract.privacy.max_contributions,
+        step.place.period,
+    )
+    with step.storage.new_output(step.place, "canaries") as directory:
+        rows = write_canaries(canaries, directory / "table")
+        facts = {"rows": rows, "canaries": contract.canary_count}
+        record = step.record("canaries", run_key=raw.run_key, directory=directory, inputs=[raw], facts=facts)
+    return Outcome(record, canaries.table.schema, rows, metadata={"canary owners": contract.canary_count})
+
+
+STEP = Step(
+    name="canaries",
+    description=(
+        "Fictional owners with as many records as the bound allows; a coin decides for each whether it joins the "
+        "data. The audit later tries to tell which did. Restricted."
+    ),
+    upstream=("raw",),
+    kinds=frozenset({"deltalake"}),
+    zone="restricted",
+    code_version="1",
+    body=body,
+)

@@ -1,0 +1,113 @@
+"""clearance: the verdict before the mechanism, and the reservation of what it will cost.
+
+What belongs here: naming the participants, asking the ledger once, and what a started entry of the same run means for
+this one. What does not: the decision itself (the ledger's). Verdicts that anyone can see depend on public facts only.
+"""
+
+import numpy as np
+
+from assets.step import Outcome, Step, StepContext
+from dpsynth_platform.errors import SpendRepeated
+from dpsynth_platform.ledger.records import CostRequest, Entry
+from dpsynth_platform.lineage import facets
+from dpsynth_platform.privacy.events import event_from_json
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.tabular.measurements import is_complete
+from dpsynth_platform.worker.inputs import read_fingerprints
+
+
+def body(step: StepContext) -> Outcome:
+    """Reserves the run's cost, once. A run that is paid for keeps its entry."""
+    contract, raw = step.sealed()
+    entry = _standing_entry(step, raw.run_key)
+    if entry is None:
+        entry = _reserve(step, raw.run_key)
+        step.progress(f"ledger entry {entry.entry_id} reserved: {contract.privacy.guarantee.epsilon:g} epsilon")
+    else:
+        step.progress(f"ledger entry {entry.entry_id} stands ({entry.state}); nothing new is reserved")
+    facts = {
+        "entry_id": entry.entry_id,
+        "plan_digest": entry.request.plan_digest,
+        "family": entry.family,
+        "policy": contract.privacy.on_overlap,
+        "attempt": entry.attempt,
+        "verdict": "cleared",
+    }
+    record = step.record("clearance", run_key=raw.run_key, facts=facts)
+    run_facets = facets.clearance(
+        contract, verdict="cleared", ledger_entry=entry.entry_id, plan_digest=entry.request.plan_digest
+    )
+    if entry.commitment is not None:
+        run_facets |= facets.participants(contract, ledger_entry=entry.entry_id, commitment=entry.commitment)
+    return Outcome(record, metadata=facts, run_facets=run_facets)
+
+
+def _standing_entry(step: StepContext, run_key: str) -> Entry | None:
+    """The entry that pays for this run already, or None where a new reservation is due.
+
+    Raises:
+        SpendRepeated: a mechanism of this run started and left nothing to go on with, and no word was given.
+    """
+    entry = step.ledger.entry_for_key(run_key)
+    if entry is None or entry.state == "void" or step.spend_again == entry.entry_id:
+        return None
+    directory = step.storage.location(step.place, "model") / entry.entry_id
+    if entry.state == "reserved" or is_complete(directory):
+        return entry
+    what = (
+        "started and did not complete: its process failed or was killed"
+        if entry.state == "started"
+        else "completed, but its model has been purged"
+    )
+    raise SpendRepeated(
+        f"{step.place.label}: the mechanism of ledger entry {entry.entry_id} {what}. What it cost stays spent. To "
+        f"spend a second time, say so: dpsynth run {step.place.dataset} --spend-again {entry.entry_id} (in Dagster: "
+        f"config of {step.place.dataset}__clearance, spend_again)"
+    )
+
+
+def _reserve(step: StepContext, run_key: str) -> Entry:
+    from dpsynth_platform.bounding.single_owner import holdout_mask
+
+    contract, raw = step.sealed()
+    (scrubbed,) = step.same_run("scrubbed")
+    plan = step.plan(raw)
+    owners = read_fingerprints(scrubbed.directory / "participants")
+    held_out = holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)
+    return step.ledger.reserve(
+        contract.family,
+        run_key,
+        CostRequest.of(
+            event_from_json(plan.event),
+            dataset=step.place.dataset,
+            period=step.place.period,
+            guarantee=Guarantee.from_json(plan.guarantee),
+            plan_digest=plan.digest,
+            runner=step.runner,
+        ),
+        participants=np.ascontiguousarray(owners[~held_out]),
+        policy=contract.privacy.on_overlap,
+        replaces=step.spend_again or None,
+    )
+
+
+STEP = Step(
+    name="clearance",
+    description=(
+        "Lineage checks and the ledger's reservation: exhausted owners are left out in silence, the cost is set "
+        "aside before the mechanism may start. A record, without rows."
+    ),
+    upstream=("raw", "scrubbed"),
+    kinds=frozenset({"sql"}),
+    zone="restricted",
+    code_version="1",
+    body=body,
+    fields=(
+        ("entry_id", "string", "the ledger entry that pays for the mechanism"),
+        ("plan_digest", "string", "digest of the sealed plan"),
+        ("family", "string", "the account"),
+        ("policy", "string", "what happens to owners with earlier entries"),
+        ("attempt", "integer", "number of entries of this run"),
+        ("verdict", "string", "cleared"),
+    ),
+)

@@ -1,0 +1,134 @@
+"""One contract in, one line of assets out.
+
+What belongs here: the factory and the policies that hold for every step alike: storage without an IO manager, no
+retries, lineage around each attempt, safe errors, metadata that a reader of the asset page can rely on. What does not:
+what a step does (its own module).
+"""
+
+import dagster as dg
+
+import resources as res
+from assets import audit, bounded, canaries, clearance, model, quality, raw, released, scrubbed, synthetic
+from assets.guard import guarded
+from assets.lineage import finished_run, step_run
+from assets.shown import actual_columns, declared_columns, metadata_value
+from assets.step import Outcome, SqlLimits, Step, StepContext
+from dpsynth_platform.contracts import DataContract, FamilyBudget
+from dpsynth_platform.lineage.emitter import Delivery
+from dpsynth_platform.storage import Place
+
+LINE: tuple[Step, ...] = (
+    raw.STEP,
+    scrubbed.STEP,
+    canaries.STEP,
+    clearance.STEP,
+    bounded.STEP,
+    model.STEP,
+    synthetic.STEP,
+    audit.STEP,
+    quality.STEP,
+    released.STEP,
+)
+REQUESTED_BY = "dpsynth/requested_by"
+"""Run tag: who asked for the run. Without it the operating system's user did."""
+
+
+class RunWord(dg.Config):
+    """The explicit word for a second spend.
+
+    Attributes:
+        spend_again: id of the started ledger entry whose mechanism failed. Naming it gives that spend up for lost and
+            allows one more. Whoever repeats the run repeats the same word, which then names an entry already replaced.
+    """
+
+    spend_again: str = ""
+
+
+def build_line(contract: DataContract, family: FamilyBudget, user: str) -> list[dg.AssetsDefinition]:
+    """The assets of one dataset, in order; group = dataset, key = `<dataset>/<step>`."""
+    return [_asset(step, contract, family, user) for step in LINE]
+
+
+def partitions_of(contract: DataContract) -> dg.MonthlyPartitionsDefinition | None:
+    """Monthly partitions (`YYYY-MM`) for a contract with a cadence."""
+    if contract.release.cadence is None:
+        return None
+    return dg.MonthlyPartitionsDefinition(start_date=str(contract.release.start), fmt="%Y-%m")
+
+
+def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str) -> dg.AssetsDefinition:
+    @dg.asset(
+        key=[contract.dataset, step.name],
+        deps=[dg.AssetKey([contract.dataset, upstream]) for upstream in step.upstream],
+        group_name=contract.dataset,
+        owners=list(contract.owners),
+        description=step.description,
+        kinds=set(step.kinds),
+        tags={"dpsynth/zone": step.zone, "dpsynth/family": contract.family}
+        | ({"dpsynth/demo": "true"} if contract.demo else {}),
+        metadata={"dagster/column_schema": declared_columns(step, contract), "zone": step.zone},
+        code_version=step.code_version,
+        partitions_def=partitions_of(contract),
+        pool=step.pool,
+        op_tags={"dagster/max_retries": "0"},
+    )
+    def compute(
+        context: dg.AssetExecutionContext,
+        config: RunWord,
+        storage: res.StorageResource,
+        vault: res.VaultResource,
+        ledger: res.LedgerResource,
+        lineage: res.LineageResource,
+        sql: res.ComputeResource,
+        accelerator: res.AcceleratorResource,
+    ) -> dg.MaterializeResult:
+        place = Place(contract.dataset, context.partition_key if context.has_partition_key else None)
+        store, emitter = storage.open(), lineage.open()
+        run = step_run(context, step, contract, place, store)
+        _warn(context, emitter.start(run))
+
+        def body() -> Outcome:
+            return step.body(
+                StepContext(
+                    contract=contract,
+                    family=family,
+                    place=place,
+                    storage=store,
+                    ledger=ledger.open(),
+                    vault=vault.open(),
+                    sql=SqlLimits(sql.memory_limit, sql.threads),
+                    run_worker=accelerator.runner(context),
+                    device=accelerator.device,
+                    run=run,
+                    line={item.name: item.upstream for item in LINE},
+                    runner=context.run.tags.get(REQUESTED_BY, user),
+                    spend_again=config.spend_again,
+                    progress=context.log.info,
+                )
+            )
+
+        outcome, caught = guarded(body, store.root / "logs")
+        if caught is not None:
+            _warn(context, emitter.abort(run) if caught.interrupted else emitter.fail(run, caught.safe))
+        if outcome is None:
+            # Raised outside any `except` block, so that Dagster finds no context to keep. No retry policy applies.
+            raise dg.Failure(description=caught.message, metadata={"code": caught.code}, allow_retries=False)
+        _warn(context, emitter.complete(finished_run(run, step, contract, place, store, outcome)))
+        return _result(contract, outcome)
+
+    return compute
+
+
+def _result(contract: DataContract, outcome: Outcome) -> dg.MaterializeResult:
+    columns = {} if outcome.schema is None else {"dagster/column_schema": actual_columns(outcome.schema)}
+    shown = {name: metadata_value(value) for name, value in outcome.metadata.items()}
+    return dg.MaterializeResult(
+        metadata={"dagster/row_count": outcome.rows, "reused": outcome.reused, **columns, **shown},
+        data_version=dg.DataVersion(outcome.record.content_hash[:32]),
+    )
+
+
+def _warn(context: dg.AssetExecutionContext, delivery: Delivery) -> None:
+    """A lineage event that did not arrive is told, and never fails the run."""
+    for warning in delivery.warnings:
+        context.log.warning(warning)

@@ -1,0 +1,145 @@
+"""model: the mechanism, in a worker process of its own.
+
+What belongs here: starting the ledger entry, handing the worker its one-time grant, and closing the entry. What does
+not: the mechanism (`synth`), or any second start: whatever repeats this step finds the entry started and stops.
+"""
+
+import shutil
+from pathlib import Path
+
+from assets.step import Outcome, Step, StepContext
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.ledger.grants import issue_grant
+from dpsynth_platform.ledger.records import Entry
+from dpsynth_platform.lineage import facets
+from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.privacy.events import event_from_json
+from dpsynth_platform.privacy.guarantee import tier
+from dpsynth_platform.storage import StepRecord, digest_directory, digest_file, write_durably
+from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.tabular.measurements import is_complete
+from dpsynth_platform.worker.inputs import write_fingerprints
+from dpsynth_platform.worker.job import Mode, WorkerJob
+
+
+def body(step: StepContext) -> Outcome:
+    """Trains once. Complete measurements of an interrupted run are fitted without another look at the data."""
+    contract, raw = step.sealed()
+    clearance, canaries, bounded = step.same_run("clearance", "canaries", "bounded")
+    entry = step.ledger.entry(clearance.facts["entry_id"])
+    directory = step.storage.named_output(step.place, "model", entry.entry_id)
+    plan = step.plan(raw)
+    reused = entry.state == "spent" and digest_directory(directory) == entry.model_digest
+    if not reused:
+        if is_complete(directory):
+            step.progress("the measurements of an interrupted run are complete: fitting them, at no further cost")
+            _work(step, plan, entry, bounded, canaries, directory, mode="estimate")
+        else:
+            step.ledger.start(entry.entry_id)
+            step.progress(f"ledger entry {entry.entry_id} started; from here on its cost is spent")
+            _work(step, plan, entry, bounded, canaries, directory, mode="fit")
+        entry = step.ledger.complete(entry.entry_id, digest_directory(directory))
+    record = _record(step, entry, plan, directory, [bounded, clearance, canaries])
+    return Outcome(record, reused=reused, **_shown(contract, entry, plan))
+
+
+def _work(
+    step: StepContext,
+    plan: SealedPlan,
+    entry: Entry,
+    bounded: StepRecord,
+    canaries: StepRecord,
+    directory: Path,
+    *,
+    mode: Mode,
+) -> None:
+    """Runs the worker on files that exist only as long as it does."""
+    from dpsynth_platform.audit.canaries import read_canaries
+    from dpsynth_platform.scrub.fingerprints import distinct_owners
+
+    key = step.vault.signing_key()
+    participants = step.ledger.participants(entry.entry_id)
+    job = step.storage.named_output(step.place, "model", f"{entry.entry_id}-job")
+    try:
+        write_durably(job / "plan.json", plan.to_json())
+        write_fingerprints(job / "participants", participants)
+        write_fingerprints(
+            job / "canaries", distinct_owners(read_canaries(canaries.directory / "table").joining.to_batches())
+        )
+        step.run_worker(
+            WorkerJob(
+                plan=str(job / "plan.json"),
+                model=str(directory),
+                mode=mode,
+                device=step.device,
+                grant=issue_grant(
+                    key,
+                    entry_id=entry.entry_id,
+                    plan_digest=plan.digest,
+                    data_digest=digest_directory(bounded.directory / "table"),
+                    participants_digest=digest_file(job / "participants"),
+                    model_directory=directory.name,
+                ),
+                public_key=key.public_key().public_bytes_raw().hex(),
+                bounded=str(bounded.directory / "table"),
+                participants=str(job / "participants"),
+                canaries=str(job / "canaries"),
+            )
+        )
+    finally:
+        shutil.rmtree(job)
+
+
+def _record(step: StepContext, entry: Entry, plan: SealedPlan, directory: Path, inputs: list[StepRecord]) -> StepRecord:
+    existing = step.reusable("model", *inputs)
+    if existing is not None and existing.facts["entry_id"] == entry.entry_id:
+        return existing
+    facts = {
+        "entry_id": entry.entry_id,
+        "plan_digest": plan.digest,
+        "canaries": inputs[-1].content_hash,
+    }
+    return step.record("model", run_key=inputs[0].run_key, directory=directory, inputs=inputs, facts=facts)
+
+
+def _shown(contract: DataContract, entry: Entry, plan: SealedPlan) -> dict[str, object]:
+    """Metadata and facets: the guarantee as it is claimed, and the entry that paid for it."""
+    result = epsilon(event_from_json(plan.event), contract.privacy.delta)
+    shown = {
+        "guarantee": f"({result.epsilon:.4g}, {result.delta:.3g})-DP for one {contract.privacy.unit}, "
+        f"{contract.privacy.adjacency}, at most {contract.privacy.max_contributions} records",
+        "epsilon": result.epsilon,
+        "delta": result.delta,
+        "accounting": result.method,
+        "ledger_entry": entry.entry_id,
+        "ledger_state": entry.state,
+    }
+    facet = facets.guarantee(
+        contract,
+        epsilon=result.epsilon,
+        delta=result.delta,
+        tier=tier(result.epsilon),
+        accounting=result.method,
+        ledger_entry=entry.entry_id,
+    )
+    return {"metadata": shown, "facets": facet}
+
+
+STEP = Step(
+    name="model",
+    description=(
+        "The mechanism: noisy measurements and the graphical model fitted to them. Differentially private, and kept "
+        "restricted all the same."
+    ),
+    upstream=("clearance", "canaries", "bounded"),
+    kinds=frozenset({"pytorch"}),
+    zone="restricted",
+    code_version="1",
+    body=body,
+    fields=(
+        ("measurements", "jsonl", "noisy marginals and chosen pairs, as drawn"),
+        ("model", "npz", "potentials of the fitted tree"),
+        ("claim", "json", "the one-time claim of the ledger entry"),
+    ),
+    pool="accelerator",
+)

@@ -1,0 +1,84 @@
+"""quality: how close the synthetic rows come to the real ones, for reviewers.
+
+What belongs here: handing real, synthetic and held-out rows to `quality`. What does not: any gate. The report compares
+with real data, so it is restricted, and no automatic decision reads it: choosing by it would be an unpaid access.
+"""
+
+import json
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from assets.shown import table
+from assets.step import Outcome, Step, StepContext
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.storage import StepRecord, read_table
+from dpsynth_platform.worker.inputs import read_fingerprints
+
+
+def body(step: StepContext) -> Outcome:
+    """Measures fidelity, utility and fairness."""
+    from dpsynth_platform.audit.canaries import is_canary
+    from dpsynth_platform.quality.report import HEADER, QualityReport, measure_quality
+
+    contract, _ = step.sealed()
+    scrubbed, bounded, synthetic = step.same_run("scrubbed", "bounded", "synthetic")
+    record = step.reusable("quality", scrubbed, bounded, synthetic)
+    reused = record is not None
+    if record is None:
+        step.progress("comparing marginals and training classifiers")
+        real = _rows(bounded, contract.modelled)
+        owners = real.column("_owner").to_pylist()
+        real = real.filter(pa.array([not is_canary(owner) for owner in owners], pa.bool_()))
+        report = measure_quality(
+            contract,
+            step.place.period,
+            real,
+            pa.Table.from_batches(read_table(synthetic.directory / "table")),
+            _held_out(step, contract, scrubbed),
+        )
+        with step.storage.new_output(step.place, "quality") as directory:
+            (directory / "report.json").write_text(json.dumps(report.to_json(), indent=1), encoding="utf-8")
+            (directory / "rows.json").write_text(json.dumps(report.rows()), encoding="utf-8")
+            record = step.record(
+                "quality",
+                run_key=synthetic.run_key,
+                directory=directory,
+                inputs=[scrubbed, bounded, synthetic],
+            )
+    rows = json.loads((record.directory / "rows.json").read_text(encoding="utf-8"))
+    return Outcome(record, reused=reused, metadata={"quality": table(HEADER, rows), "restricted": QualityReport.notice})
+
+
+def _rows(record: StepRecord, columns: list[str]) -> pa.Table:
+    return pa.Table.from_batches(read_table(record.directory / "table", columns=[*columns, "_owner"]))
+
+
+def _held_out(step: StepContext, contract: DataContract, scrubbed: StepRecord) -> pa.Table:
+    """Rows of the owners that were kept from the mechanism."""
+    from dpsynth_platform.bounding.single_owner import holdout_mask
+    from dpsynth_platform.scrub.fingerprints import fingerprint_hex
+
+    owners = read_fingerprints(scrubbed.directory / "participants")
+    held_out = owners[holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)]
+    rows = _rows(scrubbed, contract.modelled)
+    return rows.filter(pc.is_in(rows.column("_owner"), pa.array(fingerprint_hex(held_out), pa.string())))
+
+
+STEP = Step(
+    name="quality",
+    description=(
+        "Distances of one- and two-way marginals, a classifier trained on synthetic rows beside one trained on real "
+        "rows, and differences between protected groups. Compares with real data: restricted, for reviewers."
+    ),
+    upstream=("scrubbed", "bounded", "synthetic"),
+    kinds=frozenset({"scikitlearn"}),
+    zone="restricted",
+    code_version="1",
+    body=body,
+    fields=(
+        ("fidelity", "json", "total variation distance of marginals"),
+        ("utility", "json", "classifier on held-out real rows"),
+        ("fairness", "json", "gaps between protected groups"),
+    ),
+)

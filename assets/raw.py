@@ -1,0 +1,103 @@
+"""raw: the plan is admitted on public facts, the contract is sealed, the source's version is pinned.
+
+What belongs here: everything that happens before a record is read. What does not: reading one.
+"""
+
+import base64
+
+from assets.step import Outcome, Step, StepContext
+from dpsynth_platform import planning, source
+from dpsynth_platform.contracts import canonical_digest
+from dpsynth_platform.ledger.records import CostRequest
+from dpsynth_platform.privacy.events import event_from_json
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.scrub.scrub import check_source_schema
+from dpsynth_platform.storage import StepRecord
+from dpsynth_platform.synth.interface import SealedPlan
+
+
+def body(step: StepContext) -> Outcome:
+    """Pins, plans, admits, seals. A source that has not changed keeps its plan and its run."""
+    contract, place = step.contract, step.place
+    pinned = source.pin(contract)
+    check_source_schema(contract, pinned.schema)
+    step.open_account()
+    earlier = step.storage.read(place, "raw")
+    plan = _earlier_plan(step, earlier, pinned)
+    if plan is None:
+        step.progress("calibrating the mechanism's noise to the guarantee")
+        plan = planning.plan_release(contract, pinned.schema, place.period)
+    run_key = planning.run_key(contract, pinned, place.period, plan)
+    admission = step.ledger.admit(contract.family, _request(step, plan), key=run_key)
+    step.progress(
+        f"admitted: epsilon {contract.privacy.guarantee.epsilon:g}, epsilon {admission.epsilon_left:.3g} was left"
+    )
+    facts = {
+        "contract": contract.snapshot(),
+        "contract_digest": contract.digest(),
+        "mechanism_digest": canonical_digest(contract.mechanism_snapshot()),
+        "plan_digest": plan.digest,
+        "source": pinned.name,
+        "source_version": pinned.version,
+        "source_schema": base64.b64encode(pinned.schema.serialize().to_pybytes()).decode(),
+        "code_version": STEP.code_version,
+    }
+    if earlier is not None and earlier.run_key == run_key and earlier.path and facts.items() <= earlier.facts.items():
+        return Outcome(earlier, reused=True, metadata=_metadata(plan, admission.epsilon_left))
+    with step.storage.new_output(place, "raw") as directory:
+        (directory / "plan.json").write_text(plan.to_json(), encoding="utf-8")
+        record = step.storage.record(place, "raw", run_key=run_key, directory=directory, facts=facts)
+    return Outcome(record, metadata=_metadata(plan, admission.epsilon_left))
+
+
+def _earlier_plan(step: StepContext, earlier: StepRecord | None, pinned: source.PinnedSource) -> SealedPlan | None:
+    """The plan that was sealed for the same mechanism over the same schema, so that it is not calibrated again."""
+    same = {
+        "mechanism_digest": canonical_digest(step.contract.mechanism_snapshot()),
+        "source": pinned.name,
+        "code_version": STEP.code_version,
+    }
+    if earlier is None or not same.items() <= earlier.facts.items() or not step.storage.exists(earlier):
+        return None
+    return SealedPlan.from_json((earlier.directory / "plan.json").read_text(encoding="utf-8"))
+
+
+def _request(step: StepContext, plan: SealedPlan) -> CostRequest:
+    return CostRequest.of(
+        event_from_json(plan.event),
+        dataset=step.place.dataset,
+        period=step.place.period,
+        guarantee=Guarantee.from_json(plan.guarantee),
+        plan_digest=plan.digest,
+        runner=step.runner,
+    )
+
+
+def _metadata(plan: SealedPlan, epsilon_left: float) -> dict[str, object]:
+    return {
+        "epsilon": plan.guarantee["epsilon"],
+        "delta": plan.guarantee["delta"],
+        "plan": plan.digest,
+        "plan in words": {key: value for key, value in plan.describe().items() if key != "columns"},
+        "epsilon_left_before": epsilon_left,
+    }
+
+
+STEP = Step(
+    name="raw",
+    description=(
+        "The run's beginning: the plan admitted under the family's cap, the contract sealed, one version of the "
+        "source pinned. No record is read. Restricted."
+    ),
+    upstream=(),
+    kinds=frozenset({"deltalake"}),
+    zone="restricted",
+    code_version="1",
+    body=body,
+    fields=(
+        ("run_key", "string", "names contract, source version, period and plan together"),
+        ("contract", "json", "the contract as it was sealed"),
+        ("plan", "json", "the sealed plan of the mechanism"),
+        ("source", "string", "table id and version of the source"),
+    ),
+)

@@ -1,0 +1,136 @@
+"""released: the evidence is read once more, and the candidate becomes a release.
+
+What belongs here: collecting evidence, having it checked, publishing. What does not: what holds as evidence or how a
+release looks (`release`).
+"""
+
+import datetime as dt
+from pathlib import Path
+
+from assets.step import Outcome, Step, StepContext
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.lineage import facets, naming
+from dpsynth_platform.privacy.statement import PrivacyStatement, privacy_statement
+from dpsynth_platform.release.commitments import NonceBook
+from dpsynth_platform.release.dossier import (
+    CANDIDATE,
+    Approval,
+    Evidence,
+    LineageStep,
+    software_versions,
+)
+from dpsynth_platform.release.evidence import CheckedEvidence, candidate_runners, check_evidence
+from dpsynth_platform.release.publish import publish
+from dpsynth_platform.storage import read_table, table_schema
+
+
+def body(step: StepContext) -> Outcome:
+    """Refuses unless everything that the release rests on is there, current, of this content and approved."""
+    contract, raw = step.sealed()
+    runners = candidate_runners(step.storage, step.place)
+    checked = check_evidence(step.storage, step.place, contract, step.ledger, runners=runners)
+    statement = privacy_statement(contract, step.family, step.plan(raw).event)
+    table = step.storage.require(step.place, "synthetic").directory / "table"
+    made = publish(
+        _evidence(step, contract, checked, statement),
+        read_table(table),
+        table_schema(table),
+        Path(contract.release.uri),
+        step.vault.signing_key(),
+    )
+    if not made.reused:
+        step.ledger.record("released", made.release_id, {"entry": checked.candidate.entry_id})
+    step.progress(f"release {made.release_id} is at {made.path}")
+    facts = {"release_id": made.release_id, "path": str(made.path), "candidate": checked.candidate.digest}
+    record = step.record("released", run_key=raw.run_key, facts=facts)
+    guarantee = statement.guarantee
+    return Outcome(
+        record,
+        table_schema(made.path / "data"),
+        made.rows,
+        reused=made.reused,
+        metadata={
+            "release": made.release_id,
+            "path": str(made.path),
+            "guarantee in plain words": "\n\n".join(statement.plain_words()),
+            "approved_by": ", ".join(item.by for item in checked.approvals) or "nobody (no approval is required)",
+            "signed_by_key": made.key_fingerprint,
+        },
+        facets=facets.merge(
+            facets.privacy_unit(contract),
+            facets.guarantee(
+                contract,
+                epsilon=guarantee.epsilon,
+                delta=guarantee.delta,
+                tier=guarantee.tier,
+                accounting=statement.accounting["type"],
+                ledger_entry=checked.candidate.entry_id,
+            ),
+        ),
+        published=made,
+    )
+
+
+def _evidence(
+    step: StepContext, contract: DataContract, checked: CheckedEvidence, statement: PrivacyStatement
+) -> Evidence:
+    """All that the dossier says; restricted content by commitment only."""
+    candidate = checked.candidate
+    commitments = NonceBook(step.storage.root / "nonces").commit_all(
+        {
+            CANDIDATE: candidate.digest,
+            "model": candidate.model_hash,
+            "synthetic": candidate.synthetic_hash,
+            "run": candidate.run_key,
+        }
+    )
+    audit = step.storage.require(step.place, "audit").directory
+    return Evidence(
+        contract=contract,
+        family=step.family,
+        period=step.place.period,
+        created_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        guarantee=statement.guarantee,
+        accounting=statement.accounting["type"],
+        statement=statement.to_json(),
+        plain_words=statement.plain_words(),
+        plan_digest=candidate.plan_digest,
+        ledger_entry=candidate.entry_id,
+        ledger_head=step.ledger.head(),
+        clearance={"verdict": "cleared", "policy": contract.privacy.on_overlap},
+        lineage=_lineage(step),
+        audit_report=checked.audit_report,
+        audit_plots={
+            "Can an attacker tell which canaries were in?": (audit / "roc.svg").read_text(encoding="utf-8"),
+            "Scores of the canaries": (audit / "scores.svg").read_text(encoding="utf-8"),
+        },
+        approvals=tuple(Approval(item.by, item.at) for item in checked.approvals),
+        commitments=commitments,
+        software=software_versions(),
+    )
+
+
+def _lineage(step: StepContext) -> tuple[LineageStep, ...]:
+    """The steps that led here, by their lineage runs, and this one. The quality report stands in no dossier."""
+    steps = []
+    for name, upstream in step.line.items():
+        record = step.storage.read(step.place, name)
+        if record is not None and name not in ("quality", "released"):
+            job = naming.job_name(step.place.dataset, name)
+            steps.append(LineageStep(name, job, record.lineage_run, upstream))
+    inputs = tuple(name for name in STEP.upstream if name != "quality")
+    return (*steps, LineageStep("released", step.run.job_name, step.run.run_id, inputs))
+
+
+STEP = Step(
+    name="released",
+    description=(
+        "The published table with its signed dossier: guarantee in plain words, audit, lineage, approvals, ledger "
+        "head. Public."
+    ),
+    upstream=("clearance", "synthetic", "audit", "quality"),
+    kinds=frozenset({"deltalake"}),
+    zone="public",
+    code_version="1",
+    body=body,
+)

@@ -1,0 +1,52 @@
+"""scrubbed: best-effort removal of what identifies people, and the fingerprints of the owners.
+
+What belongs here: reading the pinned source, handing it to `scrub`, and keeping table and participants. What does not:
+how anything is found or replaced. The guarantee does not rest on this step.
+"""
+
+from assets.step import Outcome, Step, StepContext
+from dpsynth_platform import source
+from dpsynth_platform.storage import read_table, table_schema, write_table
+from dpsynth_platform.worker.inputs import write_fingerprints
+
+
+def body(step: StepContext) -> Outcome:
+    """Streams the pinned version through the scrubber."""
+    from dpsynth_platform.scrub.fingerprints import distinct_owners
+    from dpsynth_platform.scrub.scrub import scrub_batches
+
+    contract, raw = step.sealed()
+    earlier = step.reusable("scrubbed")
+    if earlier is not None:
+        return Outcome(earlier, table_schema(earlier.directory / "table"), earlier.facts["rows"], reused=True)
+    pinned = source.pin(contract, version=raw.facts["source_version"])
+    rows = source.batches(pinned, contract, step.place.period)
+    with step.storage.new_output(step.place, "scrubbed") as directory:
+        schema, batches, report = scrub_batches(
+            rows, contract, pinned.schema, step.scrub_keys(contract), progress=step.counted("rows scrubbed")
+        )
+        count = write_table(directory / "table", schema, batches)
+        owners = distinct_owners(read_table(directory / "table", columns=["_owner"]))
+        write_fingerprints(directory / "participants", owners)
+        record = step.record(
+            "scrubbed",
+            run_key=raw.run_key,
+            directory=directory,
+            inputs=[raw],
+            facts={"rows": count},
+        )
+    return Outcome(record, schema, count, metadata={"owners": len(owners), "scrubbing report": report.as_dict()})
+
+
+STEP = Step(
+    name="scrubbed",
+    description=(
+        "The source with direct identifiers dropped, masked, hashed or replaced (best effort), and owners as keyed "
+        "fingerprints. Restricted."
+    ),
+    upstream=("raw",),
+    kinds=frozenset({"deltalake", "presidio"}),
+    zone="restricted",
+    code_version="1",
+    body=body,
+)

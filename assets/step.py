@@ -1,0 +1,210 @@
+"""What every step shares: its declaration, what it is handed, and what it gives back.
+
+What belongs here: the frozen types between `line.py` and the step modules. What does not: anything that runs.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+from openlineage.client.facet_v2 import DatasetFacet, RunFacet
+
+from dpsynth_platform.contracts import DataContract, FamilyBudget
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lineage.emitter import StepRun
+from dpsynth_platform.release.publish import Published
+from dpsynth_platform.scrub.fingerprints import FingerprintKeys
+from dpsynth_platform.scrub.scrub import ScrubKeys
+from dpsynth_platform.storage import Place, StepRecord, Storage
+from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.vault import Vault, key_id
+from dpsynth_platform.worker.job import WorkerJob
+
+Fields = tuple[tuple[str, str, str], ...]
+"""Columns of a record-like output: name, type, meaning."""
+
+
+class RunWorker(Protocol):
+    """Runs the mechanism in a worker process of its own; raises `MechanismFailed` unless it ends well."""
+
+    def __call__(self, job: WorkerJob) -> None:
+        """Blocks until the worker has ended."""
+
+
+@dataclass(frozen=True)
+class SqlLimits:
+    """What one step's SQL may take."""
+
+    memory_limit: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """What a step's body is handed.
+
+    Attributes:
+        line: every step of the line with the steps that it reads, in order.
+        runner: who started this run.
+        spend_again: id of a started entry that the runner gives up for a second spend, or empty.
+        progress: says one public sentence about how far the step is.
+    """
+
+    contract: DataContract
+    family: FamilyBudget
+    place: Place
+    storage: Storage
+    ledger: Ledger
+    vault: Vault
+    sql: SqlLimits
+    run_worker: RunWorker
+    device: str
+    run: StepRun
+    line: Mapping[str, tuple[str, ...]]
+    runner: str
+    spend_again: str
+    progress: Callable[[str], None]
+
+    def sealed(self) -> tuple[DataContract, StepRecord]:
+        """The contract as `raw` sealed it, and raw's record. Later steps never use the file as it is now."""
+        raw = self.storage.require(self.place, "raw")
+        return DataContract.model_validate(raw.facts["contract"]), raw
+
+    def plan(self, raw: StepRecord) -> SealedPlan:
+        """The plan that `raw` sealed."""
+        return SealedPlan.from_json(
+            (raw.directory / "plan.json").read_text(encoding="utf-8"), expected_digest=raw.facts["plan_digest"]
+        )
+
+    def source_schema(self, raw: StepRecord) -> pa.Schema:
+        """Arrow schema of the pinned source."""
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(raw.facts["source_schema"])))
+
+    def reusable(self, name: str, *inputs: StepRecord) -> StepRecord | None:
+        """The step's record if it belongs to this run, was made from these inputs, and its output is still there."""
+        raw = self.storage.require(self.place, "raw")
+        record = self.storage.read(self.place, name)
+        if record is None or record.run_key != raw.run_key or not self.storage.exists(record):
+            return None
+        current = {item.step: item.content_hash for item in inputs}
+        return record if current.items() <= record.inputs.items() else None
+
+    def record(
+        self,
+        name: str,
+        *,
+        run_key: str,
+        directory: Path | None = None,
+        inputs: Iterable[StepRecord] = (),
+        facts: dict[str, Any] | None = None,
+    ) -> StepRecord:
+        """Makes an output the step's current one; see `Storage.record`."""
+        return self.storage.record(
+            self.place,
+            name,
+            run_key=run_key,
+            directory=directory,
+            inputs=inputs,
+            facts=facts,
+            runner=self.runner,
+            lineage_run=self.run.run_id,
+        )
+
+    def counted(self, what: str) -> Callable[[int, int | None], None]:
+        """A progress callback that says how many of something are done, whenever their number has doubled."""
+        said = 0
+
+        def count(done: int, total: int | None) -> None:
+            nonlocal said
+            if done >= 2 * said or done == total:
+                said = done
+                self.progress(f"{done:,}{f' of {total:,}' if total else ''} {what}")
+
+        return count
+
+    def open_account(self) -> None:
+        """Opens the family's account, with new fingerprint keys if it is the namespace's first.
+
+        Afterwards the keys must stay what they are: the ledger freezes the account if they do not.
+        """
+        opened = any(account.family == self.family.family for account in self.ledger.accounts())
+        get = self.vault.read if opened else self.vault.create
+        keys = [get(name) for name in self._owner_keys(self.family.namespace)]
+        self.ledger.open_account(self.family, key_ids=[key_id(key) for key in keys])
+
+    def scrub_keys(self, contract: DataContract) -> ScrubKeys:
+        """The secrets of scrubbing: owners by namespace, records and hashed columns by family."""
+        inner, outer = (self.vault.read(name) for name in self._owner_keys(contract.privacy.namespace))
+        return ScrubKeys(
+            owner=FingerprintKeys(inner, outer),
+            record=self.vault.create(f"record-{contract.family}"),
+            column=self.vault.create(f"column-{contract.family}"),
+        )
+
+    def ordering_key(self, contract: DataContract) -> bytes:
+        """The secret that orders records in bounding."""
+        return self.vault.create(f"ordering-{contract.family}")
+
+    def holdout_key(self, contract: DataContract) -> bytes:
+        """The secret that says which owners are held out."""
+        return self.vault.create(f"holdout-{contract.family}")
+
+    @staticmethod
+    def _owner_keys(namespace: str) -> tuple[str, str]:
+        return f"owner-inner-{namespace}", f"owner-outer-{namespace}"
+
+    def same_run(self, *steps: str) -> tuple[StepRecord, ...]:
+        """Records of upstream steps, all of the run that `raw` sealed."""
+        run_key = self.storage.require(self.place, "raw").run_key
+        return tuple(self.storage.require(self.place, step, run_key=run_key) for step in steps)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step's body gives back.
+
+    Attributes:
+        record: the step's record.
+        schema: Arrow schema of its table, or None where its output is a record (see `Step.fields`).
+        rows: row count of its table; 1 for a record.
+        reused: the output was already there and is still the right one.
+        metadata: further Dagster metadata (operator zone: aggregates allowed, never a value of the data).
+        facets: lineage facets of the output dataset, beside those that every output has.
+        run_facets: lineage facets of the run.
+        published: the release, where the step made one.
+    """
+
+    record: StepRecord
+    schema: pa.Schema | None = None
+    rows: int = 1
+    reused: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    facets: Mapping[str, DatasetFacet] = field(default_factory=dict)
+    run_facets: Mapping[str, RunFacet] = field(default_factory=dict)
+    published: Published | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the line: what Dagster shows of it, and its body.
+
+    Attributes:
+        zone: where its output lives: restricted, operator or public.
+        fields: columns of its output where that is a record, empty where it is a table.
+        code_version: raised whenever the step would give another output for the same input.
+    """
+
+    name: str
+    description: str
+    upstream: tuple[str, ...]
+    kinds: frozenset[str]
+    zone: str
+    code_version: str
+    body: Callable[[StepContext], Outcome]
+    fields: Fields = ()
+    pool: str | None = None

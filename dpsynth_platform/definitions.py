@@ -1,0 +1,96 @@
+"""The Dagster code location: assembly only.
+
+What belongs here: contracts turned into assets, jobs, schedules and sensors, with the deployment's resources. What does
+not: any rule of one step. Nothing heavy is imported at load (a test holds it): the code server reloads often, and every
+step runs in a process that loads this first.
+"""
+
+from __future__ import annotations
+
+import dagster as dg
+from dagster._core.definitions.partitions.partitioned_schedule import UnresolvedPartitionedAssetScheduleDefinition
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+import resources as res
+from assets.checks import build_checks
+from assets.line import build_line, partitions_of
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.planning import load_all
+from dpsynth_platform.settings import Settings
+from sensors import build_sensors
+
+
+def build_definitions(settings: Settings, **overrides: object) -> dg.Definitions:
+    """Everything that this deployment's contracts declare; `overrides` replaces resources by name, for tests.
+
+    Raises:
+        ContractError: a contract or family file is not acceptable.
+    """
+    loaded = load_all(settings)
+    contracts = [contract for contract, _ in loaded]
+    candidates = [candidate_job(contract) for contract in contracts]
+    releases = [release_job(contract) for contract in contracts]
+    return dg.Definitions(
+        assets=[asset for contract, family in loaded for asset in build_line(contract, family, settings.user)],
+        asset_checks=[check for contract in contracts for check in build_checks(contract)],
+        jobs=[*candidates, *releases],
+        schedules=[
+            schedule(contract, job)
+            for contract, job in zip(contracts, candidates, strict=True)
+            if contract.release.cadence is not None
+        ],
+        sensors=build_sensors(settings, contracts, releases),
+        resources=_resources(settings) | overrides,
+        executor=dg.multiprocess_executor.configured({"max_concurrent": 2}),
+    )
+
+
+def candidate_job(contract: DataContract) -> UnresolvedAssetJobDefinition:
+    """Everything up to what a reviewer decides on: all steps but `released`."""
+    whole = dg.AssetSelection.groups(contract.dataset)
+    released = dg.AssetSelection.assets(dg.AssetKey([contract.dataset, "released"]))
+    return dg.define_asset_job(
+        f"{contract.dataset}_candidate",
+        selection=whole - released - dg.AssetSelection.checks_for_assets(dg.AssetKey([contract.dataset, "released"])),
+        description=f"{contract.dataset}: from the source to a release candidate with audit and quality report.",
+        partitions_def=partitions_of(contract),
+    )
+
+
+def release_job(contract: DataContract) -> UnresolvedAssetJobDefinition:
+    """Publication of an approved candidate."""
+    return dg.define_asset_job(
+        f"{contract.dataset}_release",
+        selection=dg.AssetSelection.assets(dg.AssetKey([contract.dataset, "released"])),
+        description=f"{contract.dataset}: publishes the approved candidate.",
+        partitions_def=partitions_of(contract),
+    )
+
+
+def schedule(contract: DataContract, job: UnresolvedAssetJobDefinition) -> UnresolvedPartitionedAssetScheduleDefinition:
+    """A candidate of each period, on the day after the period has ended."""
+    return dg.build_schedule_from_partitioned_job(
+        job, name=f"{contract.dataset}_monthly", description="A release candidate for each month."
+    )
+
+
+def job_named(name: str) -> dg.JobDefinition:
+    """One job of this code location, for processes that are told its name only."""
+    return build_definitions(Settings.from_environment()).resolve_job_def(name)
+
+
+def _resources(settings: Settings) -> dict[str, object]:
+    # A ledger URL from the environment may hold a password; as an EnvVar it is not shown in the UI.
+    from_environment = settings.ledger_url_is_configured
+    return {
+        "storage": res.StorageResource(restricted=str(settings.restricted)),
+        "vault": res.VaultResource(directory=str(settings.vault)),
+        "ledger": res.LedgerResource(url=dg.EnvVar("DPSYNTH_LEDGER_URL") if from_environment else settings.ledger_url),
+        "lineage": res.LineageResource(file=str(settings.lineage_file)),
+        "sql": res.ComputeResource(),
+        "accelerator": res.AcceleratorResource(device=settings.device, logs=str(settings.restricted / "logs")),
+        "io_manager": res.RefusingIOManager(),
+    }
+
+
+defs = build_definitions(Settings.from_environment())

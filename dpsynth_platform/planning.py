@@ -1,0 +1,73 @@
+"""From a contract to a sealed plan and the key that names a run.
+
+What belongs here: the public inputs of a mechanism put together. What does not: the mechanism (`synth`), the budget
+(`ledger`). Nothing here reads a record; a source is known by its version and its schema.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from dpsynth_platform.contracts import (
+    DataContract,
+    FamilyBudget,
+    canonical_digest,
+    check_family,
+    load_contract,
+    load_family,
+)
+from dpsynth_platform.errors import ContractError
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.source import PinnedSource
+from dpsynth_platform.synth.interface import SealedPlan, generator
+
+
+def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) -> SealedPlan:
+    """Calibrates the contract's method to its guarantee and seals the result."""
+    return generator(contract.generate.method).plan(contract, schema, Guarantee.target(contract), period=period)
+
+
+def run_key(contract: DataContract, source: PinnedSource, period: str | None, plan: SealedPlan) -> str:
+    """Names a run: the same contract, source version, period and plan are the same run, and one spend.
+
+    Only what the mechanism depends on counts, so that a new description or a new approver is no new run.
+    """
+    return canonical_digest(
+        {
+            "mechanism": contract.mechanism_snapshot(),
+            "source": source.name,
+            "period": period,
+            "plan": plan.digest,
+        }
+    )[:32]
+
+
+def load_dataset(settings: Settings, dataset: str) -> tuple[DataContract, FamilyBudget]:
+    """Contract and family budget of a dataset of this deployment, checked against each other.
+
+    Raises:
+        ContractError: the dataset is unknown, or a file is not acceptable.
+    """
+    path = settings.contracts / f"{dataset}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(item.stem for item in settings.contracts.glob("*.yaml"))) or "none"
+        raise ContractError(f"dataset {dataset!r} has no contract in {settings.contracts}; accepted: {known}")
+    contract = load_contract(path, settings.variables)
+    if contract.dataset != dataset:
+        raise ContractError(f"{path}: dataset: {contract.dataset!r}; accepted: {dataset!r}, as the file is named")
+    family = load_family(family_path(settings, contract))
+    check_family(contract, family)
+    return contract, family
+
+
+def load_all(settings: Settings) -> list[tuple[DataContract, FamilyBudget]]:
+    """Every contract of this deployment with its family. Raises `ContractError` naming the first bad file."""
+    return [load_dataset(settings, path.stem) for path in sorted(settings.contracts.glob("*.yaml"))]
+
+
+def family_path(settings: Settings, contract: DataContract) -> Path:
+    """The file that holds the budget of a contract's family."""
+    return settings.families / f"{contract.family}.yaml"

@@ -1,0 +1,53 @@
+"""Deleting what has expired, with its two records: the ledger's chain and a lineage event.
+
+What belongs here: doing to each due output, in this order: delete, then record. What does not: what is due
+(`retention`). A crash in between leaves files deleted without a record, which the next purge cannot see; the opposite
+order would claim a deletion that did not happen, which is worse.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterable
+
+from dpsynth_platform import retention
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lineage import facets, naming
+from dpsynth_platform.lineage.emitter import DatasetRef, LineageEmitter, StepRun
+from dpsynth_platform.retention import Expired
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import Storage
+
+
+def purge_due(settings: Settings, contracts: Iterable[DataContract], *, dry_run: bool = False) -> list[Expired]:
+    """Deletes every output whose time is up and records it; returns what was (or, dry, would be) deleted."""
+    found = retention.due(Storage(settings.restricted), contracts, dt.datetime.now(dt.UTC))
+    if not dry_run and found:
+        ledger, emitter = Ledger(settings.ledger_url), LineageEmitter(settings.lineage_file)
+        for item in found:
+            retention.purge(item)
+            ledger.record(
+                "purged",
+                item.place.label,
+                {"step": item.step, "output": item.directory.name, "reason": item.reason},
+            )
+            _emit(emitter, item)
+    return found
+
+
+def _emit(emitter: LineageEmitter, item: Expired) -> None:
+    """A run of the job `<dataset>.purge` whose output is the dataset's end."""
+    name, version = naming.output_name(item.directory)
+    ended = DatasetRef(
+        name,
+        facets.merge(
+            facets.symlink(naming.logical_name(item.place.dataset, item.step, item.place.period)),
+            facets.version(version),
+            facets.purged(),
+        ),
+    )
+    run = StepRun(str(uuid.uuid4()), item.place.dataset, "purge", dagster_job="purge", outputs=(ended,))
+    emitter.start(run)
+    emitter.complete(run)

@@ -1,0 +1,197 @@
+"""Running asset lines from the command line: Dagster's instance, one run, and closing what a killed run left open.
+
+What belongs here: what `dpsynth run`, `plan`, `demo` and `up` need of Dagster. What does not: what a step does (the asset
+line), and printing (the command line). Beside `definitions` this is the only module of the library that imports
+Dagster, and it is imported late.
+
+A run takes place in a process a step, so that a step that is killed takes neither the run nor the command with it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+from dagster._core.events import DagsterEventType
+from dagster._core.storage.dagster_run import FINISHED_STATUSES
+
+from dpsynth_platform.lineage.emitter import LineageEmitter
+from dpsynth_platform.settings import Settings
+
+PROCESS_TAG = "dpsynth/process"
+INVOCATION_TAG = "dpsynth/invocation"
+REQUESTED_BY_TAG = "dpsynth/requested_by"
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class LineResult:
+    """How one run of a line ended.
+
+    Attributes:
+        failures: for each failed step its name and safe message.
+        materialized: names of the steps that ended well, in order.
+    """
+
+    run_id: str
+    success: bool
+    failures: tuple[tuple[str, str], ...]
+    materialized: tuple[str, ...]
+
+
+def prepare_home(settings: Settings) -> Path:
+    """Makes the Dagster home with the deployment's `dagster.yaml`; returns its path."""
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    home = settings.dagster_home
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    shutil.copyfile(settings.deploy / "dagster.yaml", home / "dagster.yaml")
+    return home
+
+
+@contextmanager
+def open_instance(settings: Settings) -> Iterator[dg.DagsterInstance]:
+    """The deployment's Dagster instance."""
+    with dg.DagsterInstance.from_config(str(prepare_home(settings))) as instance:
+        yield instance
+
+
+def run_line(
+    settings: Settings,
+    instance: dg.DagsterInstance,
+    job: str,
+    *,
+    period: str | None = None,
+    spend_again: tuple[str, str] | None = None,
+    progress: Progress = lambda _: None,
+) -> LineResult:
+    """Runs one job of the code location to its end.
+
+    Args:
+        job: name of the job, such as `census_candidate`.
+        period: partition, for datasets with a cadence.
+        spend_again: dataset and id of the started entry that is given up for a second spend.
+        progress: called with one public sentence at a time.
+    """
+    settings.export()
+    invocation = secrets.token_hex(8)
+    tags = {
+        REQUESTED_BY_TAG: settings.user,
+        INVOCATION_TAG: invocation,
+        PROCESS_TAG: f"{socket.gethostname()}:{os.getpid()}",
+    }
+    if period is not None:
+        tags["dagster/partition"] = period
+    config: dict[str, object] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+    if spend_again is not None:
+        dataset, entry = spend_again
+        config["ops"] = {f"{dataset}__clearance": {"config": {"spend_again": entry}}}
+    target = dg.build_reconstructable_job("dpsynth_platform.definitions", "job_named", (job,))
+    with _following(instance, invocation, progress):
+        result = dg.execute_job(target, instance, run_config=config, tags=tags)
+    close_lineage(settings, instance)
+    return _result_of(instance, result.run_id)
+
+
+def reconcile(settings: Settings, instance: dg.DagsterInstance) -> list[str]:
+    """Closes runs whose process is gone, in Dagster and in lineage; returns their ids.
+
+    Only runs that this host's command line started are judged: a daemon watches its own.
+    """
+    closed = []
+    for run in instance.get_runs():
+        host, _, pid = run.tags.get(PROCESS_TAG, "").rpartition(":")
+        if run.status in FINISHED_STATUSES or host != socket.gethostname() or _alive(int(pid)):
+            continue
+        instance.report_run_failed(run, "The process of this run is gone (killed or the machine restarted).")
+        instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+        closed.append(run.run_id)
+    close_lineage(settings, instance)
+    return closed
+
+
+def close_lineage(settings: Settings, instance: dg.DagsterInstance) -> int:
+    """Gives every lineage run whose Dagster run has ended without its terminal event a FAIL; returns how many."""
+    emitter = LineageEmitter(settings.lineage_file)
+    finished = set()
+    for dagster_run_id in {run.parent_run_id for run in emitter.open_runs()}:
+        run = instance.get_run_by_id(dagster_run_id)
+        if run is None or run.status in FINISHED_STATUSES:
+            finished.add(dagster_run_id)
+    return len(emitter.close_out(finished)) if finished else 0
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextmanager
+def _following(instance: dg.DagsterInstance, invocation: str, progress: Progress) -> Iterator[None]:
+    """Relays the steps' own sentences (log level INFO) from the event log while the run goes on."""
+    ended = threading.Event()
+
+    def relay(run_id: str, cursor: str | None) -> str | None:
+        page = instance.get_records_for_run(run_id, cursor=cursor)
+        for record in page.records:
+            entry = record.event_log_entry
+            if entry.dagster_event is None:
+                progress(f"{_step_name(entry.step_key)}: {entry.user_message}")
+            elif entry.dagster_event.event_type == DagsterEventType.STEP_START:
+                progress(f"{_step_name(entry.step_key)}: started")
+        return page.cursor
+
+    def follow() -> None:
+        run_id, cursor = None, None
+        while True:
+            last_look = ended.wait(0.5)
+            if run_id is None:
+                runs = instance.get_runs(dg.RunsFilter(tags={INVOCATION_TAG: invocation}), limit=1)
+                run_id = runs[0].run_id if runs else None
+            if run_id is not None:
+                cursor = relay(run_id, cursor)
+            if last_look:
+                return
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        follower.join()
+
+
+def _result_of(instance: dg.DagsterInstance, run_id: str) -> LineResult:
+    failures, materialized = [], []
+    for entry in instance.all_logs(run_id):
+        event = entry.dagster_event
+        if event is None:
+            continue
+        if event.event_type == DagsterEventType.STEP_SUCCESS:
+            materialized.append(_step_name(event.step_key))
+        elif event.event_type == DagsterEventType.STEP_FAILURE:
+            data = event.step_failure_data
+            failure = data.user_failure_data
+            message = (failure.description if failure else None) or "the step's process ended without a word (killed?)"
+            failures.append((_step_name(event.step_key), message))
+    run = instance.get_run_by_id(run_id)
+    success = run is not None and run.status == dg.DagsterRunStatus.SUCCESS
+    return LineResult(run_id, success, tuple(failures), tuple(materialized))
+
+
+def _step_name(step_key: str | None) -> str:
+    return (step_key or "run").rpartition("__")[2]

@@ -1,0 +1,44 @@
+"""Where the mechanism runs: a worker process on this machine's GPU, or on its processors where there is none."""
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+from dagster._core.errors import DagsterPipesExecutionError
+
+from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.settings import inherited_environment
+from dpsynth_platform.worker import codes, launch
+from dpsynth_platform.worker.job import WorkerJob
+
+
+class AcceleratorResource(dg.ConfigurableResource[None]):
+    """The device of the worker (`auto`, `cpu`, `cuda`) and the restricted directory for what it prints."""
+
+    device: str = "auto"
+    logs: str
+
+    def runner(self, context: dg.AssetExecutionContext) -> Callable[[WorkerJob], None]:
+        """A function that runs one job in a worker and returns when it has ended well.
+
+        It raises `MechanismFailed` with the worker's code otherwise. Nothing that the worker prints passes through
+        here: its output goes to a restricted file, and it reports by code only.
+        """
+
+        def run(job: WorkerJob) -> None:
+            logs = Path(self.logs)
+            logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            log = logs / f"worker-{secrets.token_hex(8)}.log"
+            command = launch.command(inherited_environment(), parent=os.getpid(), log=log)
+            client = dg.PipesSubprocessClient(forward_stdio=False)
+            failure = None
+            try:
+                client.run(context=context, command=command, extras=job.to_extras())
+            except DagsterPipesExecutionError as error:
+                failure = codes.code_of_failure(str(error))
+            if failure is not None:
+                raise MechanismFailed(f"{codes.meaning(failure)} ({failure}; restricted log {log.name})")
+
+        return run

@@ -1,0 +1,27 @@
+"""Sensors: what happens without anybody watching.
+
+What belongs here: turning a recorded approval into the `released` run, deleting what has expired, closing lineage of
+killed runs. What does not: deciding any of it (approvals are the ledger's, retention the contracts').
+"""
+
+from collections.abc import Sequence
+
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.settings import Settings
+from sensors.approvals import approval_sensor
+from sensors.close_out import close_out_sensor
+from sensors.retention import retention_sensor
+
+
+def build_sensors(
+    settings: Settings, contracts: Sequence[DataContract], release_jobs: Sequence[UnresolvedAssetJobDefinition]
+) -> list[dg.SensorDefinition]:
+    """The deployment's sensors, on by default."""
+    return [
+        approval_sensor(contracts, release_jobs),
+        retention_sensor(settings, contracts),
+        close_out_sensor(settings),
+    ]

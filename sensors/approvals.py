@@ -1,0 +1,46 @@
+"""Approvals: a recorded approval becomes the `released` run.
+
+What belongs here: noticing new approvals in the ledger's chain. What does not: judging them. The run itself re-reads
+all evidence and refuses if too few people have approved, or if the content has changed since.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+import resources as res
+from dpsynth_platform.contracts import DataContract
+
+APPROVED = "approved"
+
+
+def approval_sensor(
+    contracts: Sequence[DataContract], release_jobs: Sequence[UnresolvedAssetJobDefinition]
+) -> dg.SensorDefinition:
+    """Looks every half minute; its cursor is the chain's sequence number."""
+    jobs = {contract.dataset: job for contract, job in zip(contracts, release_jobs, strict=True)}
+    needed = {contract.dataset: contract.release.approvals for contract in contracts}
+
+    @dg.sensor(
+        name="approvals",
+        description="Starts the release of a candidate whose approval was recorded.",
+        jobs=list(release_jobs),
+        minimum_interval_seconds=30,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+    )
+    def sensor(context: dg.SensorEvaluationContext, ledger: res.LedgerResource) -> Iterator[dg.RunRequest]:
+        store = ledger.open()
+        for event in store.history(after=int(context.cursor or 0), kinds=[APPROVED]):
+            request = store.entry(event.payload["entry"]).request
+            approvers = {item.by for item in store.approvals(event.subject) if item.decision == "approve"}
+            if request.dataset in jobs and len(approvers) >= needed[request.dataset]:
+                yield dg.RunRequest(
+                    run_key=f"approval-{event.sequence}",
+                    job_name=jobs[request.dataset].name,
+                    partition_key=request.period,
+                    tags={"dpsynth/approved_by": event.payload["by"][:63]},
+                )
+            context.update_cursor(str(event.sequence))
+
+    return sensor

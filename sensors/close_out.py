@@ -1,0 +1,26 @@
+"""Lineage of killed runs: whoever was killed could not emit its own end.
+
+What belongs here: asking Dagster which runs have ended and giving their open lineage runs a FAIL. What does not:
+failing runs; Dagster's run monitoring does that.
+"""
+
+import dagster as dg
+
+from dpsynth_platform.settings import Settings
+
+
+def close_out_sensor(settings: Settings) -> dg.SensorDefinition:
+    """Looks every half minute."""
+
+    @dg.sensor(
+        name="lineage_close_out",
+        description="Gives lineage runs whose process was killed their terminal event.",
+        minimum_interval_seconds=30,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+    )
+    def sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        from dpsynth_platform.running import close_lineage
+
+        return dg.SkipReason(f"{close_lineage(settings, context.instance)} lineage runs closed")
+
+    return sensor

@@ -90,6 +90,9 @@ def _edge(source: tuple[int, int], target: tuple[int, int]) -> str:
     if x2 - x1 > _BOX and y1 == y2:  # boxes lie between: pass below them
         low, left, right = y1 + _ROW / 2, x1 + _GAP, x2 - _GAP
         way = f"C{left} {y1} {x1} {low} {left + 10} {low} L{right - 10} {low} C{x2} {low} {right} {y2} {x2} {y2}"
+    elif x2 - x1 > _BOX:  # along the own row, then up to the target's
+        left = x2 - 2 * _GAP
+        way = f"L{left} {y1} C{left + _GAP} {y1} {left + _GAP} {y2} {x2} {y2}"
     else:
         middle = (x1 + x2) / 2
         way = f"C{middle} {y1} {middle} {y2} {x2} {y2}"

@@ -7,6 +7,7 @@ of the audit were checked when the evidence was put together (`dossier.check_svg
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,7 +46,7 @@ def render(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(small=small, words=words, spark_text=sparkline_text)
+    environment.filters.update(small=small, upper_bound=upper_bound, words=words, spark_text=sparkline_text)
     return environment.get_template("dossier.html.j2").render(
         dossier,
         d=dossier,
@@ -66,6 +67,12 @@ def small(number: float) -> str:
     times = int(1 / number)
     digits = max(0, len(str(times)) - 2)
     return f"1 in {times // 10**digits * 10**digits:,}"
+
+
+def upper_bound(number: float) -> str:
+    """A bound with at most three significant digits, rounded up: what is shown is never less than what is meant."""
+    unit = 10.0 ** (math.floor(math.log10(number)) - 2)
+    return f"{math.ceil(number / unit - 1e-9) * unit:.3g}"
 
 
 def words(name: str) -> str:

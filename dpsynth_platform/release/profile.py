@@ -85,10 +85,11 @@ def _edges(column: Column) -> np.ndarray[Any, np.dtype[np.float64]] | None:
     if isinstance(column.bins, list):
         inner = [edge for edge in column.bins if edge < column.max]
         return np.array([column.min, *inner, column.max], np.float64)
-    whole = column.type == "integer"
-    top = column.max + 1 if whole else column.max
-    bins = column.bins or BINS
-    return np.linspace(column.min, top, min(bins, int(top - column.min)) + 1 if whole else bins + 1)
+    if column.type == "float":
+        return np.linspace(column.min, column.max, (column.bins or BINS) + 1)
+    # Whole numbers belong to one bin each, so the edges are whole too.
+    bins = min(column.bins or BINS, column.max - column.min + 1)
+    return np.floor(np.linspace(column.min, column.max + 1, bins + 1))
 
 
 def _numbers(values: pa.Array) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -201,6 +201,14 @@ def test_small_numbers_are_never_made_to_look_smaller(number: float, text: str) 
     assert page.small(number) in (text, text.replace("99,000", "100,000"))
 
 
+@pytest.mark.parametrize(
+    ("number", "text"), [(1.0, "1"), (0.999735, "1"), (0.9911, "0.992"), (4.0, "4"), (12.34, "12.4"), (0.01, "0.01")]
+)
+def test_bounds_are_rounded_up(number: float, text: str) -> None:
+    assert page.upper_bound(number) == text
+    assert float(page.upper_bound(number)) >= number
+
+
 def test_drawings_of_nothing() -> None:
     assert lineage_graph([]).startswith("<svg")
     assert sparkline_text({"kind": "bins", "edges": ["0", "1"], "counts": [0], "missing": 3}) == "no values"

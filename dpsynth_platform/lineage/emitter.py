@@ -103,10 +103,14 @@ class Delivery:
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run that started and has no terminal event."""
+    """A run that started and has no terminal event.
+
+    Attributes:
+        parent_run_id: the Dagster run's id.
+    """
 
     run_id: str
-    dagster_run_id: str
+    parent_run_id: str
     job: str
     started_at: str
 
@@ -182,7 +186,7 @@ class LineageEmitter:
         is unreadable.
         """
         ended = {naming.parent_run_id(run_id) for run_id in dagster_run_ids}
-        starts = [start for start in self._current().unfinished() if _open_run(start).dagster_run_id in ended]
+        starts = [start for start in self._current().unfinished() if _open_run(start).parent_run_id in ended]
         return [self._emit(_closing_event(start)) for start in starts]
 
     def undelivered(self) -> list[dict[str, Any]]:

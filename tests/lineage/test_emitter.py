@@ -273,7 +273,7 @@ def test_a_killed_writer_leaves_a_usable_record(record: Path, emitter: LineageEm
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    emitter.close_out({run.dagster_run_id for run in emitter.open_runs()})
+    emitter.close_out({run.parent_run_id for run in emitter.open_runs()})
     assert emitter.open_runs() == []
     emitter.complete(a_run())
     by_run: dict[str, list[str]] = {}

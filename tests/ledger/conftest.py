@@ -1,0 +1,17 @@
+import pytest
+from ledger_cases import family
+
+from dpsynth_platform.ledger import Ledger
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path / 'ledger' / 'ledger.db'}"
+
+
+@pytest.fixture
+def ledger(url):
+    opened = Ledger(url)
+    opened.open_account(family("everyone", mode="family"), ["key-1", "key-2"])
+    opened.open_account(family("each", mode="per-owner"), ["key-1", "key-2"])
+    return opened

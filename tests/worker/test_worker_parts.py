@@ -27,13 +27,12 @@ def subclasses(cls):
     return {cls}.union(*(subclasses(child) for child in cls.__subclasses__()))
 
 
-def test_every_deliberate_error_has_a_status_of_its_own():
+def test_every_error_of_the_worker_has_a_status_of_its_own():
     for module in pkgutil.iter_modules(package.__path__):
         if module.name != "__main__":
             importlib.import_module(f"{package.__name__}.{module.name}")
-    found = {
-        error.code for error in subclasses(DpsynthError) if error.__module__.startswith(("dpsynth", errors.__name__))
-    }
+    homes = ("dpsynth_platform.errors", package.__name__)
+    found = {error.code for error in subclasses(DpsynthError) if error.__module__.startswith(homes)}
     assert {"claimed", "credentials", "mechanism", "grant"} <= found
     for code in found:
         assert codes.code_of(codes.status_of(code)) == code

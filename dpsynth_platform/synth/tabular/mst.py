@@ -69,7 +69,6 @@ class Mst:
             ContractError: no column to model, a type that cannot be restored, or pairs with too many cells.
             AccountingError: no noise scale meets the guarantee.
         """
-
         domain = domain_of(contract, period)
         if not len(domain):
             raise ContractError(f"{contract.dataset}: columns: nothing to model besides the owner's column")
@@ -95,7 +94,8 @@ class Mst:
     def describe(self, plan: SealedPlan) -> dict[str, Any]:
         """Event, noise, expected error, cells, memory and sampling time of a plan.
 
-        Expected errors are those of the noise alone: sqrt(2/pi) * sigma a cell, in records.
+        Expected errors are those of the noise alone: sqrt(2/pi) * sigma a cell, in records. Memory is that of counts
+        and potentials, beside what the program itself takes.
         """
         domain, budget = Domain.from_json(plan.columns), _budget(plan)
         per_one, per_two = (math.sqrt(2 / math.pi) * sigma for sigma in (budget.sigma_one, budget.sigma_two))
@@ -142,7 +142,6 @@ class Mst:
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
         """Fits the tree's potentials to the stored measurements; see `Generator.estimate`."""
-
         domain = Domain.from_json(plan.columns)
         stored = read_measurements(directory, plan.digest)
         states = compress(domain, stored.one_way)
@@ -155,7 +154,6 @@ class Mst:
 
     def sample(self, directory: Path, rows: int) -> pa.Table:
         """Draws rows from the model; see `Generator.sample`."""
-
         return sample(load_model(directory), rows)
 
 
@@ -172,8 +170,10 @@ def measure(plan: SealedPlan, bounded: Path, directory: Path, progress: Progress
     columns = len(domain)
     with MeasurementLog.create(directory, plan.digest) as log:
         progress("counting columns", 0, 1)
+        exact = count_one_way(bounded, domain)
+        progress("counting columns", 1, 1)
         one_way = []
-        for index, counts in enumerate(count_one_way(bounded, domain)):
+        for index, counts in enumerate(exact):
             noisy = NoisyCounts((index,), sample_discrete_gaussian(counts, budget.sigma_one), budget.sigma_one)
             log.counts("one-way", noisy)
             one_way.append(noisy)
@@ -181,6 +181,7 @@ def measure(plan: SealedPlan, bounded: Path, directory: Path, progress: Progress
         states = compress(domain, one_way)
         progress("counting pairs", 0, 1)
         pairs = count_pairs(bounded, domain, states)
+        progress("counting pairs", 1, 1)
         scores = pair_scores(pairs, one_way, states)
         edges: list[Edge] = []
         for step in range(columns - 1):
@@ -192,8 +193,8 @@ def measure(plan: SealedPlan, bounded: Path, directory: Path, progress: Progress
             edges.append(candidates[chosen])
             progress("choosing pairs", step + 1, columns - 1)
         for index, edge in enumerate(edges):
-            noise = sample_discrete_gaussian(pairs[edge], budget.sigma_two)
-            log.counts("two-way", NoisyCounts(edge, noise, budget.sigma_two))
+            noisy = NoisyCounts(edge, sample_discrete_gaussian(pairs[edge], budget.sigma_two), budget.sigma_two)
+            log.counts("two-way", noisy)
             progress("measuring pairs", index + 1, columns - 1)
         log.complete()
 

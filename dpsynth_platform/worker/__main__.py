@@ -10,7 +10,6 @@ as a message and as the exit status.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 import traceback
@@ -20,6 +19,7 @@ from pathlib import Path
 from dagster_pipes import PipesContext, PipesEnvVarParamsLoader, open_dagster_pipes
 
 from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.settings import inherited_environment
 from dpsynth_platform.worker.codes import DONE, code_of_exception, status_of
 from dpsynth_platform.worker.job import WorkerJob
 from dpsynth_platform.worker.process import bind_to_parent, redirect_output, refuse_credentials
@@ -45,7 +45,7 @@ def _under_pipes() -> str:
 
 
 def _work(context: PipesContext) -> str:
-    refuse_credentials(os.environ)
+    refuse_credentials(inherited_environment())
     from dpsynth_platform.worker.run import run  # late: torch takes seconds, and a refusal should not
 
     run(WorkerJob.from_extras(context.extras), _Reporter(context.log.info))

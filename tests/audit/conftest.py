@@ -10,7 +10,7 @@ import pytest
 
 from dpsynth_platform.contracts import DataContract, parse_contract
 
-LEVELS = [f"level-{number}" for number in range(16)]
+LEVELS = [f"level-{number}" for number in range(24)]
 REGIONS = [f"region-{number}" for number in range(24)]
 
 
@@ -33,7 +33,7 @@ def document() -> dict[str, Any]:
             "person": {"type": "identifier"},
             "day": {"type": "date", "min": "2026-01-01", "max": "2026-12-31", "bins": 12},
             "level": {"type": "categorical", "values": LEVELS},
-            "level_number": {"type": "integer", "min": 1, "max": 16},
+            "level_number": {"type": "integer", "min": 1, "max": 24},
             "region": {"type": "categorical", "values": REGIONS, "nullable": True},
             "wage": {"type": "float", "min": 0, "max": 500, "bins": [10, 20, 40, 80]},
             "insured": {"type": "boolean"},

@@ -35,7 +35,7 @@ def wide(contract: DataContract) -> pa.Schema:
 def people(schema: pa.Schema) -> pa.Table:
     """Survey rows with dependent columns: the level's number follows from its name, most live in few regions."""
     rng = np.random.default_rng()
-    level = np.minimum(rng.geometric(0.15, ROWS) - 1, 15)
+    level = rng.integers(0, 24, ROWS)
     region = np.minimum(rng.geometric(0.3, ROWS) - 1, 23)
     columns = {
         "day": (np.datetime64("2026-01-01") + rng.integers(0, 365, ROWS)).astype("datetime64[D]"),
@@ -43,7 +43,7 @@ def people(schema: pa.Schema) -> pa.Table:
         "level_number": level + 1,
         "region": [f"region-{number}" for number in region],
         "wage": rng.gamma(2.0, 5.0 + level),
-        "insured": rng.random(ROWS) < (level + 1) / 17,
+        "insured": rng.random(ROWS) < (level + 1) / 25,
     }
     return pa.table({name: pa.array(values, schema.field(name).type) for name, values in columns.items()})
 

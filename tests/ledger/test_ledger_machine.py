@@ -1,0 +1,165 @@
+"""The ledger against a model of itself: whatever the order of calls, states move one way and the cap holds."""
+
+import datetime as dt
+import tempfile
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+from ledger_cases import family, people, request
+
+from dpsynth_platform.errors import BudgetExceeded, LedgerError, SpendRepeated
+from dpsynth_platform.ledger import Ledger, rows
+from dpsynth_platform.ledger.filter import RenyiFilter
+
+CAP = (2.0, 1e-5)
+FILTER = RenyiFilter.seal(*CAP)
+COSTS = {plan: request(rho, plan=plan) for plan, rho in {"small": 0.01, "middle": 0.03, "large": 0.06}.items()}
+KEYS = st.tuples(st.sampled_from("abcdef"), st.sampled_from(sorted(COSTS)))
+OWNERS = st.frozensets(st.integers(0, 4), max_size=4)
+POLICIES = st.sampled_from(["compose", "exclude"])
+
+
+def fits(plans):
+    return FILTER.fits([(COSTS[plan].curve, 0.0) for plan in plans])
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Model: for each entry its state, plan, deadline and charged owners."""
+
+    mode = "family"
+    entries = Bundle("entries")
+
+    @initialize()
+    def open(self):
+        self.directory = tempfile.TemporaryDirectory()
+        self.clock = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+        self.real_now, rows.now = rows.now, lambda: self.clock
+        self.ledger = Ledger(f"sqlite:///{self.directory.name}/ledger.db")
+        self.ledger.open_account(family("f", mode=self.mode, epsilon=CAP[0], delta=CAP[1]), ["k"])
+        self.model = {}
+        self.latest = {}
+
+    def teardown(self):
+        if hasattr(self, "directory"):
+            rows.now = self.real_now
+            self.directory.cleanup()
+
+    def live(self):
+        return [
+            entry
+            for entry in self.model.values()
+            if entry["state"] in ("started", "spent") or (entry["state"] == "reserved" and entry["until"] > self.clock)
+        ]
+
+    def expire(self):
+        for entry in self.model.values():
+            if entry["state"] == "reserved" and entry["until"] <= self.clock:
+                entry["state"] = "void"
+
+    @rule(target=entries, key=KEYS, owners=OWNERS, policy=POLICIES, again=st.booleans())
+    def reserve(self, key, owners, policy, again):
+        name, plan = key[0] + key[1], key[1]
+        latest = self.latest.get(name)
+        replaces = latest if again else None
+        try:
+            entry = self.ledger.reserve("f", name, COSTS[plan], people(*owners), policy, replaces=replaces)
+        except SpendRepeated:
+            assert not again and self.model[latest]["state"] == "started"
+            return multiple()
+        except BudgetExceeded:
+            self.expire()
+            alone = [] if self.mode == "per-owner" else [item["plan"] for item in self.live()]
+            assert not fits([*alone, plan])
+            return multiple()
+        except LedgerError:
+            assert again and self.model[latest]["state"] != "started"
+            return multiple()
+        self.expire()
+        if entry.entry_id in self.model:
+            assert self.model[entry.entry_id]["state"] == entry.state
+            return multiple()
+        seen = set().union(*(item["owners"] for item in self.live()))
+        expected = owners - seen if policy == "exclude" else owners
+        if self.mode == "per-owner":
+            histories = {o: [item["plan"] for item in self.live() if o in item["owners"]] for o in expected}
+            expected = {o for o in expected if fits([*histories[o], plan])}
+        assert np.array_equal(self.ledger.participants(entry.entry_id), people(*expected))
+        self.model[entry.entry_id] = {
+            "state": "reserved",
+            "plan": plan,
+            "owners": set(expected),
+            "until": self.clock + dt.timedelta(hours=24),
+        }
+        self.latest[name] = entry.entry_id
+        return entry.entry_id
+
+    @rule(entry_id=entries)
+    def start(self, entry_id):
+        entry = self.model[entry_id]
+        try:
+            self.ledger.start(entry_id)
+        except SpendRepeated:
+            assert entry["state"] in ("started", "spent")
+        except LedgerError:
+            assert entry["state"] == "void" or entry["until"] <= self.clock
+            entry["state"] = "void"
+        else:
+            assert entry["state"] == "reserved"
+            entry["state"] = "started"
+
+    @rule(entry_id=entries)
+    def complete(self, entry_id):
+        entry = self.model[entry_id]
+        try:
+            self.ledger.complete(entry_id, "m")
+        except LedgerError:
+            assert entry["state"] in ("reserved", "void")
+        else:
+            assert entry["state"] in ("started", "spent")
+            entry["state"] = "spent"
+
+    @rule(entry_id=consumes(entries))
+    def void(self, entry_id):
+        entry = self.model[entry_id]
+        try:
+            self.ledger.void(entry_id)
+        except LedgerError:
+            assert entry["state"] in ("started", "spent")
+        else:
+            assert entry["state"] in ("reserved", "void")
+            entry["state"] = "void"
+
+    @rule(hours=st.sampled_from([1, 13, 25]))
+    def wait(self, hours):
+        self.clock += dt.timedelta(hours=hours)
+
+    @invariant()
+    def ledger_is_what_the_model_says(self):
+        if not hasattr(self, "model"):
+            return
+        for entry in self.ledger.entries():
+            expected = self.model[entry.entry_id]
+            expired = expected["state"] == "reserved" and expected["until"] <= self.clock
+            assert entry.state == expected["state"] or (expired and entry.state == "void")
+        if self.mode == "family":
+            assert fits([item["plan"] for item in self.live()]) or not self.live()
+        for owner in range(5):
+            history = [item["plan"] for item in self.live() if owner in item["owners"]]
+            assert not history or fits(history)
+        report = self.ledger.verify()
+        assert report.ok, report.problems
+
+
+class PerOwnerMachine(LedgerMachine):
+    mode = "per-owner"
+
+
+SETTINGS = settings(
+    max_examples=15, stateful_step_count=18, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+TestFamilyMode = LedgerMachine.TestCase
+TestFamilyMode.settings = SETTINGS
+TestPerOwnerMode = PerOwnerMachine.TestCase
+TestPerOwnerMode.settings = SETTINGS

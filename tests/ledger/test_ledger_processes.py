@@ -1,0 +1,179 @@
+"""Real processes on one SQLite ledger: races, kills, and what remains."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from ledger_cases import family, people, request
+
+from dpsynth_platform.errors import LedgerError, SpendRepeated
+from dpsynth_platform.ledger import Ledger
+
+HERE = Path(__file__).parent
+
+
+def launch(program, *arguments):
+    """A Python process that runs `program` with the ledger's test cases at hand."""
+    preamble = f"import sys; sys.path[:0] = [{str(HERE)!r}, {str(HERE.parents[1])!r}]\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", preamble + textwrap.dedent(program), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def outputs(processes):
+    found = []
+    for process in processes:
+        told, error = process.communicate(timeout=120)
+        assert process.returncode == 0, error
+        found.append(told.split())
+    return found
+
+
+RACE = """
+    from ledger_cases import family, people, request
+    from dpsynth_platform.errors import BudgetExceeded
+    from dpsynth_platform.ledger import Ledger
+    url, who, mode = sys.argv[1:]
+    ledger = Ledger(url)
+    ledger.open_account(family("f", mode=mode), ["k"])
+    sys.stdout.write("ready "); sys.stdout.flush()
+    for turn in range(6):
+        try:
+            entry = ledger.reserve("f", f"{who}-{turn}", request(0.05, plan=f"{who}{turn}"), people(1, 2), "compose")
+        except BudgetExceeded:
+            continue
+        ledger.start(entry.entry_id)
+        print(entry.entry_id)
+"""
+
+
+@pytest.mark.parametrize("mode", ["family", "per-owner"])
+def test_racing_processes_never_overspend(url, mode):
+    """Capacity is about 0.36: seven requests of 0.05 fit, whoever asks and however they interleave."""
+    alone = Ledger(url + ".alone")
+    alone.open_account(family("f", mode="family"), ["k"])
+    sealed = alone.account("f").filter
+    curve = request(0.05).curve
+    expected = next(count for count in range(1, 100) if not sealed.fits([(curve, 0.0)] * (count + 1)))
+
+    found = outputs([launch(RACE, url, who, mode) for who in range(4)])
+    assert all(told[0] == "ready" for told in found)
+    ledger = Ledger(url)
+    assert ledger.verify().ok
+    granted = [entry for told in found for entry in told[1:]]
+    if mode == "family":
+        assert len(granted) == expected
+        assert all(ledger.entry(entry).state == "started" for entry in granted)
+    else:
+        assert len(granted) == 24  # nobody is refused
+        charged = sum(len(ledger.participants(entry)) == 2 for entry in granted)
+        assert charged == expected
+    assert len(ledger.accounts()) == 1
+
+
+START = """
+    from dpsynth_platform.errors import SpendRepeated
+    from dpsynth_platform.ledger import Ledger
+    ledger = Ledger(sys.argv[1])
+    try:
+        ledger.start(sys.argv[2])
+        print("started")
+    except SpendRepeated:
+        print("repeated")
+"""
+
+
+def test_an_entry_starts_in_one_process_only(ledger, url):
+    entry = ledger.reserve("everyone", "k", request(), people(1), "compose")
+    found = outputs([launch(START, url, entry.entry_id) for _ in range(4)])
+    assert sorted(found) == [["repeated"]] * 3 + [["started"]]
+
+
+SAME_KEY = """
+    from ledger_cases import people, request
+    from dpsynth_platform.ledger import Ledger
+    ledger = Ledger(sys.argv[1])
+    print(ledger.reserve("each", "the-key", request(), people(1, 2), "compose").entry_id)
+"""
+
+
+def test_one_key_is_one_entry_for_all_processes(ledger, url):
+    found = outputs([launch(SAME_KEY, url) for _ in range(4)])
+    assert len({told[0] for told in found}) == 1
+    assert len(ledger.entries()) == 1
+
+
+KILLED = """
+    import os, signal
+    from ledger_cases import people, request
+    from dpsynth_platform.ledger import Ledger, chain, reservations
+    ledger = Ledger(sys.argv[1])
+    moment = sys.argv[2]
+    def die(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if moment == "inside reserve":
+        reservations.to_blob = die
+    entry = ledger.reserve("everyone", "k", request(), people(1), "compose")
+    if moment == "after reserve":
+        die()
+    if moment == "inside start":
+        chain.transition_values = die
+    ledger.start(entry.entry_id)
+    die()
+"""
+
+
+@pytest.mark.parametrize(
+    ("moment", "state"),
+    [("inside reserve", None), ("after reserve", "reserved"), ("inside start", "reserved"), ("after start", "started")],
+)
+def test_a_killed_process_leaves_whole_steps(ledger, url, moment, state):
+    process = launch(KILLED, url, moment)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    again = Ledger(url)
+    entry = again.entry_for_key("k")
+    assert (entry.state if entry else None) == state
+    assert again.verify().ok
+    if state == "started":
+        with pytest.raises(SpendRepeated):
+            again.reserve("everyone", "k", request(), people(1), "compose")
+    else:
+        again.start(again.reserve("everyone", "k", request(), people(1), "compose").entry_id)
+        assert len(again.entries()) == 1
+
+
+HOLD = """
+    import sqlite3
+    connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_held_lock_is_named_and_readers_go_on(ledger, url, monkeypatch):
+    from dpsynth_platform.ledger import database
+
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.2)
+    waiting = Ledger(url)
+    path = url.removeprefix("sqlite:///")
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys\n" + textwrap.dedent(HOLD), path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(LedgerError, match="locked by another process"):
+            waiting.reserve("everyone", "k", request(), None, "compose")
+        assert waiting.entries() == []
+    finally:
+        process.communicate(timeout=30)
+    assert waiting.reserve("everyone", "k", request(), None, "compose").state == "reserved"

@@ -8,6 +8,10 @@ The three attacks and their numbers of guesses are fixed here, in advance; none 
 quarter of the coins is guessed: enough right guesses to refute epsilon = 2 with 200 canaries, and few enough to leave
 out those that nothing is known of. The attack on the measurements guesses a fifth, and "out" only: an empty cell proves
 that whoever would have to be in it is not there, whereas a filled one may be filled by others.
+
+What to expect: on noisy marginals of a wide table (sixteen columns, 500 canaries with two records each) the audit sees
+noise that is missing or down to a few hundredths of the plan's; half the noise it cannot see. On a few coarse columns,
+where many canaries share every cell, it sees less.
 """
 
 from __future__ import annotations
@@ -27,7 +31,9 @@ Floats = npt.NDArray[np.float64]
 NEIGHBOURS = 5
 """How many synthetic rows nearest to a canary the attack on the data looks at."""
 _LEAST_SIGMA = 0.25
+"""Counts are whole numbers: below this scale, noise is as good as none."""
 _LEAST_NEGATIVE = 5
+"""Fewer counts than this that are not positive say too little about a clique's noise."""
 _CHUNK = 64
 
 

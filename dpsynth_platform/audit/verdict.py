@@ -5,6 +5,10 @@ at all, and the report as JSON and in plain words. What does not: scoring canari
 
 Everything in the report follows from the canaries' coins and from scores of what the mechanism left. Canaries are
 independent of the data, so the report is post-processing and may be published.
+
+A canary owner joins or stays away with all its records. That is a neighbouring pair under add-or-remove and zero-out;
+under replace-one the claim is tested on joining too, which the generators' noise covers, since it is scaled for a
+replacement, the larger change.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ out those that nothing is known of. The attack on the measurements guesses a fif
 that whoever would have to be in it is not there, whereas a filled one may be filled by others.
 
 What to expect: on noisy marginals of a wide table (sixteen columns, 500 canaries with two records each) the audit sees
-noise that is missing or down to a few hundredths of the plan's; half the noise it cannot see. On a few coarse columns,
+noise that is missing or down to two hundredths of the plan's; a twentieth it does not see. On a few coarse columns,
 where many canaries share every cell, it sees less.
 """
 

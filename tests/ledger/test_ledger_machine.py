@@ -13,7 +13,7 @@ from dpsynth_platform.errors import BudgetExceeded, LedgerError, SpendRepeated
 from dpsynth_platform.ledger import Ledger, rows
 from dpsynth_platform.ledger.filter import RenyiFilter
 
-CAP = (2.0, 1e-5)
+CAP = (3.0, 1e-5)
 FILTER = RenyiFilter.seal(*CAP)
 COSTS = {plan: request(rho, plan=plan) for plan, rho in {"small": 0.01, "middle": 0.03, "large": 0.06}.items()}
 KEYS = st.tuples(st.sampled_from("abcdef"), st.sampled_from(sorted(COSTS)))
@@ -157,7 +157,7 @@ class PerOwnerMachine(LedgerMachine):
 
 
 SETTINGS = settings(
-    max_examples=15, stateful_step_count=18, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=50, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 TestFamilyMode = LedgerMachine.TestCase
 TestFamilyMode.settings = SETTINGS

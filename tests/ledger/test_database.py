@@ -1,0 +1,159 @@
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
+
+from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.ledger import Ledger, database, schema
+from dpsynth_platform.ledger.database import Database
+
+
+def path_of(url):
+    return Path(url.removeprefix("sqlite:///"))
+
+
+def test_migrations_arrive_at_the_tables(url):
+    Ledger(url)
+    with create_engine(url).connect() as connection:
+        context = MigrationContext.configure(connection)
+        assert compare_metadata(context, schema.metadata) == []
+        assert context.get_current_revision() == schema.SCHEMA_VERSION
+
+
+def test_only_the_owner_can_read(url):
+    old = os.umask(0)
+    try:
+        ledger = Ledger(url)
+        ledger.record("noted", "x", {})
+        modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in [path_of(url).parent, *path_of(url).parent.iterdir()]}
+    finally:
+        os.umask(old)
+    assert modes.pop("ledger") == 0o700
+    assert set(modes.values()) == {0o600}
+
+
+def test_commits_are_durable(url):
+    Ledger(url)
+    told = Database(url).read(
+        lambda connection: [
+            connection.execute(text(f"PRAGMA {name}")).scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys")
+        ]
+    )
+    assert told == ["wal", 2, 1]
+
+
+def test_a_newer_schema_is_named(url):
+    Ledger(url)
+    with sqlite3.connect(path_of(url)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(LedgerError, match="schema '9999', made by a newer version"):
+        Ledger(url)
+
+
+def test_other_files_are_not_ledgers(tmp_path):
+    path = tmp_path / "ledger.db"
+    path.write_bytes(b"no database at all, but long enough to be taken for one" * 100)
+    with pytest.raises(LedgerError, match="damaged or not a ledger"):
+        Ledger(f"sqlite:///{path}")
+
+
+def test_lost_tables_are_named(ledger, url):
+    with sqlite3.connect(path_of(url)) as connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.execute("DROP TABLE participants")
+        connection.execute("DROP TABLE entry")
+    with pytest.raises(LedgerError, match="tables are missing"):
+        ledger.entries()
+
+
+def test_a_read_only_ledger_is_named(ledger, url, monkeypatch):
+    def refuse(*_):
+        raise OperationalError("statement", {}, sqlite3.OperationalError("attempt to write a readonly database"))
+
+    with pytest.raises(LedgerError, match="read-only; make its file"):
+        Database(url).write(refuse)
+    directory = path_of(url).parent
+    monkeypatch.setattr(database.os, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "denied")))
+    with pytest.raises(LedgerError, match=r"cannot be opened for writing \(PermissionError\)"):
+        Ledger(f"sqlite:///{directory / 'other.db'}")
+
+
+@pytest.mark.parametrize(
+    "bad", ["sqlite://", "sqlite:///:memory:", "mysql://host/db", "oracle+nothing://host/db", "no url at all", ""]
+)
+def test_unusable_urls_are_refused(bad):
+    with pytest.raises(LedgerError):
+        Ledger(bad)
+
+
+def test_an_unreachable_server_is_named_without_its_password():
+    with pytest.raises(LedgerError) as refused:
+        Ledger("postgresql+psycopg://user:hunter2@127.0.0.1:1/none?connect_timeout=2")
+    assert "hunter2" not in str(refused.value)
+    assert "cannot be reached" in str(refused.value)
+
+
+def test_database_errors_do_not_quote_parameters(url):
+    ledger = Ledger(url)
+    with pytest.raises(LedgerError) as refused:
+        ledger._database.write(
+            lambda connection: connection.execute(
+                schema.account.insert(), {"family": "f", "terms": None, "opened_at": "SECRET-VALUE"}
+            )
+        )
+    assert "SECRET" not in str(refused.value)
+    assert refused.value.__suppress_context__
+
+
+def test_a_failed_transaction_leaves_nothing(url):
+    ledger = Ledger(url)
+
+    def work(connection):
+        connection.execute(schema.account.insert(), {"family": "f", "terms": "{}", "opened_at": "now"})
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError):
+        ledger._database.write(work)
+    assert ledger.accounts() == []
+
+
+def test_serialization_failures_are_tried_again(url, monkeypatch):
+    monkeypatch.setattr(database.time, "sleep", lambda _: None)
+    tries = []
+
+    class Conflict(sqlite3.OperationalError):
+        sqlstate = "40001"
+
+    def work(_):
+        tries.append(1)
+        if len(tries) < 4:
+            raise OperationalError("statement", {}, Conflict("could not serialize"))
+        return "done"
+
+    assert Database(url).write(work) == "done"
+    assert len(tries) == 4
+
+    def never(_):
+        raise OperationalError("statement", {}, Conflict("could not serialize"))
+
+    with pytest.raises(LedgerError, match="too busy"):
+        Database(url).write(never)
+
+
+def test_the_package_gives_the_ledger_on_demand():
+    program = "import sys, dpsynth_platform.ledger as l; a = 'sqlalchemy' in sys.modules; l.Ledger; print(a)"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "False"
+    import dpsynth_platform.ledger
+
+    with pytest.raises(AttributeError):
+        _ = dpsynth_platform.ledger.nothing

@@ -41,15 +41,15 @@ class Caught:
         return error
 
 
-def guarded(body: Callable[[], T], log_directory: Path) -> tuple[T, None] | tuple[None, Caught]:
+def guarded(body: Callable[[], T], log_directory: Path) -> T | Caught:
     """Runs `body` and catches everything, interrupts included; the caller raises anew, outside any `except` block."""
     try:
-        return body(), None
+        return body()
     except BaseException as error:  # also KeyboardInterrupt and Dagster's own interrupt, which derive from it
         code, message = safe_error(error)
         log = _keep_traceback(log_directory)
         interrupted = not isinstance(error, Exception) or "Interrupted" in type(error).__name__
-        return None, Caught(code, f"{message} (details: restricted log {log})", interrupted)
+        return Caught(code, f"{message} (details: restricted log {log})", interrupted)
 
 
 def _keep_traceback(directory: Path) -> str:

@@ -9,12 +9,12 @@ import dagster as dg
 
 import resources as res
 from assets import audit, bounded, canaries, clearance, model, quality, raw, released, scrubbed, synthetic
-from assets.guard import guarded
+from assets.guard import Caught, guarded
 from assets.lineage import finished_run, step_run
 from assets.shown import actual_columns, declared_columns, metadata_value
 from assets.step import Outcome, SqlLimits, Step, StepContext
 from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.lineage.emitter import Delivery
+from dpsynth_platform.lineage.emitter import Delivery, StepRun
 from dpsynth_platform.storage import Place
 
 LINE: tuple[Step, ...] = (
@@ -81,14 +81,14 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str) 
         lineage: res.LineageResource,
         sql: res.ComputeResource,
         accelerator: res.AcceleratorResource,
-    ) -> dg.MaterializeResult:
+    ) -> dg.MaterializeResult[None]:
         place = Place(contract.dataset, context.partition_key if context.has_partition_key else None)
         store, emitter = storage.open(), lineage.open()
         run = step_run(context, step, contract, place, store)
         _warn(context, emitter.start(run))
 
-        def body() -> Outcome:
-            return step.body(
+        def body() -> tuple[Outcome, StepRun]:
+            outcome = step.body(
                 StepContext(
                     contract=contract,
                     family=family,
@@ -106,20 +106,21 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str) 
                     progress=context.log.info,
                 )
             )
+            return outcome, finished_run(run, step, contract, place, store, outcome)
 
-        outcome, caught = guarded(body, store.root / "logs")
-        if caught is not None:
-            _warn(context, emitter.abort(run) if caught.interrupted else emitter.fail(run, caught.safe))
-        if outcome is None:
+        done = guarded(body, store.root / "logs")
+        if isinstance(done, Caught):
+            _warn(context, emitter.abort(run) if done.interrupted else emitter.fail(run, done.safe))
             # Raised outside any `except` block, so that Dagster finds no context to keep. No retry policy applies.
-            raise dg.Failure(description=caught.message, metadata={"code": caught.code}, allow_retries=False)
-        _warn(context, emitter.complete(finished_run(run, step, contract, place, store, outcome)))
-        return _result(contract, outcome)
+            raise dg.Failure(description=done.message, metadata={"code": done.code}, allow_retries=False)
+        outcome, finished = done
+        _warn(context, emitter.complete(finished))
+        return _result(outcome)
 
     return compute
 
 
-def _result(contract: DataContract, outcome: Outcome) -> dg.MaterializeResult:
+def _result(outcome: Outcome) -> dg.MaterializeResult[None]:
     columns = {} if outcome.schema is None else {"dagster/column_schema": actual_columns(outcome.schema)}
     shown = {name: metadata_value(value) for name, value in outcome.metadata.items()}
     return dg.MaterializeResult(

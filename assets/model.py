@@ -5,6 +5,8 @@ not: the mechanism (`synth`), or any second start: whatever repeats this step fi
 """
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from assets.step import Outcome, Step, StepContext
@@ -19,7 +21,7 @@ from dpsynth_platform.storage import StepRecord, digest_directory, digest_file, 
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.measurements import is_complete
 from dpsynth_platform.worker.inputs import write_fingerprints
-from dpsynth_platform.worker.job import Mode, WorkerJob
+from dpsynth_platform.worker.job import WorkerJob
 
 
 def body(step: StepContext) -> Outcome:
@@ -33,59 +35,68 @@ def body(step: StepContext) -> Outcome:
     if not reused:
         if is_complete(directory):
             step.progress("the measurements of an interrupted run are complete: fitting them, at no further cost")
-            _work(step, plan, entry, bounded, canaries, directory, mode="estimate")
+            _estimate(step, plan, directory)
         else:
-            step.ledger.start(entry.entry_id)
+            entry = step.ledger.start(entry.entry_id)
             step.progress(f"ledger entry {entry.entry_id} started; from here on its cost is spent")
-            _work(step, plan, entry, bounded, canaries, directory, mode="fit")
+            _fit(step, plan, entry, bounded, canaries, directory)
         entry = step.ledger.complete(entry.entry_id, digest_directory(directory))
     record = _record(step, entry, plan, directory, [bounded, clearance, canaries])
-    return Outcome(record, reused=reused, **_shown(contract, entry, plan))
+    return _outcome(contract, entry, plan, record, reused)
 
 
-def _work(
-    step: StepContext,
-    plan: SealedPlan,
-    entry: Entry,
-    bounded: StepRecord,
-    canaries: StepRecord,
-    directory: Path,
-    *,
-    mode: Mode,
+def _estimate(step: StepContext, plan: SealedPlan, directory: Path) -> None:
+    """Post-processing of stored measurements: the worker is handed no data and needs no grant."""
+    with _job_files(step, directory) as job:
+        write_durably(job / "plan.json", plan.to_json())
+        step.run_worker(
+            WorkerJob(plan=str(job / "plan.json"), model=str(directory), mode="estimate", device=step.device)
+        )
+
+
+def _fit(
+    step: StepContext, plan: SealedPlan, entry: Entry, bounded: StepRecord, canaries: StepRecord, directory: Path
 ) -> None:
-    """Runs the worker on files that exist only as long as it does."""
+    """The mechanism, under a grant for exactly these data, people and place."""
     from dpsynth_platform.audit.canaries import read_canaries
     from dpsynth_platform.scrub.fingerprints import distinct_owners
 
     key = step.vault.signing_key()
-    participants = step.ledger.participants(entry.entry_id)
-    job = step.storage.named_output(step.place, "model", f"{entry.entry_id}-job")
-    try:
+    table = bounded.directory / "table"
+    bait = read_canaries(canaries.directory / "table").joining
+    with _job_files(step, directory) as job:
         write_durably(job / "plan.json", plan.to_json())
-        write_fingerprints(job / "participants", participants)
-        write_fingerprints(
-            job / "canaries", distinct_owners(read_canaries(canaries.directory / "table").joining.to_batches())
+        write_fingerprints(job / "participants", step.ledger.participants(entry.entry_id))
+        write_fingerprints(job / "canaries", distinct_owners(bait.to_batches()))
+        grant = issue_grant(
+            key,
+            entry_id=entry.entry_id,
+            plan_digest=plan.digest,
+            data_digest=digest_directory(table),
+            participants_digest=digest_file(job / "participants"),
+            model_directory=directory.name,
         )
         step.run_worker(
             WorkerJob(
                 plan=str(job / "plan.json"),
                 model=str(directory),
-                mode=mode,
+                mode="fit",
                 device=step.device,
-                grant=issue_grant(
-                    key,
-                    entry_id=entry.entry_id,
-                    plan_digest=plan.digest,
-                    data_digest=digest_directory(bounded.directory / "table"),
-                    participants_digest=digest_file(job / "participants"),
-                    model_directory=directory.name,
-                ),
+                grant=grant,
                 public_key=key.public_key().public_bytes_raw().hex(),
-                bounded=str(bounded.directory / "table"),
+                bounded=str(table),
                 participants=str(job / "participants"),
                 canaries=str(job / "canaries"),
             )
         )
+
+
+@contextmanager
+def _job_files(step: StepContext, directory: Path) -> Iterator[Path]:
+    """A directory for what the worker is handed; it exists only as long as the worker does."""
+    job = step.storage.named_output(step.place, "model", f"{directory.name}-job")
+    try:
+        yield job
     finally:
         shutil.rmtree(job)
 
@@ -102,8 +113,8 @@ def _record(step: StepContext, entry: Entry, plan: SealedPlan, directory: Path, 
     return step.record("model", run_key=inputs[0].run_key, directory=directory, inputs=inputs, facts=facts)
 
 
-def _shown(contract: DataContract, entry: Entry, plan: SealedPlan) -> dict[str, object]:
-    """Metadata and facets: the guarantee as it is claimed, and the entry that paid for it."""
+def _outcome(contract: DataContract, entry: Entry, plan: SealedPlan, record: StepRecord, reused: bool) -> Outcome:
+    """With the guarantee as it is claimed, and the entry that paid for it."""
     result = epsilon(event_from_json(plan.event), contract.privacy.delta)
     shown = {
         "guarantee": f"({result.epsilon:.4g}, {result.delta:.3g})-DP for one {contract.privacy.unit}, "
@@ -122,7 +133,7 @@ def _shown(contract: DataContract, entry: Entry, plan: SealedPlan) -> dict[str, 
         accounting=result.method,
         ledger_entry=entry.entry_id,
     )
-    return {"metadata": shown, "facets": facet}
+    return Outcome(record, reused=reused, metadata=shown, facets=facet)
 
 
 STEP = Step(

@@ -9,7 +9,7 @@ import base64
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from openlineage.client.facet_v2 import DatasetFacet, RunFacet
@@ -29,11 +29,8 @@ Fields = tuple[tuple[str, str, str], ...]
 """Columns of a record-like output: name, type, meaning."""
 
 
-class RunWorker(Protocol):
-    """Runs the mechanism in a worker process of its own; raises `MechanismFailed` unless it ends well."""
-
-    def __call__(self, job: WorkerJob) -> None:
-        """Blocks until the worker has ended."""
+RunWorker = Callable[[WorkerJob], None]
+"""Runs the mechanism in a worker process of its own, to its end; raises `MechanismFailed` unless it ends well."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,9 @@ def release_job(contract: DataContract) -> UnresolvedAssetJobDefinition:
     )
 
 
-def schedule(contract: DataContract, job: UnresolvedAssetJobDefinition) -> UnresolvedPartitionedAssetScheduleDefinition:
+def schedule(
+    contract: DataContract, job: UnresolvedAssetJobDefinition
+) -> UnresolvedPartitionedAssetScheduleDefinition | dg.ScheduleDefinition:
     """A candidate of each period, on the day after the period has ended."""
     return dg.build_schedule_from_partitioned_job(
         job, name=f"{contract.dataset}_monthly", description="A release candidate for each month."

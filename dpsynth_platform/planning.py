@@ -58,9 +58,14 @@ def load_dataset(settings: Settings, dataset: str) -> tuple[DataContract, Family
     contract = load_contract(path, settings.variables)
     if contract.dataset != dataset:
         raise ContractError(f"{path}: dataset: {contract.dataset!r}; accepted: {dataset!r}, as the file is named")
-    family = load_family(family_path(settings, contract))
+    return contract, check_with_family(settings, contract)
+
+
+def check_with_family(settings: Settings, contract: DataContract) -> FamilyBudget:
+    """The budget of a contract's family. Raises `ContractError` if there is none or it cannot carry the contract."""
+    family = load_family(settings.families / f"{contract.family}.yaml")
     check_family(contract, family)
-    return contract, family
+    return family
 
 
 def load_all(settings: Settings) -> list[tuple[DataContract, FamilyBudget]]:

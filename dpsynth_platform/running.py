@@ -1,8 +1,7 @@
 """Running asset lines from the command line: Dagster's instance, one run, and closing what a killed run left open.
 
-What belongs here: what `dpsynth run`, `plan`, `demo` and `up` need of Dagster. What does not: what a step does (the asset
-line), and printing (the command line). Beside `definitions` this is the only module of the library that imports
-Dagster, and it is imported late.
+What belongs here: what `dpsynth run`, `plan`, `demo` and `up` need of Dagster. What does not: what a step does (the
+asset line), and printing (the command line). Imported late, by the commands that run assets.
 
 A run takes place in a process a step, so that a step that is killed takes neither the run nor the command with it.
 """
@@ -14,7 +13,7 @@ import secrets
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,12 +38,14 @@ class LineResult:
 
     Attributes:
         failures: for each failed step its name and safe message.
+        codes: their codes.
         materialized: names of the steps that ended well, in order.
     """
 
     run_id: str
     success: bool
     failures: tuple[tuple[str, str], ...]
+    codes: tuple[str, ...]
     materialized: tuple[str, ...]
 
 
@@ -95,7 +96,8 @@ def run_line(
         dataset, entry = spend_again
         config["ops"] = {f"{dataset}__clearance": {"config": {"spend_again": entry}}}
     target = dg.build_reconstructable_job("dpsynth_platform.definitions", "job_named", (job,))
-    with _following(instance, invocation, progress):
+    log = settings.restricted / "logs" / f"run-{invocation}.log"
+    with _following(instance, invocation, progress), output_to(log):
         result = dg.execute_job(target, instance, run_config=config, tags=tags)
     close_lineage(settings, instance)
     return _result_of(instance, result.run_id)
@@ -140,6 +142,26 @@ def _alive(pid: int) -> bool:
 
 
 @contextmanager
+def output_to(log: Path) -> Iterator[None]:
+    """Sends standard output and error of this process, and of all that it starts, to a restricted file.
+
+    What libraries print may quote data, and a terminal is often recorded (CI, `script`, a scheduler's log).
+    """
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    kept = [os.dup(number) for number in (1, 2)]
+    try:
+        for number in (1, 2):
+            os.dup2(descriptor, number)
+        yield
+    finally:
+        for number, copy in zip((1, 2), kept, strict=True):
+            os.dup2(copy, number)
+            os.close(copy)
+        os.close(descriptor)
+
+
+@contextmanager
 def _following(instance: dg.DagsterInstance, invocation: str, progress: Progress) -> Iterator[None]:
     """Relays the steps' own sentences (log level INFO) from the event log while the run goes on."""
     ended = threading.Event()
@@ -175,22 +197,36 @@ def _following(instance: dg.DagsterInstance, invocation: str, progress: Progress
         follower.join()
 
 
+def failures_of(events: Iterable[dg.DagsterEvent]) -> tuple[tuple[str, str], ...]:
+    """For each failed step its name and safe message."""
+    return tuple((step, message) for step, message, _ in _failures(events))
+
+
+def _failures(events: Iterable[dg.DagsterEvent]) -> Iterator[tuple[str, str, str]]:
+    """Step, safe message and code of each failure."""
+    for event in events:
+        if event.event_type == DagsterEventType.STEP_FAILURE:
+            failure = event.step_failure_data.user_failure_data
+            if failure is None:
+                yield _step_name(event.step_key), "its process ended without a word of its own (killed?)", "killed"
+            else:
+                code = failure.metadata.get("code")
+                yield _step_name(event.step_key), failure.description or "failed", str(code.value if code else "")
+
+
 def _result_of(instance: dg.DagsterInstance, run_id: str) -> LineResult:
-    failures, materialized = [], []
-    for entry in instance.all_logs(run_id):
-        event = entry.dagster_event
-        if event is None:
-            continue
-        if event.event_type == DagsterEventType.STEP_SUCCESS:
-            materialized.append(_step_name(event.step_key))
-        elif event.event_type == DagsterEventType.STEP_FAILURE:
-            data = event.step_failure_data
-            failure = data.user_failure_data
-            message = (failure.description if failure else None) or "the step's process ended without a word (killed?)"
-            failures.append((_step_name(event.step_key), message))
+    events = [entry.dagster_event for entry in instance.all_logs(run_id) if entry.dagster_event is not None]
+    failures = list(_failures(events))
     run = instance.get_run_by_id(run_id)
-    success = run is not None and run.status == dg.DagsterRunStatus.SUCCESS
-    return LineResult(run_id, success, tuple(failures), tuple(materialized))
+    return LineResult(
+        run_id=run_id,
+        success=run is not None and run.status == dg.DagsterRunStatus.SUCCESS,
+        failures=tuple((step, message) for step, message, _ in failures),
+        codes=tuple(code for _, _, code in failures),
+        materialized=tuple(
+            _step_name(event.step_key) for event in events if event.event_type == DagsterEventType.STEP_SUCCESS
+        ),
+    )
 
 
 def _step_name(step_key: str | None) -> str:

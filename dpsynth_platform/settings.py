@@ -20,6 +20,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from dpsynth_platform.errors import ConfigurationError
 
@@ -107,6 +108,11 @@ class Settings:
 
 def _embedded_ledger(home: Path) -> str:
     return f"sqlite:///{home / 'ledger' / 'ledger.db'}"
+
+
+def terminal_copy() -> TextIO:
+    """Standard output as it is now, which stays the terminal while steps print elsewhere."""
+    return os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
 
 
 def inherited_environment() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Dagster resources: configuration around the library.
 
-What belongs here: one small class a resource, telling Dagster where a part of the library finds its place. What does not:
-anything that decides, computes or writes; the library does that and is usable without Dagster.
+What belongs here: one small class a resource, telling Dagster where a part of the library finds its place. What does
+not: anything that decides, computes or writes; the library does that and is usable without Dagster.
 """
 
 from resources.accelerator import AcceleratorResource

@@ -1,0 +1,405 @@
+"""The `dpsynth` command.
+
+What belongs here: arguments, and showing what the library returns, as text or (with --json) as one JSON value on
+standard output. What does not: doing anything itself. Dagster is imported only by the commands that run assets.
+
+Exit status: 0 done, 1 a clear error, 2 wrong usage, 3 blocked by the budget.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dpsynth_platform import reviewing
+from dpsynth_platform.contracts import contract_json_schema, load_contract
+from dpsynth_platform.errors import BudgetExceeded, DpsynthError, VerificationFailed
+from dpsynth_platform.planning import check_with_family, load_all, load_dataset
+from dpsynth_platform.settings import Settings, terminal_copy
+from dpsynth_platform.storage import Place
+
+BLOCKED = 3
+P = ParamSpec("P")
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="From a sensitive table to a differentially private synthetic release that proves itself.",
+)
+contract_app = typer.Typer(no_args_is_help=True, help="Contracts: check a file, print the schema for editors.")
+ledger_app = typer.Typer(no_args_is_help=True, help="The privacy budget: what was spent, what is left.")
+release_app = typer.Typer(no_args_is_help=True, help="Release candidates and releases: review, decide, verify.")
+app.add_typer(contract_app, name="contract")
+app.add_typer(ledger_app, name="ledger")
+app.add_typer(release_app, name="release")
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON value on standard output instead of text.")]
+Dataset = Annotated[str, typer.Argument(help="Name of the dataset, as its contract's file is named.")]
+Period = Annotated[str | None, typer.Option(help="Month (YYYY-MM), for datasets with a cadence.")]
+
+
+class Shown:
+    """Where results go: text for people, or one JSON value."""
+
+    def __init__(self, as_json: bool) -> None:
+        # Steps run with standard output and error sent to a restricted file; the terminal is reached by a copy.
+        self._file = terminal_copy()
+        self._as_json = as_json
+        self.console = Console(file=self._file, highlight=False, soft_wrap=True, quiet=as_json)
+
+    def say(self, text: str = "") -> None:
+        """A sentence for people."""
+        self.console.print(text, markup=False)
+
+    def head(self, text: str) -> None:
+        """A heading for people."""
+        self.console.print(f"\n[bold]{text}[/bold]")
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """A table for people."""
+        table = Table(*header, show_edge=False, pad_edge=False)
+        for row in rows:
+            table.add_row(*(str(cell) for cell in row))
+        self.console.print(table)
+
+    def json(self, value: Mapping[str, Any] | Sequence[Any]) -> None:
+        """The JSON value."""
+        if self._as_json:
+            print(json.dumps(value, indent=2, ensure_ascii=False, default=str), file=self._file)
+
+    def fail(self, error: DpsynthError) -> typer.Exit:
+        """Shows a safe error and returns what to raise."""
+        if self._as_json:
+            self.json({"error": {"code": error.code, "message": str(error)}})
+        else:
+            print(f"{error}", file=sys.stderr)
+        return typer.Exit(BLOCKED if isinstance(error, BudgetExceeded) or error.code == "budget" else 1)
+
+
+def _command(body: Callable[P, None]) -> Callable[P, None]:
+    """Shows errors of ours as one message instead of a traceback."""
+
+    @functools.wraps(body)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        error = None
+        try:
+            body(*args, **kwargs)
+        except DpsynthError as caught:
+            error = caught
+        if error is not None:
+            raise Shown(bool(kwargs.get("as_json"))).fail(error)
+
+    return wrapped
+
+
+@app.command()
+@_command
+def demo(as_json: Json = False) -> None:
+    """The whole line on demonstration data: from a table of fictional people to a published, verified release."""
+    from dpsynth_platform.demonstration import run_demo
+
+    shown = Shown(as_json)
+    shown.json(run_demo(Settings.from_environment(), shown))
+
+
+@app.command()
+@_command
+def run(
+    dataset: Dataset,
+    period: Period = None,
+    spend_again: Annotated[
+        str | None,
+        typer.Option(help="Id of a started ledger entry to give up for lost: the explicit word for a second spend."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Runs a dataset's line up to a release candidate; publishes it if it is approved already (or needs no approval).
+
+    Running again costs nothing while contract, source and plan are the same: what is there is used.
+    """
+    from dpsynth_platform.operating import run_dataset
+
+    shown = Shown(as_json)
+    result = run_dataset(Settings.from_environment(), dataset, period, spend_again, shown.say)
+    shown.json(result.to_json())
+    if result.failures:
+        for step, message in result.failures:
+            if not as_json:
+                print(f"{step} failed: {message}", file=sys.stderr)
+        raise typer.Exit(BLOCKED if result.blocked else 1)
+    for line in result.next_steps:
+        shown.say(line)
+
+
+@app.command()
+@_command
+def plan(
+    dataset: Dataset,
+    period: Period = None,
+    mock_rows: Annotated[
+        int, typer.Option(help="Rows of the mock table that the line is tried on; 0: do not try it.", min=0)
+    ] = 400,
+    as_json: Json = False,
+) -> None:
+    """Says what a run would do and cost, and tries the line on a table made from the contract alone. Free of charge."""
+    from dpsynth_platform.rehearsal import rehearse
+
+    shown = Shown(as_json)
+    settings = Settings.from_environment()
+    forecast = reviewing.forecast(settings, dataset, period)
+    shown.head(f"{dataset}: what a run would do")
+    shown.say(forecast.event)
+    shown.table(("", ""), forecast.rows())
+    tried = rehearse(settings, dataset, period, mock_rows, shown.say) if mock_rows else None
+    shown.json(forecast.to_json() | {"rehearsal": tried})
+    if not forecast.fits:
+        raise typer.Exit(BLOCKED)
+
+
+@app.command()
+@_command
+def purge(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Deletes sensitive intermediates that have outlived their contract's retention, and records it."""
+    from dpsynth_platform.purging import purge_due
+
+    shown = Shown(as_json)
+    settings = Settings.from_environment()
+    found = purge_due(settings, [contract for contract, _ in load_all(settings)], dry_run=dry_run)
+    rows = [(item.place.label, item.step, item.reason, str(item.age).split(".")[0]) for item in found]
+    shown.json([dict(zip(("dataset", "step", "reason", "age"), row, strict=True)) for row in rows])
+    shown.say(f"{len(rows)} outputs {'would be' if dry_run else 'were'} deleted")
+    if rows:
+        shown.table(("dataset", "step", "why", "age"), rows)
+
+
+@app.command()
+@_command
+def up(
+    port: Annotated[int, typer.Option(help="Port of the UI on this machine.")] = 3000,
+    as_json: Json = False,
+) -> None:
+    """Starts Dagster's UI and daemon on this deployment (ends with Ctrl-C)."""
+    from dpsynth_platform.running import prepare_home
+
+    settings = Settings.from_environment()
+    prepare_home(settings)
+    settings.export()
+    arguments = ["dagster", "dev", "--module-name", "dpsynth_platform.definitions", "--port", str(port)]
+    shown = Shown(as_json)
+    shown.say(f"Dagster is starting at http://127.0.0.1:{port}")
+    shown.json({"url": f"http://127.0.0.1:{port}", "home": str(settings.dagster_home)})
+    os.execv(sys.executable, [sys.executable, "-m", *arguments])  # noqa: S606 - nothing but our own arguments
+
+
+@contract_app.command("check")
+@_command
+def contract_check(
+    file: Annotated[Path, typer.Argument(help="Contract file (YAML).")],
+    as_json: Json = False,
+) -> None:
+    """Checks a contract, alone and against its family's budget."""
+    shown = Shown(as_json)
+    settings = Settings.from_environment()
+    contract = load_contract(file, settings.variables)
+    check_with_family(settings, contract)
+    shown.json({"dataset": contract.dataset, "digest": contract.digest(), "valid": True})
+    shown.say(f"{file}: valid; dataset {contract.dataset}, {len(contract.modelled)} modelled columns")
+
+
+@contract_app.command("schema")
+@_command
+def contract_schema(as_json: Json = False) -> None:
+    """Prints the JSON schema of a contract file, for editors."""
+    schema = contract_json_schema()
+    shown = Shown(as_json)
+    shown.json(schema)
+    if not as_json:
+        shown.say(json.dumps(schema, indent=2))
+
+
+@ledger_app.command("show")
+@_command
+def ledger_show(as_json: Json = False) -> None:
+    """Accounts with their caps, what is left of them, and their entries."""
+    shown = Shown(as_json)
+    accounts = reviewing.accounts(Settings.from_environment())
+    shown.json(accounts)
+    if not accounts:
+        shown.say("No account has been opened yet; the first run of a dataset opens its family's.")
+    for account in accounts:
+        shown.head(f"{account['family']} ({account['mode']})")
+        cap = account["cap"]
+        shown.say(
+            f"cap: epsilon {cap['epsilon']:g}, delta {cap['delta']:g}; epsilon left {account['epsilon_left']:.3g}"
+        )
+        shown.table(
+            ("entry", "dataset", "epsilon", "state", "since"),
+            [
+                (item["entry_id"], item["place"], f"{item['epsilon']:g}", item["state"], item["since"])
+                for item in account["entries"]
+            ],
+        )
+
+
+@ledger_app.command("history")
+@_command
+def ledger_history(as_json: Json = False) -> None:
+    """Every event of the ledger's hash chain, oldest first."""
+    shown = Shown(as_json)
+    events = reviewing.ledger(Settings.from_environment()).history()
+    shown.json(
+        [{"sequence": e.sequence, "at": e.at, "kind": e.kind, "subject": e.subject, "hash": e.hash} for e in events]
+    )
+    shown.table(
+        ("#", "at", "event", "about", "hash"),
+        [(e.sequence, e.at[:19], e.kind, e.subject[:40], e.hash[:12]) for e in events],
+    )
+
+
+@ledger_app.command("verify")
+@_command
+def ledger_verify(as_json: Json = False) -> None:
+    """Recomputes the hash chain and everything that must follow from it."""
+    shown = Shown(as_json)
+    report = reviewing.verify_ledger(Settings.from_environment())
+    shown.json({"ok": report.ok, "events": report.events, "entries": report.entries, "problems": report.problems})
+    for problem in report.problems:
+        shown.say(problem)
+    shown.say(f"{report.events} events, {report.entries} entries: {'whole' if report.ok else 'NOT as it was written'}")
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@release_app.command("list")
+@_command
+def release_list(as_json: Json = False) -> None:
+    """Candidates that wait for a decision, and published releases."""
+    shown = Shown(as_json)
+    listing = reviewing.releases(Settings.from_environment())
+    shown.json(listing)
+    shown.table(
+        ("dataset", "state", "release or candidate", "where"),
+        [(item["place"], item["state"], item["id"], item["where"]) for item in listing],
+    )
+
+
+@release_app.command("show")
+@_command
+def release_show(dataset: Dataset, period: Period = None, as_json: Json = False) -> None:
+    """A candidate as a reviewer needs it: guarantee, audit, quality (restricted), approvals."""
+    shown = Shown(as_json)
+    review = reviewing.review(Settings.from_environment(), Place(dataset, period))
+    shown.json(review.to_json())
+    review_text(shown, review)
+
+
+@release_app.command("approve")
+@_command
+def release_approve(
+    dataset: Dataset,
+    period: Period = None,
+    by: Annotated[str | None, typer.Option("--as", help="Who approves; default: DPSYNTH_USER or the login.")] = None,
+    reason: Annotated[str, typer.Option(help="Free words, kept in the ledger.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Records an approval of exactly this content and, if that was the last one needed, publishes."""
+    from dpsynth_platform.operating import publish_if_approved
+
+    shown = Shown(as_json)
+    settings = Settings.from_environment()
+    place = Place(dataset, period)
+    load_dataset(settings, dataset)
+    decision = reviewing.approve(settings, place, by or settings.user, reason)
+    shown.say(f"approved by {decision.by}: candidate {decision.candidate}")
+    outcome = publish_if_approved(settings, place, shown.say)
+    shown.json({"candidate": decision.candidate, "by": decision.by, "at": decision.at} | outcome.to_json())
+    for line in outcome.next_steps:
+        shown.say(line)
+    if outcome.failures:
+        for step, message in outcome.failures:
+            if not as_json:
+                print(f"{step} failed: {message}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+@release_app.command("refuse")
+@_command
+def release_refuse(
+    dataset: Dataset,
+    reason: Annotated[str, typer.Option(help="Why; kept in the ledger.")],
+    period: Period = None,
+    by: Annotated[str | None, typer.Option("--as", help="Who refuses; default: DPSYNTH_USER or the login.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Records a refusal of exactly this content."""
+    shown = Shown(as_json)
+    settings = Settings.from_environment()
+    load_dataset(settings, dataset)
+    decision = reviewing.refuse(settings, Place(dataset, period), by or settings.user, reason)
+    shown.json({"candidate": decision.candidate, "by": decision.by, "at": decision.at})
+    shown.say(f"refused by {decision.by}: candidate {decision.candidate}")
+
+
+@release_app.command("verify")
+@_command
+def release_verify(
+    release: Annotated[str, typer.Argument(help="Directory of a release, its id, or a dataset (its newest release).")],
+    public_key: Annotated[
+        Path | None, typer.Option(help="The publisher's key (PEM); default: this deployment's, if it has one.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Verifies a published release offline: signature, every byte, and the table against the dossier."""
+    shown = Shown(as_json)
+    report = reviewing.verify(Settings.from_environment(), release, public_key)
+    shown.json(
+        {
+            "ok": report.ok,
+            "path": str(report.path),
+            "release": report.release_id,
+            "files": report.files,
+            "rows": report.rows,
+            "key_trusted": report.key_trusted,
+            "key_fingerprint": report.key_fingerprint,
+            "problems": [str(problem) for problem in report.problems],
+        }
+    )
+    if not report.ok:
+        if as_json:
+            raise typer.Exit(1)
+        raise VerificationFailed(
+            "\n".join([f"{report.path}: NOT what was signed", *(f"  {problem}" for problem in report.problems)])
+        )
+    shown.say(f"{report.path}: verified; {report.files} files, {report.rows} rows. {report.key_note}")
+
+
+def review_text(shown: Shown, review: reviewing.Review) -> None:
+    """A candidate in text: what the demo and `release show` print."""
+    shown.head("Guarantee")
+    for sentence in review.guarantee:
+        shown.say(sentence)
+    shown.head("Audit")
+    shown.say(review.audit_summary)
+    shown.table(reviewing.AUDIT_HEADER, review.audit_rows)
+    shown.head("Quality (restricted: compares with real data, for reviewers only)")
+    shown.table(reviewing.QUALITY_HEADER, review.quality_rows)
+    shown.head("Decision")
+    shown.say(f"candidate {review.candidate}; run by {', '.join(review.runners)}")
+    shown.say(review.standing)
+
+
+def main() -> None:
+    """Entry point."""
+    app()

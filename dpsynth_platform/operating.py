@@ -1,0 +1,129 @@
+"""Operating a dataset from the command line: a run up to a candidate, and its publication once it is approved.
+
+What belongs here: which jobs run in which order, and what to tell the person next. What does not: how a job is run
+(`running`), what a reviewer sees (`reviewing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from dpsynth_platform import reviewing, running
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.planning import load_dataset
+from dpsynth_platform.release import evidence
+from dpsynth_platform.running import LineResult
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import Place, Storage
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command achieved.
+
+    Attributes:
+        release: directory of the published release, or None.
+        new_entries: ledger entries that this command reserved; empty means that nothing new was spent.
+        failures: steps that failed, with their safe messages.
+        next_steps: what the person can do now.
+    """
+
+    dataset: str
+    period: str | None
+    run_ids: tuple[str, ...] = ()
+    release: str | None = None
+    new_entries: tuple[str, ...] = ()
+    failures: tuple[tuple[str, str], ...] = ()
+    next_steps: tuple[str, ...] = field(default=())
+    blocked: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+def run_dataset(settings: Settings, dataset: str, period: str | None, spend_again: str | None, say: Say) -> Outcome:
+    """Runs the line up to its candidate, and publishes where the candidate is approved already.
+
+    Raises:
+        DpsynthError: the contract is not acceptable, or the period does not fit it.
+    """
+    contract, _ = load_dataset(settings, dataset)
+    reviewing.check_period(contract, period)
+    known = _entries(settings)
+    with running.open_instance(settings) as instance:
+        for run_id in running.reconcile(settings, instance):
+            say(f"an earlier run was killed; it is closed as failed now: {run_id}")
+        result = running.run_line(
+            settings,
+            instance,
+            f"{dataset}_candidate",
+            period=period,
+            spend_again=(dataset, spend_again) if spend_again else None,
+            progress=say,
+        )
+    outcome = _outcome(contract, period, result, tuple(entry for entry in _entries(settings) if entry not in known))
+    if outcome.failures or not result.success:
+        return outcome
+    if not outcome.new_entries:
+        say("nothing new was spent: the model of this run was there already")
+    published = publish_if_approved(settings, Place(dataset, period), say)
+    return replace(published, run_ids=outcome.run_ids + published.run_ids, new_entries=outcome.new_entries)
+
+
+def publish_if_approved(settings: Settings, place: Place, say: Say) -> Outcome:
+    """Publishes the present candidate if its evidence holds; otherwise says what is missing."""
+    storage = Storage(settings.restricted)
+    contract = DataContract.model_validate(storage.require(place, "raw").facts["contract"])
+    runners = evidence.candidate_runners(storage, place)
+    try:
+        evidence.check_evidence(storage, place, contract, reviewing.ledger(settings), runners=runners)
+    except ReleaseRefused as refusal:
+        return Outcome(place.dataset, place.period, next_steps=_review_steps(place, str(refusal)))
+    with running.open_instance(settings) as instance:
+        result = running.run_line(settings, instance, f"{place.dataset}_release", period=place.period, progress=say)
+    outcome = _outcome(contract, place.period, result, ())
+    if outcome.failures or not result.success:
+        return outcome
+    path = storage.require(place, "released").facts["path"]
+    return replace(outcome, release=path, next_steps=_release_steps(path))
+
+
+def _outcome(contract: DataContract, period: str | None, result: LineResult, new_entries: tuple[str, ...]) -> Outcome:
+    failures = result.failures
+    if not result.success and not failures:
+        failures = (("run", "the run ended without success; see it in Dagster"),)
+    return Outcome(
+        contract.dataset,
+        period,
+        run_ids=(result.run_id,),
+        new_entries=new_entries,
+        failures=failures,
+        blocked="budget" in result.codes,
+    )
+
+
+def _entries(settings: Settings) -> list[str]:
+    return [entry.entry_id for entry in reviewing.ledger(settings).entries()]
+
+
+def _review_steps(place: Place, refusal: str) -> tuple[str, ...]:
+    period = f" --period {place.period}" if place.period else ""
+    return (
+        f"not published: {refusal}",
+        f"look at the candidate:  dpsynth release show {place.dataset}{period}",
+        f"decide, as someone else: dpsynth release approve {place.dataset}{period} --as NAME",
+    )
+
+
+def _release_steps(path: str) -> tuple[str, ...]:
+    return (
+        f"release: {path}",
+        f"read its dossier in a browser: {path}/dossier.html",
+        f"verify it:                     dpsynth release verify {path}",
+    )

@@ -1,0 +1,75 @@
+"""A rehearsal: the whole line up to its candidate on a table made from the contract alone, in a place of its own.
+
+What belongs here: a throw-away deployment with a mock source, and running the line in it. What does not: the mock table
+(`synth.mock`). The real ledger, source and keys are not touched, so a rehearsal costs nothing; what it shows is that
+the contract can be carried out, not how good the result will be.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import yaml
+
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.errors import DpsynthError
+from dpsynth_platform.planning import family_path, load_dataset
+from dpsynth_platform.running import failures_of, output_to
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import write_table
+
+
+class RehearsalFailed(DpsynthError):
+    """A step of the rehearsal failed; the message names it."""
+
+    code = "rehearsal"
+
+
+def rehearse(
+    settings: Settings, dataset: str, period: str | None, rows: int, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Runs the line on a mock table of so many rows; returns what was tried.
+
+    Raises:
+        RehearsalFailed: a step failed.
+    """
+    from dpsynth_platform.definitions import build_definitions
+
+    contract, _ = load_dataset(settings, dataset)
+    with tempfile.TemporaryDirectory(prefix="dpsynth-rehearsal-") as place:
+        mock = _mock_deployment(settings, contract, period, rows, Path(place))
+        say(f"trying the line on {rows} rows made from the contract alone")
+        job = build_definitions(mock).resolve_job_def(f"{dataset}_candidate")
+        with dg.DagsterInstance.ephemeral() as instance, output_to(Path(place) / "output.log"):
+            result = job.execute_in_process(instance=instance, partition_key=period, raise_on_error=False)
+        failures = failures_of(result.all_events)
+    if failures:
+        raise RehearsalFailed("\n".join(f"rehearsal: {step}: {message}" for step, message in failures))
+    say("the line can be carried out: every step up to the candidate ended well; nothing was spent")
+    return {"rows": rows, "success": True}
+
+
+def _mock_deployment(
+    settings: Settings, contract: DataContract, period: str | None, rows: int, place: Path
+) -> Settings:
+    """A deployment with this one contract, its source replaced by a mock table."""
+    from dpsynth_platform.synth.mock import mock_table
+
+    document = contract.snapshot()
+    document["source"]["uri"] = str(place / "source")
+    document["release"]["uri"] = str(place / "public")
+    deploy = place / "deploy"
+    (deploy / "contracts").mkdir(parents=True)
+    (deploy / "families").mkdir()
+    (deploy / "contracts" / f"{contract.dataset}.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    shutil.copy(family_path(settings, contract), deploy / "families")
+    table = mock_table(contract, rows, period)
+    write_table(place / "source", table.schema, table.to_batches())
+    home = place / "home"
+    return replace(settings, home=home, deploy=deploy, ledger_url=f"sqlite:///{home / 'ledger' / 'ledger.db'}")

@@ -1,0 +1,340 @@
+"""What reviewers and engineers look at: forecasts, accounts, candidates, releases, and their decisions.
+
+What belongs here: reading what the library keeps and putting it together for the command line (and whatever shows it
+next), and recording approvals and refusals. What does not: running anything, or printing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.errors import BudgetExceeded, ConfigurationError, ReleaseRefused, VerificationFailed
+from dpsynth_platform.ledger.records import CostRequest, Decision, Entry, Head, VerificationReport
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.planning import load_all, load_dataset, plan_release
+from dpsynth_platform.privacy.events import event_from_json
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.statement import privacy_statement
+from dpsynth_platform.release import evidence
+from dpsynth_platform.release import verify as verification
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import Place, Storage
+from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.vault import SIGNING_KEY, Vault
+
+AUDIT_HEADER = ("attack", "on", "epsilon at least", "TPR at 1% FPR (95% interval)", "AUC")
+QUALITY_HEADER = ("measure", "synthetic", "real or best possible", "without any model")
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run would do and cost, from public facts.
+
+    Attributes:
+        claimed: the epsilon that the release would claim: the smaller of PLD and Renyi, never above the target.
+        left: what is left of the family's cap for a Gaussian-like mechanism, before this run.
+        fits: whether the run would be admitted.
+        refusal: why not, where it would not.
+    """
+
+    dataset: str
+    period: str | None
+    event: str
+    target: Guarantee
+    claimed: float
+    method: str
+    noise: dict[str, float]
+    error: dict[str, float]
+    size: dict[str, float]
+    family: str
+    cap: dict[str, float]
+    left: float
+    fits: bool
+    refusal: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The forecast as a table of two columns."""
+        target = self.target
+        return [
+            (
+                "guarantee",
+                f"epsilon {self.claimed:.4g} ({self.method}), delta {target.delta:.3g}, for one {target.unit} with at "
+                f"most {target.max_contributions} records, {target.adjacency}",
+            ),
+            *((name.replace("_", " "), f"{value:.4g}") for name, value in self.noise.items()),
+            *((f"{name.replace('_', ' ')} (records)", f"{value:.4g}") for name, value in self.error.items()),
+            *((name.replace("_", " "), f"{value:.4g}") for name, value in self.size.items()),
+            (
+                f"budget of {self.family}",
+                f"cap epsilon {self.cap['epsilon']:g}, delta {self.cap['delta']:g}; epsilon left {self.left:.3g}",
+            ),
+            ("verdict", "would be admitted" if self.fits else f"would be blocked: {self.refusal}"),
+        ]
+
+
+def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
+    """Calibrates a dataset's plan from its contract alone and holds it against the family's account.
+
+    Nothing is reserved, and no record is read: the source's types are taken from the contract.
+    """
+    from dpsynth_platform.synth.mock import source_schema_of
+
+    contract, family = load_dataset(settings, dataset)
+    check_period(contract, period)
+    plan = plan_release(contract, source_schema_of(contract), period)
+    described = plan.describe()
+    statement = privacy_statement(contract, family, plan.event)
+    store = ledger(settings)
+    opened = any(account.family == family.family for account in store.accounts())
+    left = store.left(family.family, contract.privacy.delta) if opened else family.cap.epsilon
+    refusal = _refusal(store, contract, plan, settings.user) if opened else None
+    if not opened and statement.guarantee.epsilon > family.cap.epsilon:
+        refusal = f"the cap of family {family.family} is epsilon {family.cap.epsilon:g}"
+    return Forecast(
+        dataset=dataset,
+        period=period,
+        event=described["event"],
+        target=Guarantee.target(contract),
+        claimed=statement.guarantee.epsilon,
+        method=statement.accounting["type"],
+        noise={name: described[name] for name in ("sigma_one", "epsilon_select", "sigma_two", "rho")},
+        error={
+            name: described[name] for name in ("expected_error_per_one_way_cell", "expected_error_per_two_way_cell")
+        },
+        size={name: described[name] for name in ("one_way_cells", "most_cells_measured", "predicted_noise_seconds")},
+        family=family.family,
+        cap=family.cap.model_dump(),
+        left=left,
+        fits=refusal is None,
+        refusal=refusal,
+    )
+
+
+def check_period(contract: DataContract, period: str | None) -> None:
+    """Refuses a period for a dataset without a cadence, and none for one with."""
+    if contract.release.cadence is not None and period is None:
+        raise ConfigurationError(
+            f"{contract.dataset} is released by month; say which: --period YYYY-MM, from {contract.release.start}"
+        )
+    if contract.release.cadence is None and period is not None:
+        raise ConfigurationError(f"{contract.dataset} has no cadence; leave --period out")
+
+
+def ledger(settings: Settings) -> Ledger:
+    """The deployment's ledger."""
+    return Ledger(settings.ledger_url)
+
+
+def accounts(settings: Settings) -> list[dict[str, Any]]:
+    """All accounts with cap, what is left (at a tenth of the cap's delta), and entries."""
+    store = ledger(settings)
+    return [
+        {
+            "family": account.family,
+            "mode": account.mode,
+            "unit": account.unit,
+            "adjacency": account.adjacency,
+            "cap": {"epsilon": account.epsilon, "delta": account.delta},
+            "epsilon_left": store.left(account.family, account.delta),
+            "entries": [_entry(entry) for entry in store.entries(account.family)],
+        }
+        for account in store.accounts()
+    ]
+
+
+def verify_ledger(settings: Settings) -> VerificationReport:
+    """Recomputes the chain and holds it against the heads that the published dossiers name."""
+    heads = []
+    for path in _published(settings):
+        head = json.loads((path / "dossier.json").read_text(encoding="utf-8"))["ledger"]["head"]
+        heads.append(Head(**head))
+    return ledger(settings).verify(heads)
+
+
+@dataclass(frozen=True)
+class Review:
+    """One candidate as a reviewer needs it. Restricted: the quality rows compare with real data."""
+
+    place: str
+    candidate: str
+    guarantee: tuple[str, ...]
+    verdict: str
+    audit_summary: str
+    audit_rows: Sequence[Sequence[str]]
+    quality_rows: Sequence[Sequence[str]]
+    runners: tuple[str, ...]
+    approvals: tuple[str, ...]
+    standing: str
+    audit: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+def review(settings: Settings, place: Place) -> Review:
+    """The present candidate of a dataset. Raises `ReleaseRefused` where there is none."""
+    storage, store = Storage(settings.restricted), ledger(settings)
+    contract = _sealed(storage, place)
+    _, family = load_dataset(settings, place.dataset)
+    candidate = evidence.candidate_of(storage, place, contract)
+    report = evidence.audit_report(place, storage.require(place, "audit"))
+    quality = storage.read(place, "quality")
+    rows = json.loads((quality.directory / "rows.json").read_text(encoding="utf-8")) if quality else []
+    statement = privacy_statement(contract, family, store.entry(candidate.entry_id).request.event)
+    runners = evidence.candidate_runners(storage, place)
+    decisions = store.approvals(candidate.digest)
+    return Review(
+        place=place.label,
+        candidate=candidate.digest,
+        guarantee=statement.plain_words(),
+        verdict=report["verdict"],
+        audit_summary=report["summary"],
+        audit_rows=[_attack_row(attack) for attack in report["attacks"]],
+        quality_rows=rows,
+        runners=runners,
+        approvals=tuple(f"{item.decision} by {item.by} at {item.at}" for item in decisions),
+        standing=_standing(storage, place, contract, store, runners),
+        audit=report,
+    )
+
+
+def approve(settings: Settings, place: Place, by: str, reason: str) -> Decision:
+    """Records an approval of the present candidate. Raises `ReleaseRefused` if the approver ran it."""
+    storage, store = Storage(settings.restricted), ledger(settings)
+    candidate = evidence.candidate_of(storage, place, _sealed(storage, place))
+    runners = evidence.candidate_runners(storage, place)
+    return store.approve(candidate.digest, by=by, entry_id=candidate.entry_id, reason=reason, runners=runners)
+
+
+def refuse(settings: Settings, place: Place, by: str, reason: str) -> Decision:
+    """Records a refusal of the present candidate."""
+    storage, store = Storage(settings.restricted), ledger(settings)
+    candidate = evidence.candidate_of(storage, place, _sealed(storage, place))
+    return store.refuse(candidate.digest, by=by, entry_id=candidate.entry_id, reason=reason)
+
+
+def releases(settings: Settings) -> list[dict[str, str]]:
+    """Published releases, and candidates that are not published yet."""
+    storage = Storage(settings.restricted)
+    listing = [
+        {"place": _place_of(path), "state": "published", "id": path.name, "where": str(path)}
+        for path in _published(settings)
+    ]
+    for place in storage.places():
+        try:
+            digest = evidence.candidate_digest(storage, place, _sealed(storage, place))
+        except ReleaseRefused:
+            continue
+        released = storage.read(place, "released")
+        if released is None or released.facts["candidate"] != digest:
+            listing.append({"place": place.label, "state": "candidate", "id": digest[:16], "where": "not published"})
+    return sorted(listing, key=lambda item: (item["place"], item["state"], item["id"]))
+
+
+def verify(settings: Settings, release: str, public_key: Path | None) -> verification.VerificationReport:
+    """Verifies a release given by directory, id or dataset.
+
+    Raises:
+        VerificationFailed: there is no such release, or the key cannot be read.
+    """
+    path = _find(settings, release)
+    key = None
+    if public_key is not None:
+        try:
+            key = public_key.read_bytes()
+        except OSError as error:
+            raise VerificationFailed(f"{public_key}: the key cannot be read ({type(error).__name__})") from None
+    elif Path(settings.vault / f"{SIGNING_KEY}.key").is_file():
+        from dpsynth_platform.release.signature import public_pem
+
+        key = public_pem(Vault(settings.vault).signing_key().public_key())
+    return verification.verify_release(path, key)
+
+
+def _find(settings: Settings, release: str) -> Path:
+    if Path(release).is_dir():
+        return Path(release)
+    published = _published(settings)
+    named = [path for path in published if path.name == release]
+    of_dataset = [path for path in published if path.parent.name == release]
+    found = named or sorted(of_dataset, key=lambda path: path.stat().st_mtime)
+    if not found:
+        known = ", ".join(path.name for path in published) or "none is published"
+        raise VerificationFailed(f"{release}: no such directory, release or dataset; accepted: {known}")
+    return found[-1]
+
+
+def _published(settings: Settings) -> list[Path]:
+    """Directories of all published releases of this deployment's contracts."""
+    targets = {Path(contract.release.uri) for contract, _ in load_all(settings)}
+    return sorted(path.parent for target in targets for path in target.glob("*/manifest.json"))
+
+
+def _place_of(path: Path) -> str:
+    release = json.loads((path / "dossier.json").read_text(encoding="utf-8"))["release"]
+    return Place(release["dataset"], release["period"]).label
+
+
+def _sealed(storage: Storage, place: Place) -> DataContract:
+    raw = storage.read(place, "raw")
+    if raw is None:
+        raise ReleaseRefused(f"{place.label}: nothing was run yet; start with: dpsynth run {place.dataset}")
+    return DataContract.model_validate(raw.facts["contract"])
+
+
+def _standing(storage: Storage, place: Place, contract: DataContract, store: Ledger, runners: Sequence[str]) -> str:
+    try:
+        evidence.check_evidence(storage, place, contract, store, runners=runners)
+    except ReleaseRefused as refusal:
+        return f"not releasable now: {refusal}"
+    return "all evidence holds and it is approved"
+
+
+def _refusal(store: Ledger, contract: DataContract, plan: SealedPlan, user: str) -> str | None:
+    request = CostRequest.of(
+        event_from_json(plan.event),
+        dataset=plan.dataset,
+        period=plan.period,
+        guarantee=Guarantee.from_json(plan.guarantee),
+        plan_digest=plan.digest,
+        runner=user,
+    )
+    try:
+        store.admit(contract.family, request, dry_run=True)
+    except BudgetExceeded as refusal:
+        return str(refusal)
+    return None
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    since = entry.finished_at or entry.started_at or entry.reserved_at
+    return {
+        "entry_id": entry.entry_id,
+        "place": entry.request.place,
+        "epsilon": entry.request.guarantee.epsilon,
+        "delta": entry.request.guarantee.delta,
+        "state": entry.state,
+        "since": since[:19],
+        "runner": entry.request.runner,
+    }
+
+
+def _attack_row(attack: dict[str, Any]) -> tuple[str, ...]:
+    rate = attack["true_positive_rate"]
+    return (
+        attack["name"],
+        attack["target"],
+        f"{attack['epsilon_lower_bound']:.2f} (most possible {attack['highest_bound']:.2f})",
+        f"{rate['value']:.3f} ({rate['low']:.3f} to {rate['high']:.3f})",
+        f"{attack['area_under_curve']:.3f}",
+    )

@@ -47,8 +47,8 @@ MAX_CELLS = 2**18
 # Losses beyond this overflow; no guarantee worth the name has them.
 MAX_LOSS = 300.0
 # The FFT's rounding noise is far below FFT_ERROR, which is taken off delta; a delta near it is left to Renyi.
-FFT_ERROR = 1e-13
-MIN_PLD_DELTA = 1e-11
+FFT_ERROR = 1e-12
+MIN_PLD_DELTA = 1e-10
 # Tail mass that a composition may move to an infinite loss.
 TAIL_MASS = 1e-17
 # Discrete Gaussian noise is tabulated up to this many sigma; 3e-19 of its mass lies beyond.

@@ -1,0 +1,96 @@
+"""The same ledger on a PostgreSQL server of the tests' own. Skipped where no server is installed."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from ledger_cases import family, people, request
+from sqlalchemy import create_engine
+from test_ledger_processes import RACE, START, launch, outputs
+
+from dpsynth_platform.errors import BudgetExceeded, SpendRepeated
+from dpsynth_platform.ledger import Ledger, schema
+
+TOOLS = ("initdb", "pg_ctl")
+
+
+def run(tool, *arguments):
+    """PostgreSQL refuses to run as root, so root steps down."""
+    step_down = ["setpriv", "--reuid=nobody", "--clear-groups"] if os.getuid() == 0 else []
+    subprocess.run([*step_down, tool, *arguments], check=True, capture_output=True, timeout=60, cwd="/")
+
+
+@pytest.fixture(scope="module")
+def server():
+    needed = [*TOOLS, "setpriv"] if os.getuid() == 0 else TOOLS
+    if not all(shutil.which(tool) for tool in needed):
+        pytest.skip("no PostgreSQL server is installed")
+    directory = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))  # a socket's path must be short
+    if os.getuid() == 0:
+        shutil.chown(directory, "nobody")
+    data = directory / "data"
+    run("initdb", "-D", data, "-A", "trust", "-U", "ledger")
+    options = f"-k {directory} -c listen_addresses='' -c fsync=off"
+    run("pg_ctl", "-D", data, "-o", options, "-l", directory / "log", "-w", "start")
+    yield f"host={directory}"
+    run("pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def url(server, request):
+    name = f"t{abs(hash(request.node.name))}"
+    admin = create_engine(f"postgresql+psycopg://ledger@/postgres?{server}", isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    admin.dispose()
+    return f"postgresql+psycopg://ledger@/{name}?{server}"
+
+
+def test_a_whole_life(ledger, url):
+    cost = request(0.2)
+    first = ledger.reserve("everyone", "k", cost, people(1, 2), "compose")
+    ledger.start(first.entry_id)
+    with pytest.raises(SpendRepeated):
+        ledger.start(first.entry_id)
+    ledger.complete(first.entry_id, "m")
+    with pytest.raises(BudgetExceeded):
+        ledger.reserve("everyone", "l", request(0.2, plan="l"), None, "compose")
+    assert len(Ledger(url).participants(first.entry_id)) == 2
+    assert [event.kind for event in ledger.history()] == ["opened", "opened", "reserved", "started", "spent", "blocked"]
+    assert ledger.verify([ledger.head()]).ok
+
+
+def test_migrations_arrive_at_the_same_tables(url):
+    Ledger(url)
+    with create_engine(url).connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
+
+
+def test_racing_processes_never_overspend(url):
+    alone = Ledger(url)
+    alone.open_account(family("f", mode="family"), ["k"])
+    sealed, curve = alone.account("f").filter, request(0.05).curve
+    expected = next(count for count in range(1, 100) if not sealed.fits([(curve, 0.0)] * (count + 1)))
+    found = outputs([launch(RACE, url, who, "family") for who in range(4)])
+    assert sum(len(told) - 1 for told in found) == expected
+    assert alone.verify().ok
+
+
+def test_processes_that_open_an_empty_ledger_together_agree(url):
+    outputs([launch(RACE, url, who, "per-owner") for who in range(3)])
+    ledger = Ledger(url)
+    assert len(ledger.accounts()) == 1
+    assert len(ledger.entries()) == 18
+    assert ledger.verify().ok
+
+
+def test_an_entry_starts_in_one_process_only(ledger, url):
+    entry = ledger.reserve("everyone", "k", request(), people(1), "compose")
+    found = outputs([launch(START, url, entry.entry_id) for _ in range(3)])
+    assert sorted(found) == [["repeated"]] * 2 + [["started"]]

@@ -1,0 +1,6 @@
+"""`python -m dpsynth_platform` is the `dpsynth` command."""
+
+from dpsynth_platform.cli import main
+
+if __name__ == "__main__":
+    main()

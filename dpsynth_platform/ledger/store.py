@@ -110,7 +110,13 @@ class Ledger:
     # Decisions
 
     def admit(
-        self, family: str, request: CostRequest, *, key: str | None = None, replaces: str | None = None
+        self,
+        family: str,
+        request: CostRequest,
+        *,
+        key: str | None = None,
+        replaces: str | None = None,
+        dry_run: bool = False,
     ) -> Admission:
         """Whether a request fits, on public facts alone and before any record is read. Reserves nothing.
 
@@ -122,6 +128,7 @@ class Ledger:
             request: what the mechanism would cost.
             key: the run's key. If its latest entry is charged already, the request costs nothing new and fits.
             replaces: the failed entry after which another attempt is asked for; then the request counts anew.
+            dry_run: only asks; a refusal leaves no record.
 
         Raises:
             BudgetExceeded: it does not fit; the message says what is left. A `blocked` event is recorded.
@@ -135,9 +142,11 @@ class Ledger:
             left = verdicts.epsilon_left(connection, account, request.guarantee.delta)
             covered = latest is not None and rows.is_charged(latest) and replaces is None
             refusal = None if covered else verdicts.refusal_of(connection, account, request)
-            return refusal or Admission(family, account.mode, left, latest)
+            if refusal is None:
+                return Admission(family, account.mode, left, latest)
+            return BudgetExceeded(refusal.message) if dry_run else verdicts.block(connection, account, request, refusal)
 
-        return _or_raise(self._database.write(work))
+        return _or_raise(self._database.read(work) if dry_run else self._database.write(work))
 
     def left(self, family: str, delta: float) -> float:
         """The largest epsilon at `delta` of a Gaussian-like (zCDP) mechanism that would still be admitted.
@@ -196,10 +205,10 @@ class Ledger:
                 raise LedgerError(f"{request.place}: there is no entry {replaces} of this run to replace")
             refusal = verdicts.refusal_of(connection, account, request)
             if refusal is not None:
-                return refusal
+                return verdicts.block(connection, account, request, refusal)
             charged, overlap = reservations.charge(connection, account, request, participants, policy)
             if overlap:
-                return verdicts.block(connection, account, request, "overlap", verdicts.overlap_message(request))
+                return verdicts.block(connection, account, request, verdicts.overlap(request))
             return reservations.insert_entry(
                 connection,
                 account,

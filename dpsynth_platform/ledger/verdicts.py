@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
@@ -83,8 +84,16 @@ def epsilon_left(connection: Connection, account: Account, delta: float) -> floa
     return account.filter.left([(item.curve, item.delta_slack) for item in _counted(connection, account)], delta)
 
 
-def refusal_of(connection: Connection, account: Account, request: CostRequest) -> BudgetExceeded | None:
-    """None if the request fits; otherwise the refusal, already recorded."""
+@dataclass(frozen=True)
+class Refusal:
+    """Why a request is blocked: a word for the chain and a message for people."""
+
+    reason: str
+    message: str
+
+
+def refusal_of(connection: Connection, account: Account, request: CostRequest) -> Refusal | None:
+    """Why a request does not fit under its account's cap, or None if it does."""
     together = [*_counted(connection, account), request]
     fits = account.filter.fits([(item.curve, item.delta_slack) for item in together])
     if fits and request.guarantee.delta <= account.delta:
@@ -95,7 +104,7 @@ def refusal_of(connection: Connection, account: Account, request: CostRequest) -
             f"{request.place}: delta {asked.delta:.3g} exceeds family {account.family}'s {account.delta:.3g} for life; "
             "declare a smaller privacy.guarantee.delta. Nothing was spent."
         )
-        return block(connection, account, request, "delta", message)
+        return Refusal("delta", message)
     left = _in_terms_of(request, epsilon_left(connection, account, asked.delta))
     way_out = (
         f"Lower privacy.guarantee.epsilon to about {left:.3g}"
@@ -107,7 +116,7 @@ def refusal_of(connection: Connection, account: Account, request: CostRequest) -
         f"cap of family {account.family} (epsilon {account.epsilon:.4g}, delta {account.delta:.3g} for life); epsilon "
         f"left at this delta: {left:.3g}. {way_out}. Nothing was read or spent."
     )
-    return block(connection, account, request, "cap", message)
+    return Refusal("cap", message)
 
 
 def _in_terms_of(request: CostRequest, left: float) -> float:
@@ -121,7 +130,7 @@ def _in_terms_of(request: CostRequest, left: float) -> float:
     return math.floor(left * ratio * 1000) / 1000
 
 
-def block(connection: Connection, account: Account, request: CostRequest, reason: str, message: str) -> BudgetExceeded:
+def block(connection: Connection, account: Account, request: CostRequest, refusal: Refusal) -> BudgetExceeded:
     """Records a blocked request; the caller commits and then raises what this returns."""
     payload = {
         "dataset": request.dataset,
@@ -130,16 +139,17 @@ def block(connection: Connection, account: Account, request: CostRequest, reason
         "delta": request.guarantee.delta,
         "plan_digest": request.plan_digest,
         "runner": request.runner,
-        "reason": reason,
+        "reason": refusal.reason,
     }
     chain.append(connection, rows.now_text(), chain.BLOCKED, account.family, payload)
-    return BudgetExceeded(message)
+    return BudgetExceeded(refusal.message)
 
 
-def overlap_message(request: CostRequest) -> str:
+def overlap(request: CostRequest) -> Refusal:
     """What `on_overlap: block` says."""
-    return (
+    message = (
         f"{request.place}: some of its owners took part in an earlier release of the family, and the contract says "
         "on_overlap: block. This verdict looks at the data. Use 'exclude' or 'compose' for one that does not. Nothing "
         "was spent."
     )
+    return Refusal("overlap", message)

@@ -93,6 +93,14 @@ def test_refusal_says_what_is_left_and_changes_no_spend(ledger):
     assert ledger.verify().ok
 
 
+def test_a_dry_run_leaves_no_record(ledger):
+    before = ledger.head()
+    with pytest.raises(BudgetExceeded, match="does not fit under the cap"):
+        ledger.admit("everyone", request(5.0), dry_run=True)
+    assert ledger.admit("everyone", request(0.01), dry_run=True).epsilon_left > 0
+    assert ledger.head() == before
+
+
 def test_what_is_said_to_be_left_is_granted(ledger):
     from dpsynth_platform.privacy.renyi import zcdp_limit
 

@@ -214,7 +214,7 @@ def calibrate_mst(columns: int, guarantee: Guarantee) -> MstBudget:
     returned, never above the guarantee's epsilon. With one column everything goes to its marginal.
 
     Raises:
-        AccountingError: fewer than one column, or a guarantee so weak or strong that no noise in range meets it.
+        AccountingError: fewer than one column, or an epsilon so small that no noise in range meets it.
     """
     if columns < 1:
         raise AccountingError(f"MST over {columns} columns; accepted: from 1")
@@ -228,6 +228,11 @@ def calibrate_mst(columns: int, guarantee: Guarantee) -> MstBudget:
 
     neighbours = (guarantee.adjacency, guarantee.max_contributions)
     low = min(zcdp_limit(guarantee.epsilon, guarantee.delta) * (1 - 1e-9), RHO_RANGE[1] / 2)
+    if low < RHO_RANGE[0]:
+        raise AccountingError(
+            f"epsilon {guarantee.epsilon:g} at delta {guarantee.delta:.3g} needs more noise than can be calibrated; "
+            "accepted: a larger epsilon"
+        )
     high = 2 * low  # PLD gains a few tens of percent on Renyi, never twice
     while high > low * (1 + STEP):
         middle = math.sqrt(low * high)

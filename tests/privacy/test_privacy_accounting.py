@@ -308,5 +308,5 @@ def test_impossible_budgets_are_refused(rho):
 def test_unreachable_guarantees_are_refused():
     with pytest.raises(AccountingError):
         calibrate_mst(0, guarantee())
-    with pytest.raises(AccountingError):
+    with pytest.raises(AccountingError, match="larger epsilon"):
         calibrate_mst(3, guarantee(eps=1e-7))

@@ -41,7 +41,9 @@ def build_definitions(settings: Settings, **overrides: object) -> dg.Definitions
         ],
         sensors=build_sensors(settings, contracts, releases),
         resources=_resources(settings) | overrides,
-        executor=dg.multiprocess_executor.configured({"max_concurrent": 2}),
+        executor=dg.multiprocess_executor.configured(
+            {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": ["dpsynth_platform.definitions"]}}}
+        ),
     )
 
 

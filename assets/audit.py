@@ -8,11 +8,12 @@ import json
 
 import pyarrow as pa
 
-from assets.shown import picture
+from assets.shown import picture, table
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.errors import StaleInput
 from dpsynth_platform.lineage import facets
 from dpsynth_platform.release.evidence import AUDIT_REPORT
+from dpsynth_platform.reviewing import AUDIT_HEADER, attack_row
 from dpsynth_platform.storage import read_table
 
 
@@ -52,16 +53,7 @@ def body(step: StepContext) -> Outcome:
         "epsilon_lower_bound": report.epsilon_lower_bound,
         "highest_bound": report.highest_bound,
         "summary": report.summary,
-        "attacks": [
-            {
-                "attack": item.name,
-                "on": item.target,
-                "epsilon_lower_bound": item.epsilon_lower_bound,
-                "true_positive_rate_at_1_percent": item.true_positive_rate.value,
-                "area_under_curve": item.area_under_curve,
-            }
-            for item in report.attacks
-        ],
+        "attacks": table(AUDIT_HEADER, [attack_row(attack) for attack in report.to_json()["attacks"]]),
         "plot": picture((record.directory / "roc.svg").read_text(encoding="utf-8")),
     }
     run_facets = facets.audit_verdict(

@@ -54,15 +54,16 @@ def _standing_entry(step: StepContext, run_key: str) -> Entry | None:
     directory = step.storage.location(step.place, "model") / entry.entry_id
     if entry.state == "reserved" or is_complete(directory):
         return entry
-    what = (
-        "started and did not complete: its process failed or was killed"
-        if entry.state == "started"
-        else "completed, but its model has been purged"
-    )
+    if entry.state == "spent":
+        raise SpendRepeated(
+            f"{step.place.label}: the model that ledger entry {entry.entry_id} paid for has been purged. A run has one "
+            "completed model; a new version of the source, or a changed contract, is a new run with a cost of its own"
+        )
     raise SpendRepeated(
-        f"{step.place.label}: the mechanism of ledger entry {entry.entry_id} {what}. What it cost stays spent. To "
-        f"spend a second time, say so: dpsynth run {step.place.dataset} --spend-again {entry.entry_id} (in Dagster: "
-        f"config of {step.place.dataset}__clearance, spend_again)"
+        f"{step.place.label}: the mechanism of ledger entry {entry.entry_id} started and did not complete: its process "
+        "failed, was killed, or still runs. What it cost stays spent. To spend a second time, say so: dpsynth run "
+        f"{step.place.dataset} --spend-again {entry.entry_id} (in Dagster: config of {step.place.dataset}__clearance, "
+        "spend_again)"
     )
 
 

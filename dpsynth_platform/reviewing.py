@@ -199,7 +199,7 @@ def review(settings: Settings, place: Place) -> Review:
         guarantee=statement.plain_words(),
         verdict=report["verdict"],
         audit_summary=report["summary"],
-        audit_rows=[_attack_row(attack) for attack in report["attacks"]],
+        audit_rows=[attack_row(attack) for attack in report["attacks"]],
         quality_rows=rows,
         runners=runners,
         approvals=tuple(f"{item.decision} by {item.by} at {item.at}" for item in decisions),
@@ -329,7 +329,8 @@ def _entry(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _attack_row(attack: dict[str, Any]) -> tuple[str, ...]:
+def attack_row(attack: dict[str, Any]) -> tuple[str, ...]:
+    """One attack of an audit's report, in the columns of `AUDIT_HEADER`."""
     rate = attack["true_positive_rate"]
     return (
         attack["name"],

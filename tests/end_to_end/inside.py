@@ -1,0 +1,28 @@
+"""The mechanism inside the test's own process, where a test can patch it.
+
+What belongs here: the replacement of the accelerator. What does not: patches; the product has no switch for any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import dagster as dg
+from deployment import Deployment
+
+import resources as res
+from dpsynth_platform.worker.job import WorkerJob
+
+
+class InProcessAccelerator(res.AcceleratorResource):
+    """Runs the worker's own program without a process of its own."""
+
+    def runner(self, context: dg.AssetExecutionContext) -> Callable[[WorkerJob], None]:
+        from dpsynth_platform.worker.run import run
+
+        return lambda job: run(job, lambda stage, done, total: None)
+
+
+def inside(deployment: Deployment) -> InProcessAccelerator:
+    """The accelerator for `run_here(deployment, accelerator=inside(deployment))`."""
+    return InProcessAccelerator(device="cpu", logs=str(deployment.settings.restricted / "logs"))

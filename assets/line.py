@@ -11,6 +11,7 @@ import resources as res
 from assets import audit, bounded, canaries, clearance, model, quality, raw, released, scrubbed, synthetic
 from assets.guard import Caught, guarded
 from assets.lineage import finished_run, step_run
+from assets.process import die_with_run
 from assets.shown import actual_columns, declared_columns, metadata_value
 from assets.step import Outcome, SqlLimits, Step, StepContext
 from dpsynth_platform.contracts import DataContract, FamilyBudget
@@ -82,6 +83,7 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str) 
         sql: res.ComputeResource,
         accelerator: res.AcceleratorResource,
     ) -> dg.MaterializeResult[None]:
+        die_with_run()
         place = Place(contract.dataset, context.partition_key if context.has_partition_key else None)
         store, emitter = storage.open(), lineage.open()
         run = step_run(context, step, contract, place, store)

@@ -87,7 +87,7 @@ def run_line(
     tags = {
         REQUESTED_BY_TAG: settings.user,
         INVOCATION_TAG: invocation,
-        PROCESS_TAG: f"{socket.gethostname()}:{os.getpid()}",
+        PROCESS_TAG: f"{socket.gethostname()}/{_identity(os.getpid())}",
     }
     if period is not None:
         tags["dagster/partition"] = period
@@ -110,8 +110,8 @@ def reconcile(settings: Settings, instance: dg.DagsterInstance) -> list[str]:
     """
     closed = []
     for run in instance.get_runs():
-        host, _, pid = run.tags.get(PROCESS_TAG, "").rpartition(":")
-        if run.status in FINISHED_STATUSES or host != socket.gethostname() or _alive(int(pid)):
+        host, _, process = run.tags.get(PROCESS_TAG, "").rpartition("/")
+        if run.status in FINISHED_STATUSES or host != socket.gethostname() or _alive(process):
             continue
         instance.report_run_failed(run, "The process of this run is gone (killed or the machine restarted).")
         instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
@@ -131,14 +131,22 @@ def close_lineage(settings: Settings, instance: dg.DagsterInstance) -> int:
     return len(emitter.close_out(finished)) if finished else 0
 
 
-def _alive(pid: int) -> bool:
+def _alive(process: str) -> bool:
+    return _identity(int(process.partition(":")[0])) == process
+
+
+def _identity(pid: int) -> str | None:
+    """A process by its number and start time, since numbers are used again. None if it is gone.
+
+    One that was killed and not yet collected by its parent (a zombie) is gone: without an init process, as in many
+    containers, it stays for ever.
+    """
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    state, started = status[0], status[19]
+    return None if state in "ZX" else f"{pid}:{started}"
 
 
 @contextmanager

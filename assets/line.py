@@ -117,16 +117,21 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str) 
             raise dg.Failure(description=done.message, metadata={"code": done.code}, allow_retries=False)
         outcome, finished = done
         _warn(context, emitter.complete(finished))
-        return _result(outcome)
+        return _result(outcome, declared_columns(step, contract))
 
     return compute
 
 
-def _result(outcome: Outcome) -> dg.MaterializeResult[None]:
-    columns = {} if outcome.schema is None else {"dagster/column_schema": actual_columns(outcome.schema)}
+def _result(outcome: Outcome, declared: dg.TableSchema) -> dg.MaterializeResult[None]:
+    columns = declared if outcome.schema is None else actual_columns(outcome.schema)
     shown = {name: metadata_value(value) for name, value in outcome.metadata.items()}
     return dg.MaterializeResult(
-        metadata={"dagster/row_count": outcome.rows, "reused": outcome.reused, **columns, **shown},
+        metadata={
+            "dagster/row_count": outcome.rows,
+            "dagster/column_schema": columns,
+            "reused": outcome.reused,
+            **shown,
+        },
         data_version=dg.DataVersion(outcome.record.content_hash[:32]),
     )
 

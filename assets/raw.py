@@ -46,7 +46,7 @@ def body(step: StepContext) -> Outcome:
         return Outcome(earlier, reused=True, metadata=_metadata(plan, admission.epsilon_left))
     with step.storage.new_output(place, "raw") as directory:
         (directory / "plan.json").write_text(plan.to_json(), encoding="utf-8")
-        record = step.storage.record(place, "raw", run_key=run_key, directory=directory, facts=facts)
+        record = step.record("raw", run_key=run_key, directory=directory, facts=facts)
     return Outcome(record, metadata=_metadata(plan, admission.epsilon_left))
 
 

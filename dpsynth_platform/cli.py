@@ -23,7 +23,9 @@ from rich.table import Table
 from dpsynth_platform import reviewing
 from dpsynth_platform.contracts import contract_json_schema, load_contract
 from dpsynth_platform.errors import BudgetExceeded, DpsynthError, VerificationFailed
+from dpsynth_platform.lineage.redaction import safe_error
 from dpsynth_platform.planning import check_with_family, load_all, load_dataset
+from dpsynth_platform.restricted_log import keep_traceback, new_log
 from dpsynth_platform.settings import Settings, terminal_copy
 from dpsynth_platform.storage import Place
 
@@ -86,19 +88,33 @@ class Shown:
 
 
 def _command(body: Callable[P, None]) -> Callable[P, None]:
-    """Shows errors of ours as one message instead of a traceback."""
+    """Shows errors of ours as one message, and of others, which may quote data, their type only."""
 
     @functools.wraps(body)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         error = None
         try:
             body(*args, **kwargs)
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
         except DpsynthError as caught:
             error = caught
+        except Exception as caught:
+            error = _unexpected(caught)
         if error is not None:
             raise Shown(bool(kwargs.get("as_json"))).fail(error)
 
     return wrapped
+
+
+def _unexpected(caught: Exception) -> DpsynthError:
+    """A safe account of an error that is not ours; its traceback goes to a restricted file."""
+    log = new_log(Settings.from_environment().restricted / "logs", "command")
+    keep_traceback(log)
+    code, kind = safe_error(caught)
+    error = DpsynthError(f"unexpected error: {kind} (details: restricted log {log.name})")
+    error.code = code
+    return error
 
 
 @app.command()

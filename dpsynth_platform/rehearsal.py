@@ -20,7 +20,8 @@ import yaml
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import DpsynthError
 from dpsynth_platform.planning import family_path, load_dataset
-from dpsynth_platform.running import failures_of, output_to
+from dpsynth_platform.restricted_log import output_to
+from dpsynth_platform.running import failures_of
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import write_table
 

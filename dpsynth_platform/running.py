@@ -23,6 +23,7 @@ from dagster._core.events import DagsterEventType
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
 from dpsynth_platform.lineage.emitter import LineageEmitter
+from dpsynth_platform.restricted_log import output_to
 from dpsynth_platform.settings import Settings
 
 PROCESS_TAG = "dpsynth/process"
@@ -147,26 +148,6 @@ def _identity(pid: int) -> str | None:
         return None
     state, started = status[0], status[19]
     return None if state in "ZX" else f"{pid}:{started}"
-
-
-@contextmanager
-def output_to(log: Path) -> Iterator[None]:
-    """Sends standard output and error of this process, and of all that it starts, to a restricted file.
-
-    What libraries print may quote data, and a terminal is often recorded (CI, `script`, a scheduler's log).
-    """
-    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    kept = [os.dup(number) for number in (1, 2)]
-    try:
-        for number in (1, 2):
-            os.dup2(descriptor, number)
-        yield
-    finally:
-        for number, copy in zip((1, 2), kept, strict=True):
-            os.dup2(copy, number)
-            os.close(copy)
-        os.close(descriptor)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ParamSpec
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from dpsynth_platform import reviewing
 from dpsynth_platform.contracts import contract_json_schema, load_contract
@@ -30,6 +30,7 @@ from dpsynth_platform.settings import Settings, terminal_copy
 from dpsynth_platform.storage import Place
 
 BLOCKED = 3
+WIDE = 160
 P = ParamSpec("P")
 
 app = typer.Typer(
@@ -56,7 +57,9 @@ class Shown:
         # Steps run with standard output and error sent to a restricted file; the terminal is reached by a copy.
         self._file = terminal_copy()
         self._as_json = as_json
-        self.console = Console(file=self._file, highlight=False, soft_wrap=True, quiet=as_json)
+        # Where nobody looks at a screen, ids must not be cut to its width.
+        width = None if self._file.isatty() else WIDE
+        self.console = Console(file=self._file, highlight=False, soft_wrap=True, quiet=as_json, width=width)
 
     def say(self, text: str = "") -> None:
         """A sentence for people."""
@@ -68,7 +71,7 @@ class Shown:
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A table for people."""
-        table = Table(*header, show_edge=False, pad_edge=False)
+        table = Table(*(Column(name, overflow="fold") for name in header), show_edge=False, pad_edge=False)
         for row in rows:
             table.add_row(*(str(cell) for cell in row))
         self.console.print(table)

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.errors import BudgetExceeded, ConfigurationError, ReleaseRefused, VerificationFailed
+from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import CostRequest, Decision, Entry, Head, VerificationReport
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.planning import load_all, load_dataset, plan_release
@@ -24,7 +25,6 @@ from dpsynth_platform.release import evidence
 from dpsynth_platform.release import verify as verification
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
-from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.vault import SIGNING_KEY, Vault
 
 AUDIT_HEADER = ("attack", "on", "epsilon at least", "TPR at 1% FPR (95% interval)", "AUC")
@@ -94,11 +94,15 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     described = plan.describe()
     statement = privacy_statement(contract, family, plan.event)
     store = ledger(settings)
-    opened = any(account.family == family.family for account in store.accounts())
-    left = store.left(family.family, contract.privacy.delta) if opened else family.cap.epsilon
-    refusal = _refusal(store, contract, plan, settings.user) if opened else None
-    if not opened and statement.guarantee.epsilon > family.cap.epsilon:
-        refusal = f"the cap of family {family.family} is epsilon {family.cap.epsilon:g}"
+    request = CostRequest.of(
+        event_from_json(plan.event),
+        dataset=plan.dataset,
+        period=plan.period,
+        guarantee=Guarantee.from_json(plan.guarantee),
+        plan_digest=plan.digest,
+        runner=settings.user,
+    )
+    left, refusal = _standing_of(store, family, request)
     return Forecast(
         dataset=dataset,
         period=period,
@@ -135,7 +139,7 @@ def ledger(settings: Settings) -> Ledger:
 
 
 def accounts(settings: Settings) -> list[dict[str, Any]]:
-    """All accounts with cap, what is left (at a tenth of the cap's delta), and entries."""
+    """All accounts with cap, what is left (for a Gaussian-like mechanism at the cap's delta), and entries."""
     store = ledger(settings)
     return [
         {
@@ -300,20 +304,18 @@ def _standing(storage: Storage, place: Place, contract: DataContract, store: Led
     return "all evidence holds and it is approved"
 
 
-def _refusal(store: Ledger, contract: DataContract, plan: SealedPlan, user: str) -> str | None:
-    request = CostRequest.of(
-        event_from_json(plan.event),
-        dataset=plan.dataset,
-        period=plan.period,
-        guarantee=Guarantee.from_json(plan.guarantee),
-        plan_digest=plan.digest,
-        runner=user,
-    )
+def _standing_of(store: Ledger, family: FamilyBudget, request: CostRequest) -> tuple[float, str | None]:
+    """What is left of the family's cap, and why the request would be refused (None: it would not be)."""
+    delta = request.guarantee.delta
+    if all(account.family != family.family for account in store.accounts()):
+        sealed = RenyiFilter.seal(family.cap.epsilon, family.cap.delta)
+        fits = sealed.fits([(request.curve, request.delta_slack)])
+        return sealed.left([], delta), None if fits else "it alone exceeds the family's cap"
     try:
-        store.admit(contract.family, request, dry_run=True)
+        store.admit(family.family, request, dry_run=True)
     except BudgetExceeded as refusal:
-        return str(refusal)
-    return None
+        return store.left(family.family, delta), str(refusal)
+    return store.left(family.family, delta), None
 
 
 def _entry(entry: Entry) -> dict[str, Any]:

@@ -173,7 +173,7 @@ class Storage:
             runner=runner,
             lineage_run=lineage_run,
         )
-        write_durably(self._record_path(place, step), json.dumps(asdict(record), indent=1, sort_keys=True))
+        write_durably(self._record_path(place, step), json.dumps(asdict(record), indent=1))
         return record
 
     def exists(self, record: StepRecord) -> bool:

@@ -244,8 +244,8 @@ def _not_covered(contract: DataContract) -> tuple[str, ...]:
     listed = [
         "Admission checks of the source (present, readable, not empty, of the declared types): seen by the operator, "
         "as whether the run went on and how long it took.",
-        "Exact totals such as row counts of intermediate tables: seen by the operator in the orchestration tool and "
-        "lineage, never published.",
+        "Exact totals such as row counts of intermediate tables: seen by the operator in the orchestration tool, "
+        "never published.",
         "The report of personal data found and replaced in text: best effort, restricted to operators. No text of the "
         "source is published.",
         "The quality report, which compares with real rows: seen by reviewers only.",

@@ -8,6 +8,7 @@ Exit status: 0 done, 1 a clear error, 2 wrong usage, 3 blocked by the budget.
 
 from __future__ import annotations
 
+import enum
 import functools
 import json
 import os
@@ -48,6 +49,13 @@ app.add_typer(release_app, name="release")
 Json = Annotated[bool, typer.Option("--json", help="One JSON value on standard output instead of text.")]
 Dataset = Annotated[str, typer.Argument(help="Name of the dataset, as its contract's file is named.")]
 Period = Annotated[str | None, typer.Option(help="Month (YYYY-MM), for datasets with a cadence.")]
+
+
+class DemoSource(enum.StrEnum):
+    """The demonstration sources."""
+
+    census = "census"
+    visits = "visits"
 
 
 class Shown:
@@ -122,12 +130,23 @@ def _unexpected(caught: Exception) -> DpsynthError:
 
 @app.command()
 @_command
-def demo(as_json: Json = False) -> None:
+def demo(
+    source: Annotated[
+        DemoSource | None, typer.Option(help="Only make this demonstration source, so that you can run it yourself.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """The whole line on demonstration data: from a table of fictional people to a published, verified release."""
-    from dpsynth_platform.demonstration import run_demo
+    from dpsynth_platform.demonstration import make_source, run_demo
 
     shown = Shown(as_json)
-    shown.json(run_demo(Settings.from_environment(), shown))
+    settings = Settings.from_environment()
+    if source is None:
+        shown.json(run_demo(settings, shown))
+        return
+    path = make_source(settings, source.value)
+    shown.json({"source": str(path)})
+    shown.say(f"Delta table {path}")
 
 
 @app.command()
@@ -402,6 +421,16 @@ def release_verify(
             "\n".join([f"{report.path}: NOT what was signed", *(f"  {problem}" for problem in report.problems)])
         )
     shown.say(f"{report.path}: verified; {report.files} files, {report.rows} rows. {report.key_note}")
+
+
+@release_app.command("key")
+@_command
+def release_key(as_json: Json = False) -> None:
+    """Prints this deployment's public key (PEM), for those who verify its releases."""
+    shown = Shown(as_json)
+    pem, fingerprint = reviewing.public_key(Settings.from_environment())
+    shown.json({"public_key": pem, "fingerprint": fingerprint})
+    shown.say(pem.rstrip())
 
 
 def review_text(shown: Shown, review: reviewing.Review) -> None:

@@ -6,10 +6,12 @@ not: anything that an ordinary run does differently; there is no such thing.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform import reviewing
 from dpsynth_platform.demo.census import prepare_census
+from dpsynth_platform.demo.visits import prepare_visits
 from dpsynth_platform.errors import DpsynthError
 from dpsynth_platform.operating import Outcome, publish_if_approved, run_dataset
 from dpsynth_platform.settings import Settings
@@ -28,14 +30,20 @@ class DemoFailed(DpsynthError):
     code = "demo"
 
 
+def make_source(settings: Settings, name: str) -> Path:
+    """Makes one demonstration source, or leaves it where it is there already; returns its path."""
+    if name == DATASET:
+        return prepare_census(settings.home, settings.home / "cache")
+    return prepare_visits(settings.home)
+
+
 def run_demo(settings: Settings, shown: Shown) -> dict[str, Any]:
     """Makes the source, runs the line, approves as a second person, publishes, verifies; returns a summary."""
     from dpsynth_platform.cli import review_text
 
     place = Place(DATASET)
     shown.head("1. The source: UCI Adult, dressed up as a company would hold it (all people are fictional)")
-    source = prepare_census(settings.home, settings.home / "cache")
-    shown.say(f"Delta table {source}")
+    shown.say(f"Delta table {make_source(settings, DATASET)}")
     shown.head("2. The line: raw, scrubbed, canaries, clearance, bounded, model, synthetic, audit, quality")
     outcome = _ended_well(run_dataset(settings, DATASET, None, None, shown.say))
     review = reviewing.review(settings, place)

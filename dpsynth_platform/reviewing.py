@@ -265,6 +265,14 @@ def verify(settings: Settings, release: str, public_key: Path | None) -> verific
     return verification.verify_release(path, key)
 
 
+def public_key(settings: Settings) -> tuple[str, str]:
+    """The deployment's public key (PEM) and its fingerprint."""
+    from dpsynth_platform.release.signature import fingerprint, public_pem
+
+    key = Vault(settings.vault).signing_key().public_key()
+    return public_pem(key).decode(), fingerprint(key)
+
+
 def _find(settings: Settings, release: str) -> Path:
     if Path(release).is_dir():
         return Path(release)

@@ -7,13 +7,12 @@ this one. What does not: the decision itself (the ledger's). Verdicts that anyon
 import numpy as np
 
 from assets.step import Outcome, Step, StepContext
+from dpsynth_platform import planning
 from dpsynth_platform.errors import SpendRepeated
-from dpsynth_platform.ledger.records import CostRequest, Entry
+from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.lineage import facets
-from dpsynth_platform.privacy.events import event_from_json
-from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.scrub.fingerprints import read_fingerprints
 from dpsynth_platform.synth.tabular.measurements import is_complete
-from dpsynth_platform.worker.inputs import read_fingerprints
 
 
 def body(step: StepContext) -> Outcome:
@@ -78,14 +77,7 @@ def _reserve(step: StepContext, run_key: str) -> Entry:
     return step.ledger.reserve(
         contract.family,
         run_key,
-        CostRequest.of(
-            event_from_json(plan.event),
-            dataset=step.place.dataset,
-            period=step.place.period,
-            guarantee=Guarantee.from_json(plan.guarantee),
-            plan_digest=plan.digest,
-            runner=step.runner,
-        ),
+        planning.cost_request(plan, step.runner),
         participants=np.ascontiguousarray(owners[~held_out]),
         policy=contract.privacy.on_overlap,
         replaces=step.spend_again or None,

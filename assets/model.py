@@ -17,10 +17,10 @@ from dpsynth_platform.lineage import facets
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import tier
+from dpsynth_platform.scrub.fingerprints import write_fingerprints
 from dpsynth_platform.storage import StepRecord, digest_directory, digest_file, write_durably
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.measurements import is_complete
-from dpsynth_platform.worker.inputs import write_fingerprints
 from dpsynth_platform.worker.job import WorkerJob
 
 

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from assets.shown import table
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.scrub.fingerprints import read_fingerprints
 from dpsynth_platform.storage import StepRecord, read_table
-from dpsynth_platform.worker.inputs import read_fingerprints
 
 
 def body(step: StepContext) -> Outcome:

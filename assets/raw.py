@@ -8,9 +8,6 @@ import base64
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform import planning, source
 from dpsynth_platform.contracts import canonical_digest
-from dpsynth_platform.ledger.records import CostRequest
-from dpsynth_platform.privacy.events import event_from_json
-from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.storage import StepRecord
 from dpsynth_platform.synth.interface import SealedPlan
@@ -28,7 +25,7 @@ def body(step: StepContext) -> Outcome:
         step.progress("calibrating the mechanism's noise to the guarantee")
         plan = planning.plan_release(contract, pinned.schema, place.period)
     run_key = planning.run_key(contract, pinned, place.period, plan)
-    admission = step.ledger.admit(contract.family, _request(step, plan), key=run_key)
+    admission = step.ledger.admit(contract.family, planning.cost_request(plan, step.runner), key=run_key)
     step.progress(
         f"admitted: epsilon {contract.privacy.guarantee.epsilon:g}, epsilon {admission.epsilon_left:.3g} was left"
     )
@@ -60,17 +57,6 @@ def _earlier_plan(step: StepContext, earlier: StepRecord | None, pinned: source.
     if earlier is None or not same.items() <= earlier.facts.items() or not step.storage.exists(earlier):
         return None
     return SealedPlan.from_json((earlier.directory / "plan.json").read_text(encoding="utf-8"))
-
-
-def _request(step: StepContext, plan: SealedPlan) -> CostRequest:
-    return CostRequest.of(
-        event_from_json(plan.event),
-        dataset=step.place.dataset,
-        period=step.place.period,
-        guarantee=Guarantee.from_json(plan.guarantee),
-        plan_digest=plan.digest,
-        runner=step.runner,
-    )
 
 
 def _metadata(plan: SealedPlan, epsilon_left: float) -> dict[str, object]:

@@ -6,8 +6,8 @@ how anything is found or replaced. The guarantee does not rest on this step.
 
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform import source
+from dpsynth_platform.scrub.fingerprints import write_fingerprints
 from dpsynth_platform.storage import read_table, table_schema, write_table
-from dpsynth_platform.worker.inputs import write_fingerprints
 
 
 def body(step: StepContext) -> Outcome:

@@ -19,6 +19,8 @@ from dpsynth_platform.contracts import (
     load_family,
 )
 from dpsynth_platform.errors import ContractError
+from dpsynth_platform.ledger.records import CostRequest
+from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.source import PinnedSource
@@ -28,6 +30,18 @@ from dpsynth_platform.synth.interface import SealedPlan, generator
 def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) -> SealedPlan:
     """Calibrates the contract's method to its guarantee and seals the result."""
     return generator(contract.generate.method).plan(contract, schema, Guarantee.target(contract), period=period)
+
+
+def cost_request(plan: SealedPlan, runner: str) -> CostRequest:
+    """What the ledger is asked for a plan."""
+    return CostRequest.of(
+        event_from_json(plan.event),
+        dataset=plan.dataset,
+        period=plan.period,
+        guarantee=Guarantee.from_json(plan.guarantee),
+        plan_digest=plan.digest,
+        runner=runner,
+    )
 
 
 def run_key(contract: DataContract, source: PinnedSource, period: str | None, plan: SealedPlan) -> str:

@@ -17,8 +17,7 @@ from dpsynth_platform.errors import BudgetExceeded, ConfigurationError, ReleaseR
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import CostRequest, Decision, Entry, Head, VerificationReport
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.planning import load_all, load_dataset, plan_release
-from dpsynth_platform.privacy.events import event_from_json
+from dpsynth_platform.planning import cost_request, load_all, load_dataset, plan_release
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.statement import privacy_statement
 from dpsynth_platform.release import evidence
@@ -94,14 +93,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     described = plan.describe()
     statement = privacy_statement(contract, family, plan.event)
     store = ledger(settings)
-    request = CostRequest.of(
-        event_from_json(plan.event),
-        dataset=plan.dataset,
-        period=plan.period,
-        guarantee=Guarantee.from_json(plan.guarantee),
-        plan_digest=plan.digest,
-        runner=settings.user,
-    )
+    request = cost_request(plan, settings.user)
     left, refusal = _standing_of(store, family, request)
     return Forecast(
         dataset=dataset,

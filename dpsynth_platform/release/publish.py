@@ -28,7 +28,7 @@ from dpsynth_platform.release.dossier import Evidence, build_dossier
 from dpsynth_platform.release.page import render
 from dpsynth_platform.release.profile import Profiler
 from dpsynth_platform.release.verify import verify_release
-from dpsynth_platform.storage import write_table
+from dpsynth_platform.storage import sync, write_table
 
 _STAGING = ".staging-"
 
@@ -107,7 +107,7 @@ def _stage_and_show(
         _write_documents(stage, dossier, signing_key)
         _settle(stage)
         stage.rename(directory)
-        _flush(directory.parent)
+        sync(directory.parent)
     except BaseException:
         shutil.rmtree(stage, ignore_errors=True)
         raise
@@ -130,15 +130,7 @@ def _settle(stage: Path) -> None:
     """Readable by everyone, whatever the umask, and on disk before the release is shown."""
     for path in [*stage.rglob("*"), stage]:
         path.chmod(0o755 if path.is_dir() else 0o644)
-        _flush(path)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(path)
 
 
 def _published(directory: Path, signing_key: Ed25519PrivateKey, *, reused: bool) -> Published:

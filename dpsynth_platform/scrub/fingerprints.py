@@ -1,8 +1,8 @@
 """Keyed fingerprints of owners and of records.
 
-What belongs here: the normalized text of an id, the fingerprint of an owner, the id of a record, and the two forms of
-a set of owners (hex text in tables, sorted 16-byte values in memory). What does not: where keys are kept (`vault`) and
-which records stay (`bounding`).
+What belongs here: the normalized text of an id, the fingerprint of an owner, the id of a record, and the forms of a set
+of owners (hex text in tables, sorted 16-byte values in memory and in files). What does not: where keys are kept
+(`vault`) and which records stay (`bounding`).
 
 An owner's fingerprint is HMAC-SHA256(k2, HMAC-SHA256(k1, id)), cut to 16 bytes: k1 belongs to the identity namespace,
 k2 can be rotated without having the ids at hand. Two of n owners share a fingerprint with probability below n^2/2^129.
@@ -20,11 +20,15 @@ import hmac
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from dpsynth_platform.errors import StaleInput
+from dpsynth_platform.storage import write_durably
 
 OWNER_COLUMN = "_owner"
 RECORD_COLUMN = "_record"
@@ -99,3 +103,22 @@ def fingerprint_hex(fingerprints: Fingerprints) -> list[str]:
     text = np.ascontiguousarray(fingerprints).tobytes().hex()
     width = 2 * FINGERPRINT_BYTES
     return [text[start : start + width] for start in range(0, len(text), width)]
+
+
+def write_fingerprints(path: Path, fingerprints: Fingerprints) -> None:
+    """Writes a set of fingerprints: distinct, sorted, 16 bytes each, nothing between. Mode 0600, atomic."""
+    write_durably(path, np.unique(np.asarray(fingerprints, FINGERPRINT_DTYPE)).tobytes())
+
+
+def read_fingerprints(path: Path) -> Fingerprints:
+    """Reads `write_fingerprints` back: sorted, distinct. Raises `StaleInput` if the file is not of that form."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        raise StaleInput("a file of fingerprints is missing; materialize scrubbed again") from None
+    if len(content) % FINGERPRINT_BYTES:
+        raise StaleInput("a file of fingerprints is damaged; materialize scrubbed again")
+    found: Fingerprints = np.frombuffer(content, FINGERPRINT_DTYPE)
+    if np.any(found[1:] <= found[:-1]):
+        raise StaleInput("a file of fingerprints is not sorted; materialize scrubbed again")
+    return found

@@ -1,6 +1,6 @@
 """What the worker checks before the mechanism may read: the claim, and whose records the input holds.
 
-What belongs here: the one-time claim, files of fingerprints, and the check of owners against them. What does not: the
+What belongs here: the one-time claim, and the check of owners against the files of fingerprints. What does not: the
 grant's signature (`ledger.grants`) and the order of the checks (`run`). Fingerprints are restricted, and no message
 holds one.
 """
@@ -10,22 +10,16 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-import secrets
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dpsynth_platform.errors import BoundingError, GrantRefused
-from dpsynth_platform.storage import read_table
+from dpsynth_platform.scrub.fingerprints import FINGERPRINT_BYTES, OWNER_COLUMN, Fingerprints
+from dpsynth_platform.storage import read_table, sync
 
 CLAIM_FILE = "claim.json"
-OWNER_COLUMN = "_owner"
-FINGERPRINT_BYTES = 16
-
-Fingerprints = npt.NDArray[np.bytes_]
-"""Sorted and distinct, dtype S16."""
 
 
 class AlreadyClaimed(GrantRefused):
@@ -49,37 +43,7 @@ def claim(model: Path, entry_id: str, plan_digest: str) -> None:
         json.dump({"entry": entry_id, "plan": plan_digest, "pid": os.getpid(), "at": moment}, file)
         file.flush()
         os.fsync(file.fileno())
-    directory = os.open(model, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def write_fingerprints(path: Path, fingerprints: Fingerprints) -> None:
-    """Writes distinct fingerprints (dtype S16), sorted, 16 bytes each, nothing between. Mode 0600, atomic."""
-    content = np.unique(np.asarray(fingerprints, dtype=f"S{FINGERPRINT_BYTES}")).tobytes()
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-
-
-def read_fingerprints(path: Path) -> Fingerprints:
-    """Reads `write_fingerprints` back. Raises `GrantRefused` if the file is not of that form."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        raise GrantRefused("a file of fingerprints is missing; materialize the line again") from None
-    if len(content) % FINGERPRINT_BYTES:
-        raise GrantRefused("a file of fingerprints is damaged; materialize the line again")
-    found = np.frombuffer(content, dtype=f"S{FINGERPRINT_BYTES}")
-    if np.any(found[1:] <= found[:-1]):
-        raise GrantRefused("a file of fingerprints is not sorted; materialize the line again")
-    return found
+    sync(model)
 
 
 def check_owners(bounded: Path, allowed: Fingerprints, bound: int) -> None:

@@ -29,7 +29,7 @@ class WorkerJob:
         grant: text of the signed grant. This and the rest are needed by `fit` only.
         public_key: hex of the deployment's 32-byte Ed25519 public key.
         bounded: the bounded Delta table.
-        participants: file of the reserved participants' fingerprints (`inputs.write_fingerprints`).
+        participants: file of the reserved participants' fingerprints (`scrub.fingerprints.write_fingerprints`).
         canaries: file of the included canaries' fingerprints.
     """
 

@@ -13,9 +13,10 @@ import numpy as np
 from dpsynth_platform.audit.canaries import is_canary
 from dpsynth_platform.errors import ConfigurationError, GrantRefused
 from dpsynth_platform.ledger.grants import Grant, verify_grant
+from dpsynth_platform.scrub.fingerprints import read_fingerprints
 from dpsynth_platform.storage import digest_directory, digest_file
 from dpsynth_platform.synth.interface import Progress, SealedPlan, generator
-from dpsynth_platform.worker.inputs import check_owners, claim, read_fingerprints
+from dpsynth_platform.worker.inputs import check_owners, claim
 from dpsynth_platform.worker.job import WorkerJob
 
 

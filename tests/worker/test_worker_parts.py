@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from worker_cases import bounded_table, estimate_only, make_job, owner, packed
 
 import dpsynth_platform.worker as package
-from dpsynth_platform.errors import BoundingError, ConfigurationError, DpsynthError, GrantRefused
+from dpsynth_platform.errors import BoundingError, ConfigurationError, DpsynthError, GrantRefused, StaleInput
+from dpsynth_platform.scrub import fingerprints
 from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import silent
 from dpsynth_platform.worker import codes, inputs, launch, process
@@ -91,19 +92,19 @@ def test_jobs_travel_as_json():
 @given(st.lists(st.binary(min_size=16, max_size=16)))
 def test_fingerprints_survive_their_file(tmp_path_factory, items):
     path = tmp_path_factory.mktemp("fingerprints") / "file"
-    inputs.write_fingerprints(path, np.array(items, dtype="S16"))
+    fingerprints.write_fingerprints(path, np.array(items, dtype="S16"))
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.read_bytes() == b"".join(sorted(set(items)))
-    assert inputs.read_fingerprints(path).size == len(set(items))
+    assert fingerprints.read_fingerprints(path).size == len(set(items))
 
 
 def test_damaged_fingerprint_files_are_refused(tmp_path):
     for content, words in ((b"x" * 17, "damaged"), (b"b" * 16 + b"a" * 16, "not sorted"), (b"a" * 32, "not sorted")):
         (tmp_path / "file").write_bytes(content)
-        with pytest.raises(GrantRefused, match=words):
-            inputs.read_fingerprints(tmp_path / "file")
-    with pytest.raises(GrantRefused, match="missing"):
-        inputs.read_fingerprints(tmp_path / "none")
+        with pytest.raises(StaleInput, match=words):
+            fingerprints.read_fingerprints(tmp_path / "file")
+    with pytest.raises(StaleInput, match="missing"):
+        fingerprints.read_fingerprints(tmp_path / "none")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def alter(job, part):
         (Path(job.bounded) / "extra.parquet").write_bytes(b"x")
     elif part in ("participants", "canaries"):
         path = Path(getattr(job, part))
-        inputs.write_fingerprints(path, np.append(inputs.read_fingerprints(path), packed([owner(12345)])))
+        fingerprints.write_fingerprints(path, np.append(fingerprints.read_fingerprints(path), packed([owner(12345)])))
     elif part == "model":
         other = job.model_directory.with_name("other")
         other.mkdir()

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.storage import sync
 
 FILE_NAME = "measurements.jsonl"
 _COMPLETE = {"kind": "complete"}
@@ -62,7 +63,7 @@ class MeasurementLog:
                 "this model directory already holds measurements; they are not measured twice"
             ) from None
         with os.fdopen(descriptor, "wb", buffering=0) as file:
-            _sync_directory(directory)
+            sync(directory)
             log = cls(file)
             log._append({"kind": "header", "plan": plan_digest})
             yield log
@@ -141,11 +142,3 @@ def _lines(directory: Path) -> list[Any]:
         return [json.loads(line) for line in content.split(b"\n")[:-1]]
     except ValueError:
         raise MechanismFailed("the stored measurements are damaged") from None
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,6 +6,8 @@ not: anything that an ordinary run does differently; there is no such thing.
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +69,8 @@ def run_demo(settings: Settings, shown: Shown) -> dict[str, Any]:
     spent = f"ledger entry {', '.join(outcome.new_entries)}" if outcome.new_entries else "nothing"
     shown.say(f"newly spent by this run: {spent}")
     shown.head("To look further")
+    if shutil.which("dpsynth") is None:
+        shown.say(f"  first: export PATH={Path(sys.executable).parent}:$PATH DPSYNTH_HOME={settings.home}")
     for command, what in (
         ("dpsynth ledger show", "what was spent and what is left"),
         ("dpsynth release show census", "the candidate as a reviewer sees it"),

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dpsynth_platform.permissions import private_directory
+
 
 @contextmanager
 def output_to(log: Path) -> Iterator[None]:
@@ -52,7 +54,7 @@ def keep_traceback(log: Path) -> None:
 
 
 def _open(log: Path) -> int:
-    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_directory(log.parent)
     return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 

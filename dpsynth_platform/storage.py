@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts import canonical_digest
 from dpsynth_platform.errors import StaleInput
+from dpsynth_platform.permissions import private_directory, private_files
 
 STEPS = (
     "raw",
@@ -126,21 +127,17 @@ class Storage:
     @contextmanager
     def new_output(self, place: Place, step: str) -> Iterator[Path]:
         """A fresh directory to write into; removed again if the block fails. Invisible until a record names it."""
-        parent = self._base(place) / step
-        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        directory = parent / secrets.token_hex(8)
-        directory.mkdir(mode=0o700)
+        directory = private_directory(self._base(place) / step / secrets.token_hex(8))
         try:
-            yield directory
+            with private_files():
+                yield directory
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise
 
     def named_output(self, place: Place, step: str, name: str) -> Path:
         """A directory of that name, made at first use. It outlives a crash, so that paid work can be resumed."""
-        directory = self._base(place) / step / name
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return directory
+        return private_directory(self._base(place) / step / name)
 
     def location(self, place: Place, step: str) -> Path:
         """The stable place of a step's outputs, by which lineage names them."""
@@ -202,7 +199,7 @@ class Storage:
 
 def write_durably(path: Path, content: str | bytes) -> None:
     """Replaces a file as a whole: written aside, flushed to disk, renamed. Mode 0600."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_directory(path.parent)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:

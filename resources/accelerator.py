@@ -1,7 +1,6 @@
 """Where the mechanism runs: a worker process on this machine's GPU, or on its processors where there is none."""
 
 import os
-import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +8,8 @@ import dagster as dg
 from dagster._core.errors import DagsterPipesExecutionError
 
 from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.permissions import private_directory
+from dpsynth_platform.restricted_log import new_log
 from dpsynth_platform.settings import inherited_environment
 from dpsynth_platform.worker import codes, launch
 from dpsynth_platform.worker.job import WorkerJob
@@ -28,9 +29,8 @@ class AcceleratorResource(dg.ConfigurableResource[None]):
         """
 
         def run(job: WorkerJob) -> None:
-            logs = Path(self.logs)
-            logs.mkdir(mode=0o700, parents=True, exist_ok=True)
-            log = logs / f"worker-{secrets.token_hex(8)}.log"
+            log = new_log(Path(self.logs), "worker")
+            private_directory(log.parent)
             command = launch.command(inherited_environment(), parent=os.getpid(), log=log)
             client = dg.PipesSubprocessClient(forward_stdio=False)
             failure = None

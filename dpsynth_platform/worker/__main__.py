@@ -10,6 +10,7 @@ as a message and as the exit status.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 import traceback
@@ -19,6 +20,7 @@ from pathlib import Path
 from dagster_pipes import PipesContext, PipesEnvVarParamsLoader, open_dagster_pipes
 
 from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.permissions import PRIVATE_UMASK
 from dpsynth_platform.settings import inherited_environment
 from dpsynth_platform.worker.codes import DONE, code_of_exception, status_of
 from dpsynth_platform.worker.job import WorkerJob
@@ -30,6 +32,7 @@ REPORT_SECONDS = 2.0
 def main() -> int:
     """Runs one job and returns the exit status."""
     arguments = _arguments()
+    os.umask(PRIVATE_UMASK)
     redirect_output(arguments.log)
     bind_to_parent(arguments.parent)
     return status_of(_guarded(_under_pipes))

@@ -159,8 +159,9 @@ def _following(instance: dg.DagsterInstance, invocation: str, progress: Progress
         page = instance.get_records_for_run(run_id, cursor=cursor)
         for record in page.records:
             entry = record.event_log_entry
-            if entry.dagster_event is None and not entry.user_message.startswith("[pipes]"):
-                progress(f"{_step_name(entry.step_key)}: {entry.user_message}")
+            if entry.dagster_event is None:
+                if not entry.user_message.startswith("[pipes]"):  # Dagster's own words about the worker's start
+                    progress(f"{_step_name(entry.step_key)}: {entry.user_message}")
             elif entry.dagster_event.event_type == DagsterEventType.STEP_START:
                 progress(f"{_step_name(entry.step_key)}: started")
         return page.cursor

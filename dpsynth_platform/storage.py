@@ -239,7 +239,7 @@ def write_table(uri: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch])
     from deltalake import write_deltalake
 
     rows = 0
-    failed: list[Exception] = []
+    failed: list[BaseException] = []
 
     def counted() -> Iterator[pa.RecordBatch]:
         nonlocal rows
@@ -247,7 +247,7 @@ def write_table(uri: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch])
             for batch in _from_another_thread(batches):
                 rows += batch.num_rows
                 yield batch
-        except Exception as error:
+        except BaseException as error:  # the writer would turn an interrupt into an error of its own, too
             failed.append(error)
             raise
 

@@ -1,6 +1,7 @@
 """The mechanism inside the test's own process, where a test can patch it.
 
-What belongs here: the replacement of the accelerator. What does not: patches; the product has no switch for any of them.
+What belongs here: the replacement of the accelerator. What does not: patches, for which the product
+has no switch.
 """
 
 from __future__ import annotations

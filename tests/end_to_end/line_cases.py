@@ -81,6 +81,8 @@ class Ran:
     """One run inside the test's process: its Dagster result and what its steps said."""
 
     result: dg.ExecuteInProcessResult
+    said: dict[str, list[str]]
+    """The sentences of each step that a person would see."""
 
     @property
     def success(self) -> bool:
@@ -125,7 +127,11 @@ def run_here(
             tags={REQUESTED_BY_TAG: user},
             asset_selection=[dg.AssetKey([dataset, step]) for step in steps] if steps else None,
         )
-    return Ran(result)
+        said: dict[str, list[str]] = {}
+        for entry in used.all_logs(result.run_id):
+            if entry.dagster_event is None and entry.step_key is not None:
+                said.setdefault(entry.step_key.rpartition("__")[2], []).append(entry.user_message)
+    return Ran(result, said)
 
 
 @contextmanager

@@ -1,0 +1,163 @@
+"""Beyond the budget: refused on public facts, before anything is read, and without a trace but the record of it."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from inside import inside
+from line_cases import PEOPLE, add_dataset, ledger_of, run_here, small_deployment, small_table, storage_of
+
+from dpsynth_platform import source
+from dpsynth_platform.storage import Place
+
+pytestmark = pytest.mark.end_to_end
+
+
+def run_inside(deployment, job="people_candidate", **more):
+    """A run whose mechanism takes place in this process."""
+    return run_here(deployment, job, accelerator=inside(deployment), **more)
+
+
+def files_of(directory):
+    """Every file with its content, except logs."""
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and "logs" not in path.relative_to(directory).parts
+    }
+
+
+def test_a_request_beyond_the_cap_changes_nothing(tmp_path, monkeypatch):
+    """A changed contract that no longer fits is refused before the source is read; the earlier candidate stays."""
+    deployment = small_deployment(tmp_path)
+    assert run_inside(deployment).success
+    deployment.contract["privacy"]["guarantee"]["epsilon"] = 2.45
+    deployment.write()
+    ledger = ledger_of(deployment)
+    entries, left, kept = ledger.entries(), ledger.left("tests", 1e-6), files_of(deployment.settings.restricted)
+
+    def unread(*_):
+        raise AssertionError("the source was read")
+
+    monkeypatch.setattr(source, "batches", unread)
+    ran = run_inside(deployment)
+    assert set(ran.failures) == {"raw"}
+    assert re.search(r"epsilon left at this delta: [1-9]", ran.failures["raw"])
+    assert ran.materializations == {}
+    assert ledger.entries() == entries
+    assert ledger.left("tests", 1e-6) == left
+    (blocked,) = ledger.history(kinds=["blocked"])
+    assert blocked.subject == "tests"
+    assert (blocked.payload["dataset"], blocked.payload["runner"]) == ("people", "runner")
+    assert files_of(deployment.settings.restricted) == kept
+    assert ledger.verify().ok
+
+
+@pytest.mark.slow
+def test_the_command_says_what_is_left_and_exits_with_three(tmp_path):
+    deployment = small_deployment(tmp_path)
+    deployment.family["cap"]["epsilon"] = 0.9
+    deployment.write()
+    done = deployment.dpsynth("run", "people")
+    assert done.returncode == 3
+    assert "raw failed: " in done.stderr
+    assert re.search(r"epsilon left at this delta: 0\.[78]", done.stderr)
+    again = deployment.dpsynth("run", "people", "--json")
+    assert again.returncode == 3
+    assert json.loads(again.stdout)["blocked"]
+    assert ledger_of(deployment).entries() == []
+    assert len(ledger_of(deployment).history(kinds=["blocked"])) == 2
+    assert storage_of(deployment).places() == []
+
+
+@pytest.mark.slow
+def test_of_two_runs_at_once_that_do_not_both_fit_one_is_granted(tmp_path):
+    """Two commands on two datasets of one family: whichever asks second is refused, wherever it stands by then."""
+    deployment = small_deployment(tmp_path)
+    deployment.family["cap"]["epsilon"] = 1.3
+    deployment.write()
+    add_dataset(deployment, "others", small_table(seed=5))
+    commands = [deployment.start("run", dataset, "--json") for dataset in ("people", "others")]
+    printed = [command.communicate(timeout=300) for command in commands]
+    assert sorted(command.returncode for command in commands) == [0, 3], printed
+    (loser,) = (json.loads(out) for (out, _), command in zip(printed, commands, strict=True) if command.returncode)
+    assert loser["blocked"]
+    assert "epsilon left" in loser["failures"][0][1]
+    (entry,) = ledger_of(deployment).entries()
+    assert entry.state == "spent"
+    assert entry.request.dataset != loser["dataset"]
+    assert len(ledger_of(deployment).history(kinds=["blocked"])) == 1
+    assert ledger_of(deployment).verify().ok
+
+
+def test_block_refuses_an_overlap_and_says_that_it_looked(tmp_path):
+    deployment = small_deployment(tmp_path)
+    add_dataset(deployment, "others", small_table(seed=5), on_overlap="block")
+    add_dataset(deployment, "strangers", small_table(seed=6, first_person=50_000), on_overlap="block")
+    assert run_inside(deployment).success
+    ran = run_inside(deployment, "others_candidate")
+    assert set(ran.failures) == {"clearance"}
+    assert "This verdict looks at the data" in ran.failures["clearance"]
+    assert [entry.request.dataset for entry in ledger_of(deployment).entries()] == ["people"]
+    assert [event.payload["reason"] for event in ledger_of(deployment).history(kinds=["blocked"])] == ["overlap"]
+    assert run_inside(deployment, "strangers_candidate").success
+
+
+def test_exclude_leaves_out_who_was_charged_before(tmp_path):
+    deployment = small_deployment(tmp_path)
+    # The second table holds the second half of the first one's people, and as many strangers.
+    add_dataset(deployment, "others", small_table(seed=5, first_person=500), on_overlap="exclude")
+    assert run_inside(deployment).success
+    ran = run_inside(deployment, "others_candidate")
+    assert ran.success, ran.failures
+    ledger = ledger_of(deployment)
+    first, second = (ledger.participants(entry.entry_id) for entry in ledger.entries())
+    assert first.size > 0
+    assert second.size > 0
+    assert np.intersect1d(first, second).size == 0
+
+
+def test_exhausted_owners_are_left_out_without_a_word(tmp_path):
+    """Per owner: one line meets exhausted owners, the other does not, and what either shows is the same."""
+    shown = []
+    for name, first_person in (("exhausted", 500), ("fresh", 50_000)):
+        deployment = small_deployment(tmp_path / name)
+        deployment.family |= {"mode": "per-owner", "cap": {"epsilon": 1.3, "delta": 1.0e-5}}
+        deployment.write()
+        add_dataset(deployment, "others", small_table(seed=5, first_person=first_person))
+        assert run_inside(deployment).success
+        ran = run_inside(deployment, "others_candidate")
+        assert ran.success, ran.failures
+        ledger = ledger_of(deployment)
+        first, second = (ledger.participants(entry.entry_id) for entry in ledger.entries())
+        assert np.intersect1d(first, second).size == 0
+        assert second.size == pytest.approx(450 if name == "exhausted" else 900, abs=120)
+        # Entry and plan differ between any two deployments: their sources have different places.
+        facts = {
+            key: value
+            for key, value in ran.materializations["clearance"].items()
+            if key not in ("entry_id", "plan_digest")
+        }
+        said = [re.sub(r"[0-9a-f]{16,}", "ID", sentence) for sentence in ran.said["clearance"]]
+        left = ran.materializations["raw"]["epsilon_left_before"]
+        shown.append((facts, said, left, ledger.left("tests", 1e-6), ledger.history(kinds=["blocked"])))
+        record = storage_of(deployment).require(Place("others"), "clearance")
+        assert set(record.facts) == {"entry_id", "plan_digest", "family", "policy", "attempt", "verdict"}
+        assert storage_of(deployment).require(PEOPLE, "clearance").facts.keys() == record.facts.keys()
+    assert shown[0] == shown[1]
+    assert shown[0][1]  # something was said
+
+
+def test_clearance_hands_the_ledger_the_owners_that_are_not_held_out(tmp_path):
+    """What is charged are the people whom the mechanism may read, no more and no fewer."""
+    deployment = small_deployment(tmp_path)
+    assert run_inside(deployment).success
+    ledger = ledger_of(deployment)
+    (entry,) = ledger.entries()
+    charged = ledger.participants(entry.entry_id)
+    owners = np.frombuffer(
+        (storage_of(deployment).require(PEOPLE, "scrubbed").directory / "participants").read_bytes(), "S16"
+    )
+    assert 0.8 * owners.size < charged.size < owners.size
+    assert np.isin(charged, owners).all()

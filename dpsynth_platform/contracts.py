@@ -222,6 +222,8 @@ Column = Annotated[
     IntegerColumn | FloatColumn | DateColumn | CategoricalColumn | BooleanColumn | IdentifierColumn | TextColumn,
     Field(discriminator="type"),
 ]
+RESERVED_COLUMNS = ("included",)
+"""The canaries' coin. Other columns of the platform's own begin with `_`, which no declared name may."""
 MODELLED_TYPES = ("integer", "float", "date", "categorical", "boolean")
 
 
@@ -299,6 +301,21 @@ class DataContract(_Part):
     release: Release
     retention: Retention = Retention()
 
+    @field_validator("columns")
+    @classmethod
+    def _names(cls, columns: dict[str, Any]) -> dict[str, Any]:
+        # SQL engines tell names apart without regard to case.
+        seen: dict[str, str] = {}
+        for name in columns:
+            if name.casefold() in RESERVED_COLUMNS:
+                raise ValueError(f"{name!r} is a name that the platform uses itself; accepted: any other")
+            if name.casefold() in seen:
+                raise ValueError(
+                    f"{name!r} and {seen[name.casefold()]!r} differ in case only; accepted: distinct names"
+                )
+            seen[name.casefold()] = name
+        return columns
+
     @model_validator(mode="after")
     def _references(self) -> DataContract:
         known = ", ".join(self.columns)
@@ -319,10 +336,10 @@ class DataContract(_Part):
                     raise ValueError(f"{path}: column {name!r} is not modelled; accepted: {', '.join(self.modelled)}")
         for name in self.privacy.owner_columns:
             column = self.columns[name]
-            if column.type in ("float", "boolean") or column.nullable:
+            if column.type not in ("identifier", "text") or column.nullable:
                 raise ValueError(
                     f"privacy.owner_columns: {name!r} is a {'nullable ' if column.nullable else ''}{column.type} "
-                    "column; accepted: an identifier, integer, date or text column that is not nullable"
+                    "column; accepted: a column of type identifier or text that is not nullable"
                 )
         if (self.release.cadence is None) != (self.source.period_column is None):
             raise ValueError("release.cadence and source.period_column go together: declare both or neither")

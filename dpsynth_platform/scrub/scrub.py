@@ -27,7 +27,7 @@ from typing import Any
 import pyarrow as pa
 
 from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ContractError, SourceError
+from dpsynth_platform.errors import SourceError
 from dpsynth_platform.scrub.clues import clues, column_kind
 from dpsynth_platform.scrub.fingerprints import (
     OWNER_COLUMN,
@@ -102,14 +102,7 @@ def check_source_schema(contract: DataContract, schema: pa.Schema) -> None:
 
     Raises:
         SourceError: one line for each fault, naming columns and types only.
-        ContractError: the owner column is one that would be modelled.
     """
-    for name in contract.privacy.owner_columns:
-        if name in contract.modelled:
-            raise ContractError(
-                f"{contract.dataset}: privacy.owner_columns: {name!r} is a {contract.columns[name].type} column and "
-                "would be modelled; accepted: a column of type identifier or text"
-            )
     faults = []
     for name in sorted({name for name in schema.names if schema.names.count(name) > 1}):
         faults.append(f"column {name!r} stands in the source more than once")
@@ -159,7 +152,7 @@ def scrub_batches(
         The scrubbed schema, the scrubbed batches, and the report, which is complete when the last batch was taken.
 
     Raises:
-        SourceError, ContractError: see `check_source_schema`; at once, before a batch is read.
+        SourceError: see `check_source_schema`; at once, before a batch is read.
     """
     check_source_schema(contract, schema)
     scrubber = _Scrubber(contract, scrubbed_schema(contract, schema), keys)

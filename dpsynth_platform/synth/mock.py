@@ -7,12 +7,10 @@ contract can be learned from a mock table, and a mechanism that runs on one spen
 
 from __future__ import annotations
 
-import datetime as dt
-
 import numpy as np
 import pyarrow as pa
 
-from dpsynth_platform.contracts import Column, DataContract, DateColumn, IntegerColumn, TextColumn
+from dpsynth_platform.contracts import Column, DataContract, TextColumn
 from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, domain_of
 
 _TYPES = {
@@ -71,13 +69,7 @@ def _owners(rows: int, bound: int, rng: np.random.Generator) -> Codes:
 
 
 def _owner_ids(contract: DataContract, field: pa.Field, owners: Codes) -> pa.Array:
-    declared = contract.columns[field.name]
-    if isinstance(declared, IntegerColumn):
-        return pa.array(declared.min + owners.astype(np.int64) % (declared.max - declared.min + 1))
-    if isinstance(declared, DateColumn):
-        days = owners % ((declared.max - declared.min).days + 1)
-        return pa.array([declared.min + dt.timedelta(days=int(day)) for day in days])
-    if declared.type == "text":
+    if contract.columns[field.name].type == "text":
         return pa.array([f"fictional owner {owner}" for owner in owners], pa.string())
     return pa.array(owners + 1, pa.int64())
 

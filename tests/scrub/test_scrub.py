@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dpsynth_platform.contracts import DataContract, parse_contract
-from dpsynth_platform.errors import ContractError, SourceError
+from dpsynth_platform.errors import SourceError
 from dpsynth_platform.scrub.fingerprints import FingerprintKeys, canonical_text, owner_fingerprint
 from dpsynth_platform.scrub.scrub import ScrubKeys, ScrubReport, check_source_schema, scrub_batches, scrubbed_schema
 
@@ -230,13 +230,6 @@ def test_types_that_fit(contract: DataContract, name: str, type_: pa.DataType, f
     else:
         with pytest.raises(SourceError, match=f"columns.{name}: declared"):
             check_source_schema(contract, schema)
-
-
-def test_an_owner_column_that_would_be_modelled_is_refused() -> None:
-    document = DOCUMENT | {"privacy": DOCUMENT["privacy"] | {"owner_columns": ["age"]}}
-    contract = parse_contract(document, where="letters.yaml", variables={})
-    with pytest.raises(ContractError, match="'age' is a integer column and would be modelled"):
-        check_source_schema(contract, SCHEMA)
 
 
 def test_the_heavy_libraries_come_late() -> None:

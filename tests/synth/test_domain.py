@@ -133,12 +133,6 @@ def test_the_period_narrows_its_column_to_the_month():
         domain_of(contract, "2027-01")
 
 
-def test_the_owner_is_never_modelled():
-    contract = contract_with(columns__person_id={"type": "integer", "min": 0, "max": 9})
-    assert "person_id" in contract.modelled
-    assert domain_of(contract).names == ("age", "score", "day", "city", "member")
-
-
 def test_json_round_trip(contract):
     domain = domain_of(contract)
     assert Domain.from_json(domain.to_json()) == domain

@@ -32,9 +32,8 @@ def test_bounding_has_work_to_do(contract):
 @pytest.mark.parametrize(
     "declared",
     [
-        {"type": "integer", "min": 5, "max": 900},
+        {"type": "identifier"},
         {"type": "text", "pii": "hash"},
-        {"type": "date", "min": "2020-01-01", "max": "2021-01-01"},
     ],
 )
 def test_owners_of_every_accepted_type(declared):

@@ -271,22 +271,3 @@ def test_without_noise_the_sample_follows_the_data(plan, bounded, tmp_path, no_n
     pairs = [list(zip(*(table[name].to_pylist() for name in ("age", "city")), strict=True)) for table in (real, sample)]
     distance = sum(abs(pairs[0].count(pair) - pairs[1].count(pair)) for pair in set(pairs[0] + pairs[1])) / 6000
     assert distance < 0.05
-
-
-def test_one_column_needs_no_tree(tmp_path):
-    contract = contract_with(
-        columns={
-            "person_id": {"type": "integer", "min": 0, "max": 9},
-            "city": {"type": "categorical", "values": ["Aix", "Bern", "Cork"]},
-        }
-    )
-    schema = pa.schema([("person_id", pa.int64()), ("city", pa.string())])
-    plan = MST.plan(contract, schema, Guarantee.target(contract))
-    bounded = write_bounded(people(500).select(["city", "_owner", "_record"]), tmp_path / "table")
-    directory = tmp_path / "model"
-    directory.mkdir()
-    MST.fit(plan, bounded, grant_for(plan), directory)
-    sample = MST.sample(directory, 30)
-    assert sample.schema == schema
-    assert sample["city"].null_count == 0
-    assert MST.sample(directory, 0).num_rows == 0

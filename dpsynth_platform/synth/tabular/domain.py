@@ -194,7 +194,7 @@ def domain_of(contract: DataContract, period: str | None = None) -> Domain:
         ContractError: the period has no day inside the period column's declared range.
     """
     columns = []
-    for name in modelled_columns(contract):
+    for name in contract.modelled:
         declared = contract.columns[name]
         bounds = period_bounds(period) if period and name == contract.source.period_column else None
         if isinstance(declared, IntegerColumn):
@@ -211,11 +211,6 @@ def domain_of(contract: DataContract, period: str | None = None) -> Domain:
         elif isinstance(declared, BooleanColumn):
             columns.append(ColumnDomain(name, "boolean", declared.nullable))
     return Domain(tuple(columns))
-
-
-def modelled_columns(contract: DataContract) -> list[str]:
-    """Columns that the generator models: those of a modelled type that do not name the owner."""
-    return [name for name in contract.modelled if name not in contract.privacy.owner_columns]
 
 
 def _whole_edges(low: int, high: int, bins: int | list[int] | None) -> tuple[int, ...]:

@@ -66,12 +66,10 @@ class Mst:
         """Calibrates the noise to the guarantee and seals it with domain and schema.
 
         Raises:
-            ContractError: no column to model, a type that cannot be restored, or pairs with too many cells.
+            ContractError: a type that cannot be restored, or pairs with too many cells.
             AccountingError: no noise scale meets the guarantee.
         """
         domain = domain_of(contract, period)
-        if not len(domain):
-            raise ContractError(f"{contract.dataset}: columns: nothing to model besides the owner's column")
         if pair_cells(domain.sizes) > MAX_PAIR_CELLS:
             raise ContractError(
                 f"{contract.dataset}: columns: all pairs together have {pair_cells(domain.sizes)} cells; accepted: up "

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts import DataContract, DateColumn, IntegerColumn, TextColumn
 from dpsynth_platform.errors import ContractError
-from dpsynth_platform.synth.tabular.domain import Codes, Domain, modelled_columns
+from dpsynth_platform.synth.tabular.domain import Codes, Domain
 
 Treatment = Literal["modelled", "regenerated", "empty", "absent"]
 
@@ -60,7 +60,7 @@ def release_schema(contract: DataContract, source: pa.Schema) -> ReleaseSchema:
     Raises:
         ContractError: a declared column is missing from the source or its type cannot hold the declared values.
     """
-    modelled = set(modelled_columns(contract))
+    modelled = set(contract.modelled)
     missing = [name for name in contract.columns if name not in source.names]
     if missing:
         raise ContractError(f"{contract.dataset}: columns.{missing[0]}: declared, but the source has no such column")

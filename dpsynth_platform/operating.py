@@ -113,11 +113,10 @@ def _entries(settings: Settings) -> list[str]:
 
 
 def _review_steps(place: Place, refusal: str) -> tuple[str, ...]:
-    period = f" --period {place.period}" if place.period else ""
     return (
         f"not published: {refusal}",
-        f"look at the candidate:  dpsynth release show {place.dataset}{period}",
-        f"decide, as someone else: dpsynth release approve {place.dataset}{period} --as NAME",
+        f"look at the candidate:  dpsynth release show {place.arguments}",
+        f"decide, as someone else: dpsynth release approve {place.arguments} --as NAME",
     )
 
 

@@ -292,7 +292,7 @@ def _place_of(path: Path) -> str:
 def _sealed(storage: Storage, place: Place) -> DataContract:
     raw = storage.read(place, "raw")
     if raw is None:
-        raise ReleaseRefused(f"{place.label}: nothing was run yet; start with: dpsynth run {place.dataset}")
+        raise ReleaseRefused(f"{place.label}: nothing was run yet; start with: dpsynth run {place.arguments}")
     return DataContract.model_validate(raw.facts["contract"])
 
 

@@ -58,6 +58,12 @@ class Place:
         return self.dataset if self.period is None else f"{self.dataset}/{self.period}"
 
 
+    @property
+    def arguments(self) -> str:
+        """The same as arguments of the command: `census` or `visits --period 2026-01`."""
+        return self.dataset if self.period is None else f"{self.dataset} --period {self.period}"
+
+
 @dataclass(frozen=True)
 class StepRecord:
     """What a step left: where, with which content, from which inputs.

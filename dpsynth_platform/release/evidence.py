@@ -256,7 +256,7 @@ def _check_approvals(
     if len(counted) < needed:
         raise ReleaseRefused(
             f"{place.label}: {len(counted)} of {needed} approvals are recorded for this content by people who did not "
-            f"run it; approve with: dpsynth release approve {place.label}"
+            f"run it; approve with: dpsynth release approve {place.arguments}"
         )
     return tuple(counted.values())
 

@@ -69,14 +69,15 @@ class _Reporter:
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
-        self._stage = ""
+        self._said = ("", -1)
         self._next = 0.0
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if stage != self._stage or now >= self._next or done == total:
+        news = (stage, done) != self._said
+        if news and (stage != self._said[0] or now >= self._next or done == total):
             self._write(f"{stage}: {done} of {total}")
-            self._stage, self._next = stage, now + REPORT_SECONDS
+            self._said, self._next = (stage, done), now + REPORT_SECONDS
 
 
 def _arguments() -> argparse.Namespace:

@@ -38,7 +38,7 @@ def body(step: StepContext) -> Outcome:
         Path(contract.release.uri),
         step.vault.signing_key(),
     )
-    if not made.reused:
+    if not step.ledger.history(kinds=["released"], subject=made.release_id):
         step.ledger.record("released", made.release_id, {"entry": checked.candidate.entry_id})
     step.progress(f"release {made.release_id} is at {made.path}")
     facts = {"release_id": made.release_id, "path": str(made.path), "candidate": checked.candidate.digest}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -149,11 +149,14 @@ def accounts(settings: Settings) -> list[dict[str, Any]]:
 
 def verify_ledger(settings: Settings) -> VerificationReport:
     """Recomputes the chain and holds it against the heads that the published dossiers name."""
-    heads = []
-    for path in _published(settings):
-        head = json.loads((path / "dossier.json").read_text(encoding="utf-8"))["ledger"]["head"]
-        heads.append(Head(**head))
-    return ledger(settings).verify(heads)
+    heads = {path: _head_of(path) for path in _published(settings)}
+    report = ledger(settings).verify(head for head in heads.values() if head is not None)
+    unreadable = [
+        f"{path}: its dossier cannot be read, so the chain is not held against the head in it"
+        for path, head in heads.items()
+        if head is None
+    ]
+    return replace(report, problems=(*report.problems, *unreadable))
 
 
 @dataclass(frozen=True)
@@ -222,10 +225,7 @@ def refuse(settings: Settings, place: Place, by: str, reason: str) -> Decision:
 def releases(settings: Settings) -> list[dict[str, str]]:
     """Published releases, and candidates that are not published yet."""
     storage = Storage(settings.restricted)
-    listing = [
-        {"place": _place_of(path), "state": "published", "id": path.name, "where": str(path)}
-        for path in _published(settings)
-    ]
+    listing = [_listed(path) for path in _published(settings)]
     for place in storage.places():
         try:
             digest = evidence.candidate_digest(storage, place, _sealed(storage, place))
@@ -284,9 +284,22 @@ def _published(settings: Settings) -> list[Path]:
     return sorted(path.parent for target in targets for path in target.glob("*/manifest.json"))
 
 
-def _place_of(path: Path) -> str:
-    release = json.loads((path / "dossier.json").read_text(encoding="utf-8"))["release"]
-    return Place(release["dataset"], release["period"]).label
+def _listed(path: Path) -> dict[str, str]:
+    """One release as the list shows it; a damaged one shows too."""
+    try:
+        release = json.loads((path / "dossier.json").read_text(encoding="utf-8"))["release"]
+        place, state = Place(release["dataset"], release["period"]).label, "published"
+    except (OSError, ValueError, KeyError, TypeError):
+        place, state = path.parent.name, "published, damaged since"
+    return {"place": place, "state": state, "id": path.name, "where": str(path)}
+
+
+def _head_of(path: Path) -> Head | None:
+    """The ledger's head in a release's dossier, or None if the dossier is damaged."""
+    try:
+        return Head(**json.loads((path / "dossier.json").read_text(encoding="utf-8"))["ledger"]["head"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _sealed(storage: Storage, place: Place) -> DataContract:

@@ -152,7 +152,8 @@ def scrub_batches(
         The scrubbed schema, the scrubbed batches, and the report, which is complete when the last batch was taken.
 
     Raises:
-        SourceError: see `check_source_schema`; at once, before a batch is read.
+        SourceError: see `check_source_schema`, at once, before a batch is read; or, after the last batch, no row had
+            an owner.
     """
     check_source_schema(contract, schema)
     scrubber = _Scrubber(contract, scrubbed_schema(contract, schema), keys)
@@ -162,11 +163,17 @@ def scrub_batches(
 def _chunks(
     batches: Iterable[pa.RecordBatch], scrubber: _Scrubber, progress: Progress | None, total: int | None
 ) -> Iterator[pa.RecordBatch]:
+    report = scrubber.report
     for batch in batches:
         for start in range(0, batch.num_rows, CHUNK_ROWS):
             yield scrubber.scrub(batch.slice(start, CHUNK_ROWS))
             if progress is not None:
-                progress(scrubber.report.rows_read, total)
+                progress(report.rows_read, total)
+    if report.rows_read and report.rows_read == report.rows_without_owner:
+        raise SourceError(
+            f"{scrubber.dataset}: source: no row has an owner in {scrubber.owner_column!r}; accepted: owners that are "
+            "not null and not blank"
+        )
 
 
 class _Scrubber:
@@ -174,9 +181,10 @@ class _Scrubber:
 
     def __init__(self, contract: DataContract, schema: pa.Schema, keys: ScrubKeys) -> None:
         self.schema = schema
+        self.dataset = contract.dataset
         self._privacy = contract.privacy
-        self._owner_column = contract.privacy.owner_columns[0]
-        self._key_columns = [name for name in contract.source.key if name != self._owner_column]
+        self.owner_column = contract.privacy.owner_columns[0]
+        self._key_columns = [name for name in contract.source.key if name != self.owner_column]
         self._keys = keys
         texts = {name: column.pii for name, column in contract.columns.items() if column.type == "text"}
         self._whole = {
@@ -195,7 +203,7 @@ class _Scrubber:
 
     def scrub(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         normalization = self._privacy.owner_normalization
-        ids = [canonical_text(value, normalization) for value in batch.column(self._owner_column).to_pylist()]
+        ids = [canonical_text(value, normalization) for value in batch.column(self.owner_column).to_pylist()]
         owned = pa.array([text is not None for text in ids])
         self.report.rows_read += batch.num_rows
         self.report.rows_without_owner += owned.false_count

@@ -1,0 +1,246 @@
+"""A release proves itself: evidence, approval, publication, and what anyone can verify afterwards."""
+
+import json
+import shutil
+import sqlite3
+
+import pytest
+from inside import inside
+from line_cases import PEOPLE, ledger_of, lineage_of, released, run_here, small_deployment, small_table, storage_of
+
+from dpsynth_platform import reviewing
+from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.release.verify import verify_release
+from dpsynth_platform.storage import digest_directory, write_table
+
+pytestmark = pytest.mark.end_to_end
+
+
+def candidate(root, **release):
+    """A deployment whose line has been run up to its candidate, with other conditions of release."""
+    deployment = small_deployment(root)
+    deployment.contract["release"].update(release)
+    deployment.write()
+    ran = run_here(deployment, accelerator=inside(deployment))
+    assert ran.success, ran.failures
+    return deployment
+
+
+def try_release(deployment):
+    """The release job's refusal, or None."""
+    ran = run_here(deployment, "people_release")
+    return None if ran.success else ran.failures["released"]
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A published release, for tests that only read it: deployment and directory."""
+    deployment = candidate(tmp_path_factory.mktemp("published"))
+    return deployment, released(deployment)
+
+
+@pytest.mark.slow
+def test_from_the_command_line(tmp_path):
+    """Run, approve, verify; a second run spends nothing and says so; one changed byte is found."""
+    deployment = small_deployment(tmp_path)
+    first = deployment.json("run", "people")
+    assert len(first["new_entries"]) == 1
+    assert first["release"] is None
+    refused = deployment.dpsynth("release", "approve", "people", "--as", " Runner ")
+    assert refused.returncode == 1
+    assert "ran this release and cannot approve it" in refused.stderr
+    approved = deployment.json("release", "approve", "people", "--as", "reviewer", "--reason", "looks right")
+    release = approved["release"]
+    entries = ledger_of(deployment).entries()
+
+    again = deployment.dpsynth("run", "people")
+    assert again.returncode == 0
+    assert "nothing new was spent" in again.stdout
+    assert f"release: {release}" in again.stdout
+    assert ledger_of(deployment).entries() == entries
+
+    verified = deployment.dpsynth("release", "verify", "people")
+    assert verified.returncode == 0
+    assert "verified" in verified.stdout
+    table = next((storage_of(deployment).root.parent / "public").rglob("*.parquet"))
+    content = bytearray(table.read_bytes())
+    content[len(content) // 2] ^= 1
+    table.write_bytes(content)
+    found = deployment.dpsynth("release", "verify", release)
+    assert found.returncode == 1
+    assert f"data/{table.name}" in found.stdout + found.stderr
+
+
+def test_one_changed_byte_is_found_wherever_it_is(published, tmp_path):
+    deployment, release = published
+    assert reviewing.verify(deployment.settings, str(release), None).ok
+    files = [path.relative_to(release) for path in sorted(release.rglob("*")) if path.is_file()]
+    assert {"dossier.json", "dossier.html", "manifest.json"} <= {path.as_posix() for path in files}
+    assert any(path.suffix == ".parquet" for path in files)
+    for name in files:
+        for position in (0.0, 0.5, 1.0):
+            copy = tmp_path / "copy"
+            shutil.copytree(release, copy)
+            content = bytearray((copy / name).read_bytes())
+            content[int(position * (len(content) - 1))] ^= 1
+            (copy / name).write_bytes(content)
+            report = reviewing.verify(deployment.settings, str(copy), None)
+            assert not report.ok, (name, position)
+            assert name.as_posix() in " ".join(str(problem) for problem in report.problems), (name, position)
+            shutil.rmtree(copy)
+
+
+def test_a_stranger_can_verify_with_the_key_alone(published):
+    deployment, release = published
+    key, _ = reviewing.public_key(deployment.settings)
+    report = verify_release(release, key.encode())
+    assert report.ok
+    assert report.key_trusted
+    assert report.rows == 200
+
+
+def test_releasing_again_changes_nothing(published):
+    deployment, release = published
+    before, history = digest_directory(release), ledger_of(deployment).history()
+    ran = run_here(deployment, "people_release")
+    assert ran.success
+    assert ran.materializations["released"]["reused"]
+    assert digest_directory(release) == before
+    assert [path.name for path in release.parent.iterdir() if not path.name.startswith(".")] == [release.name]
+    assert ledger_of(deployment).history() == history
+    assert [event.subject for event in ledger_of(deployment).history(kinds=["released"])] == [release.name]
+
+
+def test_the_dossier_holds_no_exact_count_and_no_restricted_hash(published):
+    """Numbers of private rows and owners, and plain hashes of restricted content, stand nowhere in the release."""
+    deployment, release = published
+    storage, ledger = storage_of(deployment), ledger_of(deployment)
+    (entry,) = ledger.entries()
+    scrubbed, bounded = (storage.require(PEOPLE, step) for step in ("scrubbed", "bounded"))
+    counts = {scrubbed.facts["rows"], bounded.facts["rows"], ledger.participants(entry.entry_id).size}
+    counts.add((scrubbed.directory / "participants").stat().st_size // 16)
+    assert len(counts) == 4
+    records = [
+        storage.require(PEOPLE, step) for step in ("raw", "scrubbed", "canaries", "bounded", "model", "synthetic")
+    ]
+    hashes = {record.content_hash for record in records} | {reviewing.review(deployment.settings, PEOPLE).candidate}
+
+    def values(node):
+        for item in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+            yield from values(item)
+            yield item
+
+    dossier = json.loads((release / "dossier.json").read_text())
+    numbers = {item for item in values(dossier) if isinstance(item, int | float) and not isinstance(item, bool)}
+    assert len(numbers) > 20
+    assert not numbers & counts
+    everything = b"".join(path.read_bytes() for path in release.rglob("*") if path.is_file()).decode("latin-1")
+    assert not [digest for digest in hashes if digest in everything]
+    page = (release / "dossier.html").read_text()
+    assert not [count for count in counts if f">{count}<" in page or f">{count:,}<" in page or f" {count} " in page]
+    runs = {item["step"]: item["run_id"] for item in dossier["lineage"]}
+    assert {"raw", "scrubbed", "model", "released"} <= runs.keys()
+    assert set(runs.values()) <= lineage_of(deployment).runs.keys()
+
+
+def test_the_ledger_is_held_against_the_head_in_the_dossier(tmp_path):
+    """A ledger put back to an earlier state, or shortened, no longer fits what was published."""
+    deployment = candidate(tmp_path)
+    database = tmp_path / "home" / "ledger" / "ledger.db"
+    with sqlite3.connect(database) as source, sqlite3.connect(tmp_path / "earlier.db") as copy:
+        source.backup(copy)
+    release = released(deployment)
+    report = reviewing.verify_ledger(deployment.settings)
+    assert report.ok
+    head = json.loads((release / "dossier.json").read_text())["ledger"]["head"]
+    assert head["sequence"] > 0
+    with sqlite3.connect(tmp_path / "earlier.db") as earlier, sqlite3.connect(database) as now:
+        earlier.backup(now)
+    assert Ledger(deployment.settings.ledger_url).verify().ok  # whole in itself
+    report = reviewing.verify_ledger(deployment.settings)
+    assert not report.ok
+    assert f"event {head['sequence']}: a published head names another chain" in report.problems
+
+
+def test_a_damaged_dossier_is_told_and_hides_no_other(tmp_path):
+    deployment = candidate(tmp_path)
+    release = released(deployment)
+    (release / "dossier.json").write_text("{ torn")
+    report = reviewing.verify_ledger(deployment.settings)
+    assert not report.ok
+    assert any(release.name in problem for problem in report.problems)
+    (listed,) = reviewing.releases(deployment.settings)
+    assert (listed["id"], listed["where"]) == (release.name, str(release))
+
+
+def test_a_crash_after_publication_loses_no_record(tmp_path, monkeypatch):
+    deployment = candidate(tmp_path)
+    reviewing.approve(deployment.settings, PEOPLE, "reviewer", "")
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "record", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert not run_here(deployment, "people_release").success
+    assert ledger_of(deployment).history(kinds=["released"]) == []
+    assert run_here(deployment, "people_release").success
+    assert len(ledger_of(deployment).history(kinds=["released"])) == 1
+
+
+def test_nothing_is_released_unapproved_or_refused(tmp_path):
+    deployment = candidate(tmp_path)
+    assert "0 of 1 approvals" in try_release(deployment)
+    with pytest.raises(ReleaseRefused, match="ran this release"):
+        reviewing.approve(deployment.settings, PEOPLE, "RUNNER", "")
+    reviewing.approve(deployment.settings, PEOPLE, "reviewer", "")
+    reviewing.refuse(deployment.settings, PEOPLE, "second reader", "the remark column")
+    assert "refused by second reader" in try_release(deployment)
+    assert not (tmp_path / "home" / "public").exists()
+    reviewing.approve(deployment.settings, PEOPLE, "reviewer", "talked about it")
+    assert try_release(deployment) is None
+
+
+def test_two_approvals_are_two_people(tmp_path):
+    deployment = candidate(tmp_path, approvals=2)
+    reviewing.approve(deployment.settings, PEOPLE, "reviewer", "")
+    reviewing.approve(deployment.settings, PEOPLE, " Reviewer", "")
+    assert "1 of 2 approvals" in try_release(deployment)
+    reviewing.approve(deployment.settings, PEOPLE, "second reader", "")
+    assert try_release(deployment) is None
+
+
+def test_an_approval_is_of_one_content(tmp_path):
+    """Other rows from the same model are another candidate, and a changed file is none."""
+    deployment = candidate(tmp_path)
+    reviewing.approve(deployment.settings, PEOPLE, "reviewer", "")
+    before = reviewing.review(deployment.settings, PEOPLE).candidate
+    shutil.rmtree(storage_of(deployment).require(PEOPLE, "synthetic").directory)
+    assert run_here(deployment, steps=["synthetic", "audit", "quality"]).success
+    assert reviewing.review(deployment.settings, PEOPLE).candidate != before
+    assert "0 of 1 approvals" in try_release(deployment)
+
+    reviewing.approve(deployment.settings, PEOPLE, "reviewer", "")
+    table = storage_of(deployment).require(PEOPLE, "synthetic").directory / "table"
+    shutil.rmtree(table)
+    rows = small_table(20).drop_columns(["person", "visit"])
+    write_table(table, rows.schema, rows.to_batches())
+    assert "its content is not what was recorded" in try_release(deployment)
+    assert not (tmp_path / "home" / "public").exists()
+
+
+def test_a_new_version_of_the_source_is_a_new_run(tmp_path):
+    """What changed upstream makes the old candidate stale, and the new one is paid for anew."""
+    deployment = candidate(tmp_path)
+    reviewing.approve(deployment.settings, PEOPLE, "reviewer", "")
+    shutil.rmtree(tmp_path / "home" / "sources" / "people")
+    deployment.with_source(small_table(seed=11))
+    assert run_here(deployment, steps=["raw"]).success
+    assert "belongs to another contract, source version or plan" in try_release(deployment)
+    assert run_here(deployment, accelerator=inside(deployment)).success
+    assert [entry.state for entry in ledger_of(deployment).entries()] == ["spent", "spent"]
+    assert "0 of 1 approvals" in try_release(deployment)
+
+
+def test_without_a_passed_audit_nothing_is_released(tmp_path):
+    deployment = candidate(tmp_path)
+    reviewing.approve(deployment.settings, PEOPLE, "reviewer", "")
+    shutil.rmtree(storage_of(deployment).location(PEOPLE, "audit"))
+    assert "evidence is missing" in try_release(deployment)

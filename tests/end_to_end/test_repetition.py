@@ -1,0 +1,171 @@
+"""Nothing that Dagster can repeat spends a second time, and no step works on what belongs to another run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from deployment import Deployment
+from inside import InProcessAccelerator, inside
+from line_cases import ledger_of, run_here, small_deployment, storage_of
+
+from assets.line import build_line
+from dpsynth_platform import running
+from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.planning import load_all
+from dpsynth_platform.storage import STEPS, Place
+from dpsynth_platform.worker.job import WorkerJob
+
+pytestmark = pytest.mark.end_to_end
+PLACE = Place("people")
+starts: list[str] = []
+
+
+class FailingAccelerator(InProcessAccelerator):
+    """A mechanism that is counted and fails, as a worker that crashed."""
+
+    def runner(self, context: dg.AssetExecutionContext) -> Callable[[WorkerJob], None]:
+        def run(job: WorkerJob) -> None:
+            starts.append(job.mode)
+            raise MechanismFailed("the worker was killed")
+
+        return run
+
+
+def failing(deployment: Deployment) -> FailingAccelerator:
+    starts.clear()
+    return FailingAccelerator(device="cpu", logs=str(deployment.settings.restricted / "logs"))
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Deployment:
+    return small_deployment(tmp_path)
+
+
+def test_a_step_without_its_inputs_names_the_step_to_run(deployment: Deployment) -> None:
+    for step in STEPS[1:-1]:
+        ran = run_here(deployment, steps=[step], accelerator=inside(deployment))
+        assert "people/raw has not been materialized; materialize it first" in ran.failures[step]
+    assert "raw has not been materialized" in run_here(deployment, "people_release").failures["released"]
+    assert ledger_of(deployment).entries() == []
+
+    assert run_here(deployment, steps=["raw"]).success
+    for step, missing in (("bounded", "scrubbed"), ("clearance", "scrubbed"), ("model", "clearance")):
+        ran = run_here(deployment, steps=[step], accelerator=inside(deployment))
+        assert f"people/{missing} has not been materialized; materialize it first" in ran.failures[step]
+    assert ledger_of(deployment).entries() == []
+
+
+def test_a_step_of_another_plan_names_the_step_to_run(deployment: Deployment) -> None:
+    ran = run_here(deployment, accelerator=inside(deployment))
+    assert ran.success, ran.failures
+    deployment.contract["privacy"]["guarantee"]["epsilon"] = 0.5
+    deployment.write()
+    assert run_here(deployment, steps=["raw"]).success
+    for step, stale in (
+        ("clearance", "scrubbed"),
+        ("bounded", "scrubbed"),
+        ("model", "clearance"),
+        ("synthetic", "model"),
+        ("audit", "canaries"),
+        ("quality", "scrubbed"),
+    ):
+        ran = run_here(deployment, steps=[step], accelerator=inside(deployment))
+        assert f"people/{stale} belongs to another contract, source version or plan" in ran.failures[step], step
+        assert f"materialize people/{stale} again" in ran.failures[step]
+    refused = run_here(deployment, "people_release").failures["released"]
+    assert "belongs to another contract" in refused
+    assert len(ledger_of(deployment).entries()) == 1
+
+
+def test_a_purged_input_names_the_step_to_run(deployment: Deployment) -> None:
+    assert run_here(deployment, accelerator=inside(deployment)).success
+    storage = storage_of(deployment)
+    shutil.rmtree(storage.require(PLACE, "bounded").directory)
+    shutil.rmtree(storage.require(PLACE, "quality").directory)
+    failed = run_here(deployment, steps=["quality"]).failures["quality"]
+    assert "people/bounded: its output is gone (purged or never written); materialize people/bounded again" in failed
+
+
+def test_launching_again_spends_nothing(deployment: Deployment) -> None:
+    assert run_here(deployment, accelerator=inside(deployment)).success
+    head = ledger_of(deployment).head()
+    for steps in (None, ["model"], ["clearance", "bounded", "model"], ["canaries"], None):
+        ran = run_here(deployment, steps=steps, accelerator=failing(deployment))
+        assert ran.success, ran.failures
+        assert starts == []
+    assert ledger_of(deployment).head() == head
+
+
+@pytest.mark.parametrize("policy", [dg.RetryPolicy(max_retries=3), None])
+def test_no_retry_of_dagster_repeats_a_mechanism(deployment: Deployment, policy: dg.RetryPolicy | None) -> None:
+    """A retry policy on the whole job, and the tag by which a run asks for retries."""
+    settings = deployment.settings
+    (contract, family), *_ = load_all(settings)
+    definitions = dg.Definitions(
+        assets=build_line(contract, family, settings.user),
+        jobs=[dg.define_asset_job("insisting", op_retry_policy=policy, tags={"dagster/max_retries": "5"})],
+        resources=dict(build_definitions(settings).resources or {}) | {"accelerator": failing(deployment)},
+    )
+    with dg.DagsterInstance.local_temp(str(deployment.root)) as instance:
+        result = definitions.resolve_job_def("insisting").execute_in_process(instance=instance, raise_on_error=False)
+    assert not result.success
+    assert starts == ["fit"]
+    assert not [event for event in result.all_events if event.event_type_value == "STEP_RESTARTED"]
+    assert [entry.state for entry in ledger_of(deployment).entries()] == ["started"]
+
+
+def test_every_step_says_that_it_is_not_to_be_retried(deployment: Deployment) -> None:
+    (contract, family), *_ = load_all(deployment.settings)
+    for asset in build_line(contract, family, "runner"):
+        assert asset.op.tags["dagster/max_retries"] == "0"
+        assert asset.op.retry_policy is None
+
+
+def test_running_the_failed_step_again_spends_nothing(deployment: Deployment) -> None:
+    first = run_here(deployment, accelerator=failing(deployment))
+    assert first.failures.keys() == {"model"}
+    entry = ledger_of(deployment).entries()[0]
+    for steps in (["model"], ["clearance", "model"], None):
+        again = run_here(deployment, steps=steps, accelerator=failing(deployment))
+        assert not again.success
+        assert starts == []
+        assert entry.entry_id in next(iter(again.failures.values()))
+    assert [item.entry_id for item in ledger_of(deployment).entries()] == [entry.entry_id]
+    assert ledger_of(deployment).entry(entry.entry_id).state == "started"
+
+
+@pytest.mark.slow
+def test_reexecution_from_failure_spends_nothing(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster's own re-execution of a failed run, as the UI's button does it, in processes of their own."""
+    patches = deployment.root / "patches"
+    patches.mkdir()
+    (patches / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if 'dpsynth_platform.worker' in sys.orig_argv:\n"
+        "    from dpsynth_platform.synth.tabular import domain\n"
+        "    del domain.Domain.encode\n"
+    )
+    for name, value in deployment.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(patches), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    with running.open_instance(deployment.settings) as instance:
+        failed = running.run_line(deployment.settings, instance, "people_candidate")
+        assert [step for step, _ in failed.failures] == ["model"]
+        entry = ledger_of(deployment).entries()[0]
+        (patches / "sitecustomize.py").unlink()
+        job = dg.build_reconstructable_job("dpsynth_platform.definitions", "job_named", ("people_candidate",))
+        options = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
+        with dg.execute_job(job, instance, reexecution_options=options) as again:
+            assert not again.success
+        messages = running.failures_of(
+            entry.dagster_event for entry in instance.all_logs(again.run_id) if entry.dagster_event is not None
+        )
+    assert [step for step, _ in messages] == ["model"]
+    assert entry.entry_id in messages[0][1]
+    assert [(item.entry_id, item.state) for item in ledger_of(deployment).entries()] == [(entry.entry_id, "started")]

@@ -11,6 +11,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 import resources as res
 from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.release.evidence import standing_approvals
 
 APPROVED = "approved"
 
@@ -33,8 +34,8 @@ def approval_sensor(
         store = ledger.open()
         for event in store.history(after=int(context.cursor or 0), kinds=[APPROVED]):
             request = store.entry(event.payload["entry"]).request
-            approvers = {item.by for item in store.approvals(event.subject) if item.decision == "approve"}
-            if request.dataset in jobs and len(approvers) >= needed[request.dataset]:
+            standing = standing_approvals(store.approvals(event.subject))
+            if request.dataset in jobs and len(standing) >= needed[request.dataset]:
                 yield dg.RunRequest(
                     run_key=f"approval-{event.sequence}",
                     job_name=jobs[request.dataset].name,

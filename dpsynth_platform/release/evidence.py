@@ -157,6 +157,16 @@ def check_evidence(
     return CheckedEvidence(candidate, entry, approvals, report)
 
 
+def standing_approvals(decisions: Sequence[Decision], runners: Collection[str] = ()) -> tuple[Decision, ...]:
+    """The approvals of one candidate that count: after the last refusal, one a person, none by a runner."""
+    excluded = {_person(name) for name in runners}
+    counted: dict[str, Decision] = {}
+    for item in decisions[_last_refusal(decisions) + 1 :]:
+        if item.decision == APPROVE and _person(item.by) not in excluded:
+            counted.setdefault(_person(item.by), item)
+    return tuple(counted.values())
+
+
 def candidate_runners(storage: Storage, place: Place) -> tuple[str, ...]:
     """Everybody who ran a step of the present candidate: none of them can approve it."""
     records = (storage.read(place, step) for step in STEPS if step != "released")
@@ -242,13 +252,8 @@ def _check_audit(place: Place, contract: DataContract, report: dict[str, Any]) -
 def _check_approvals(
     place: Place, contract: DataContract, decisions: Sequence[Decision], runners: Collection[str]
 ) -> tuple[Decision, ...]:
-    """Approvals after the last refusal, one a person, none by a runner."""
-    last_refusal = max((index for index, item in enumerate(decisions) if item.decision == REFUSE), default=-1)
-    excluded = {_person(name) for name in runners}
-    counted: dict[str, Decision] = {}
-    for item in decisions[last_refusal + 1 :]:
-        if item.decision == APPROVE and _person(item.by) not in excluded:
-            counted.setdefault(_person(item.by), item)
+    last_refusal = _last_refusal(decisions)
+    counted = standing_approvals(decisions, runners)
     needed = contract.release.approvals
     if last_refusal >= 0 and not counted:
         refusal = decisions[last_refusal]
@@ -258,7 +263,11 @@ def _check_approvals(
             f"{place.label}: {len(counted)} of {needed} approvals are recorded for this content by people who did not "
             f"run it; approve with: dpsynth release approve {place.arguments}"
         )
-    return tuple(counted.values())
+    return counted
+
+
+def _last_refusal(decisions: Sequence[Decision]) -> int:
+    return max((index for index, item in enumerate(decisions) if item.decision == REFUSE), default=-1)
 
 
 def _person(name: str) -> str:

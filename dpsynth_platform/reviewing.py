@@ -6,7 +6,9 @@ next), and recording approvals and refusals. What does not: running anything, or
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -28,6 +30,7 @@ from dpsynth_platform.vault import SIGNING_KEY, Vault
 
 AUDIT_HEADER = ("attack", "on", "epsilon at least", "TPR at 1% FPR (95% interval)", "AUC")
 QUALITY_HEADER = ("measure", "synthetic", "real or best possible", "without any model")
+_MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -116,13 +119,23 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
 
 
 def check_period(contract: DataContract, period: str | None) -> None:
-    """Refuses a period for a dataset without a cadence, and none for one with."""
-    if contract.release.cadence is not None and period is None:
+    """Refuses a period for a dataset without a cadence; for one with, all but a month that it has and that has ended.
+
+    Raises:
+        ConfigurationError: names the period and what is accepted.
+    """
+    if contract.release.cadence is None:
+        if period is not None:
+            raise ConfigurationError(f"{contract.dataset} has no cadence; leave --period out")
+        return
+    first, this_month = str(contract.release.start), dt.datetime.now(dt.UTC).strftime("%Y-%m")
+    if period is None:
+        raise ConfigurationError(f"{contract.dataset} is released by month; say which: --period YYYY-MM, from {first}")
+    # Text of this form sorts as time does.
+    if not _MONTH.fullmatch(period) or not first <= period < this_month:
         raise ConfigurationError(
-            f"{contract.dataset} is released by month; say which: --period YYYY-MM, from {contract.release.start}"
+            f"{contract.dataset}: --period {period!r}; accepted: a month (YYYY-MM) from {first} that has ended"
         )
-    if contract.release.cadence is None and period is not None:
-        raise ConfigurationError(f"{contract.dataset} has no cadence; leave --period out")
 
 
 def ledger(settings: Settings) -> Ledger:

@@ -1,0 +1,169 @@
+"""A dataset with a cadence: a partition a month, a schedule, and the sensor that turns approvals into releases."""
+
+import datetime as dt
+
+import dagster as dg
+import pytest
+import yaml
+from deployment import Deployment
+from inside import inside
+from line_cases import ledger_of, run_here, storage_of
+
+from dpsynth_platform import reviewing
+from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.demo.visits import prepare_visits, visits_table
+from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.operating import run_dataset
+from dpsynth_platform.settings import PACKAGE_ROOT
+from dpsynth_platform.storage import Place, read_table
+
+pytestmark = pytest.mark.end_to_end
+MONTH = "2026-02"
+PLACE = Place("visits", MONTH)
+
+
+@pytest.fixture(scope="module")
+def visits(tmp_path_factory):
+    """The clinic's deployment with one month's candidate, and that run."""
+    documents = [
+        yaml.safe_load((PACKAGE_ROOT / "deploy" / path).read_text())
+        for path in ("contracts/visits.yaml", "families/clinic-patients.yaml")
+    ]
+    deployment = Deployment(tmp_path_factory.mktemp("visits"), *documents).write()
+    prepare_visits(deployment.settings.home)
+    ran = run_here(deployment, "visits_candidate", period=MONTH, accelerator=inside(deployment))
+    assert ran.success, ran.failures
+    return deployment
+
+
+@pytest.fixture(scope="module")
+def repository(visits):
+    return build_definitions(visits.settings).get_repository_def()
+
+
+def test_every_asset_is_partitioned_by_month(repository):
+    graph = repository.asset_graph
+    for key in graph.get_all_asset_keys():
+        partitions = graph.get(key).partitions_def
+        assert isinstance(partitions, dg.MonthlyPartitionsDefinition)
+        months = partitions.get_partition_keys(current_time=dt.datetime(2026, 4, 15, tzinfo=dt.UTC))
+        assert list(months) == ["2026-01", "2026-02", "2026-03"]
+
+
+def test_the_schedule_asks_for_the_month_that_has_ended(repository):
+    schedule = repository.get_schedule_def("visits_monthly")
+    assert schedule.cron_schedule == "0 0 1 * *"
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = dg.build_schedule_context(
+            instance=instance,
+            scheduled_execution_time=dt.datetime(2026, 3, 1, tzinfo=dt.UTC),
+            repository_def=repository,
+        )
+        (request,) = schedule.evaluate_tick(context).run_requests
+    assert request.partition_key == "2026-02"
+    assert schedule.job_name == "visits_candidate"
+
+
+def test_a_run_reads_its_month_only(visits):
+    rows = visits_table()
+    in_month = sum(day.strftime("%Y-%m") == MONTH for day in rows.column("visit_date").to_pylist())
+    storage = storage_of(visits)
+    assert 0 < in_month < rows.num_rows / 2
+    assert storage.require(PLACE, "scrubbed").facts["rows"] == in_month
+    synthetic = storage.require(PLACE, "synthetic").directory / "table"
+    days = [day for batch in read_table(synthetic, columns=["visit_date"]) for day in batch.column(0).to_pylist()]
+    assert len(days) == 1500
+    assert {day.strftime("%Y-%m") for day in days} == {MONTH}
+    (entry,) = ledger_of(visits).entries()
+    assert entry.request.place == f"visits/{MONTH}"
+    assert storage.places() == [PLACE]
+
+
+def look(repository, instance, ledger, cursor):
+    """One tick of the approvals sensor."""
+    sensor = repository.get_sensor_def("approvals")
+    context = dg.build_sensor_context(
+        instance=instance, cursor=cursor, repository_def=repository, resources={"ledger": ledger}
+    )
+    tick = sensor.evaluate_tick(context)
+    return tick.run_requests or [], tick.cursor
+
+
+def test_an_approval_becomes_one_release(visits, repository):
+    """The sensor asks once for each approval, not before, and what it asks for can be run."""
+    ledger = repository.get_top_level_resources()["ledger"]
+    with dg.DagsterInstance.ephemeral() as instance:
+        requests, cursor = look(repository, instance, ledger, None)
+        assert requests == []
+        reviewing.approve(visits.settings, PLACE, "reviewer", "")
+        (request,), cursor = look(repository, instance, ledger, cursor)
+        assert (request.job_name, request.partition_key) == ("visits_release", MONTH)
+        assert look(repository, instance, ledger, cursor) == ([], cursor)
+        # A sensor that lost its cursor asks again under the same key, which Dagster runs once.
+        (again,), _ = look(repository, instance, ledger, None)
+        assert again.run_key == request.run_key
+    ran = run_here(visits, request.job_name, period=request.partition_key)
+    assert ran.success, ran.failures
+    (listed,) = reviewing.releases(visits.settings)
+    assert (listed["place"], listed["state"]) == (f"visits/{MONTH}", "published")
+    assert reviewing.verify(visits.settings, "visits", None).ok
+
+
+def test_the_sensor_waits_for_the_last_approval(visits, repository):
+    """Two people are asked for: the first approval asks for nothing, nor does the same person's second."""
+    place = Place("visits", "2026-03")
+    visits.contract["release"]["approvals"] = 2
+    visits.write()
+    try:
+        ran = run_here(visits, "visits_candidate", period=place.period, accelerator=inside(visits))
+        assert ran.success, ran.failures
+        both = build_definitions(visits.settings).get_repository_def()
+        ledger = both.get_top_level_resources()["ledger"]
+        with dg.DagsterInstance.ephemeral() as instance:
+            start = str(ledger_of(visits).head().sequence)
+            reviewing.approve(visits.settings, place, "reviewer", "")
+            reviewing.approve(visits.settings, place, "REVIEWER ", "")
+            requests, cursor = look(both, instance, ledger, start)
+            assert requests == []
+            reviewing.approve(visits.settings, place, "second reader", "")
+            (request,), _ = look(both, instance, ledger, cursor)
+            assert request.partition_key == place.period
+    finally:
+        visits.contract["release"]["approvals"] = 1
+        visits.write()
+
+
+def test_a_month_is_a_run_of_its_own(visits):
+    """Another month is another entry; the same month again is none."""
+    entries = len(ledger_of(visits).entries())
+    for month, new in (("2026-01", 1), ("2026-01", 0)):
+        ran = run_here(visits, "visits_candidate", period=month, accelerator=inside(visits))
+        assert ran.success, ran.failures
+        entries += new
+        assert len(ledger_of(visits).entries()) == entries
+    assert ledger_of(visits).verify().ok
+
+
+@pytest.mark.parametrize(
+    ("period", "message"),
+    [
+        (None, "say which: --period YYYY-MM, from 2026-01"),
+        ("2026-13", "'2026-13'"),
+        ("February", "'February'"),
+        ("2025-12", "'2025-12'"),
+        ("2099-01", "'2099-01'"),
+        ("2026-2", "'2026-2'"),
+    ],
+)
+def test_a_wrong_period_is_told_before_anything_runs(visits, period, message):
+    before = ledger_of(visits).history()
+    with pytest.raises(ConfigurationError, match=message):
+        run_dataset(visits.settings, "visits", period, None, lambda _: None)
+    assert ledger_of(visits).history() == before
+
+
+def test_a_month_without_rows_is_a_clear_error(visits):
+    ran = run_here(visits, "visits_candidate", period="2026-06", accelerator=inside(visits))
+    assert list(ran.failures) == ["scrubbed"]
+    assert "no row of period 2026-06" in ran.failures["scrubbed"]
+    assert all(entry.request.period != "2026-06" for entry in ledger_of(visits).entries())

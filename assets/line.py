@@ -16,6 +16,7 @@ from assets.shown import actual_columns, declared_columns, metadata_value
 from assets.step import Outcome, SqlLimits, Step, StepContext
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.lineage.emitter import Delivery, StepRun
+from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.storage import Place
 
 LINE: tuple[Step, ...] = (
@@ -110,7 +111,7 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str) 
             )
             return outcome, finished_run(run, step, contract, place, store, outcome)
 
-        done = guarded(body, store.root / "logs")
+        done = guarded(body, logs_of(store.root))
         if isinstance(done, Caught):
             _warn(context, emitter.abort(run) if done.interrupted else emitter.fail(run, done.safe))
             # Raised outside any `except` block, so that Dagster finds no context to keep. No retry policy applies.

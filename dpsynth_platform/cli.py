@@ -26,7 +26,7 @@ from dpsynth_platform.contracts import contract_json_schema, load_contract
 from dpsynth_platform.errors import BudgetExceeded, DpsynthError, VerificationFailed
 from dpsynth_platform.lineage.redaction import safe_error
 from dpsynth_platform.planning import check_with_family, load_all, load_dataset
-from dpsynth_platform.restricted_log import keep_traceback, new_log
+from dpsynth_platform.restricted_log import keep_traceback, logs_of, new_log
 from dpsynth_platform.settings import Settings, terminal_copy
 from dpsynth_platform.storage import Place
 
@@ -120,7 +120,7 @@ def _command(body: Callable[P, None]) -> Callable[P, None]:
 
 def _unexpected(caught: Exception) -> DpsynthError:
     """A safe account of an error that is not ours; its traceback goes to a restricted file."""
-    log = new_log(Settings.from_environment().restricted / "logs", "command")
+    log = new_log(logs_of(Settings.from_environment().restricted), "command")
     keep_traceback(log)
     code, kind = safe_error(caught)
     error = DpsynthError(f"unexpected error: {kind} (details: restricted log {log.name})")
@@ -209,15 +209,15 @@ def purge(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Deletes sensitive intermediates that have outlived their contract's retention, and records it."""
+    """Deletes sensitive intermediates (and old logs) that have outlived their retention, and records it."""
     from dpsynth_platform.purging import purge_due
 
     shown = Shown(as_json)
     settings = Settings.from_environment()
     found = purge_due(settings, [contract for contract, _ in load_all(settings)], dry_run=dry_run)
-    rows = [(item.place.label, item.step, item.reason, str(item.age).split(".")[0]) for item in found]
+    rows = [(item.label, item.step, item.reason, str(item.age).split(".")[0]) for item in found]
     shown.json([dict(zip(("dataset", "step", "reason", "age"), row, strict=True)) for row in rows])
-    shown.say(f"{len(rows)} outputs {'would be' if dry_run else 'were'} deleted")
+    shown.say(f"{len(rows)} outputs and logs {'would be' if dry_run else 'were'} deleted")
     if rows:
         shown.table(("dataset", "step", "why", "age"), rows)
 

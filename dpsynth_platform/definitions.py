@@ -16,6 +16,7 @@ from assets.checks import build_checks
 from assets.line import build_line, partitions_of
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.planning import load_all
+from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.settings import Settings
 from sensors import build_sensors
 
@@ -92,7 +93,7 @@ def _resources(settings: Settings) -> dict[str, object]:
         "ledger": res.LedgerResource(url=dg.EnvVar("DPSYNTH_LEDGER_URL") if from_environment else settings.ledger_url),
         "lineage": res.LineageResource(file=str(settings.lineage_file)),
         "sql": res.ComputeResource(),
-        "accelerator": res.AcceleratorResource(device=settings.device, logs=str(settings.restricted / "logs")),
+        "accelerator": res.AcceleratorResource(device=settings.device, logs=str(logs_of(settings.restricted))),
         "io_manager": res.RefusingIOManager(),
     }
 

@@ -18,36 +18,37 @@ from dpsynth_platform.lineage import facets, naming
 from dpsynth_platform.lineage.emitter import DatasetRef, LineageEmitter, StepRun
 from dpsynth_platform.retention import Expired
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Storage
+from dpsynth_platform.storage import Place, Storage
 
 
 def purge_due(settings: Settings, contracts: Iterable[DataContract], *, dry_run: bool = False) -> list[Expired]:
-    """Deletes every output whose time is up and records it; returns what was (or, dry, would be) deleted."""
+    """Deletes every output and log whose time is up and records it; returns what was (or, dry, would be) deleted."""
     found = retention.due(Storage(settings.restricted), contracts, dt.datetime.now(dt.UTC))
     if not dry_run and found:
         ledger, emitter = Ledger(settings.ledger_url), LineageEmitter(settings.lineage_file)
         for item in found:
             retention.purge(item)
-            ledger.record(
-                "purged",
-                item.place.label,
-                {"step": item.step, "output": item.directory.name, "reason": item.reason},
-            )
-            _emit(emitter, item)
+            if item.place is not None:
+                payload = {"step": item.step, "output": item.path.name, "reason": item.reason}
+                ledger.record("purged", item.label, payload)
+                _emit(emitter, item.place, item)
+        logs = [item for item in found if item.place is None]
+        if logs:
+            ledger.record("purged", logs[0].label, {"step": logs[0].step, "files": len(logs), "reason": "expired"})
     return found
 
 
-def _emit(emitter: LineageEmitter, item: Expired) -> None:
+def _emit(emitter: LineageEmitter, place: Place, item: Expired) -> None:
     """A run of the job `<dataset>.purge` whose output is the dataset's end."""
-    name, version = naming.output_name(item.directory)
+    name, version = naming.output_name(item.path)
     ended = DatasetRef(
         name,
         facets.merge(
-            facets.symlink(naming.logical_name(item.place.dataset, item.step, item.place.period)),
+            facets.symlink(naming.logical_name(place.dataset, item.step, place.period)),
             facets.version(version),
             facets.purged(),
         ),
     )
-    run = StepRun(str(uuid.uuid4()), item.place.dataset, "purge", dagster_job="purge", outputs=(ended,))
+    run = StepRun(str(uuid.uuid4()), place.dataset, "purge", dagster_job="purge", outputs=(ended,))
     emitter.start(run)
     emitter.complete(run)

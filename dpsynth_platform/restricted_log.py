@@ -17,6 +17,11 @@ from pathlib import Path
 from dpsynth_platform.permissions import private_directory
 
 
+def logs_of(restricted: Path) -> Path:
+    """The directory of logs in a restricted zone."""
+    return restricted / "logs"
+
+
 @contextmanager
 def output_to(log: Path) -> Iterator[None]:
     """Sends standard output and error of this process, and of all that it starts, to a restricted file.

@@ -1,8 +1,8 @@
 """Sensitive intermediates expire: finding what is due and deleting it for real.
 
-What belongs here: which outputs have outlived their contract's retention, and removing whole directories (a Delta
-table's log keeps column minima and maxima, names among them, after a delete and vacuum, so files go, not rows). What
-does not: the ledger's record of a deletion and its lineage event; the caller writes both from what `purge` returns.
+What belongs here: which outputs have outlived their contract's retention, which logs are old, and removing whole
+directories (a Delta table's log keeps column minima and maxima, names among them, after a delete and vacuum, so files
+go, not rows). What does not: the ledger's record of a deletion and its lineage event (`purging`).
 
 Records stay: they hold no rows, and they are what tells a later step that its input is gone.
 """
@@ -15,54 +15,75 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts import DataContract, Retention
+from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.storage import STEPS, Place, Storage
 
 SUPERSEDED_AFTER = dt.timedelta(hours=1)
 """How long an output that no record names is kept: a step may still be writing or reading it."""
+LOGS_KEPT = dt.timedelta(days=7)
+"""How long restricted logs are kept: libraries' words in them may quote data."""
+LOG = "log"
 
 
 @dataclass(frozen=True)
 class Expired:
-    """One output directory that is due.
+    """One output directory, or one log, that is due.
 
     Attributes:
+        place: whose output it is, or None for a log.
+        step: the step, or `log`.
         reason: `expired` (older than the contract allows) or `superseded` (no record names it).
         age: time since it was last written.
     """
 
-    place: Place
+    place: Place | None
     step: str
-    directory: Path
+    path: Path
     reason: str
     age: dt.timedelta
 
+    @property
+    def label(self) -> str:
+        """`census`, `visits/2026-01`, or `logs`."""
+        return "logs" if self.place is None else self.place.label
+
 
 def due(storage: Storage, contracts: Iterable[DataContract], now: dt.datetime) -> list[Expired]:
-    """Outputs whose time is up, in the order of the asset line."""
+    """Outputs whose time is up, in the order of the asset line, then logs."""
     found = []
-    by_name = {contract.dataset: contract for contract in contracts}
+    declared = {contract.dataset: contract.retention for contract in contracts}
     for place in storage.places():
-        contract = by_name.get(place.dataset)
-        if contract is None:
-            continue
+        retention = declared.get(place.dataset) or _sealed(storage, place)
         for step in STEPS:
             record = storage.read(place, step)
             current = Path(record.path) if record and record.path else None
-            limit = contract.retention.of(step)
+            limit = retention.of(step)
             for directory in storage.outputs(place, step):
-                age = now - dt.datetime.fromtimestamp(_last_written(directory), dt.UTC)
+                age = _age(directory, now)
                 if directory == current and limit is not None and age >= limit:
                     found.append(Expired(place, step, directory, "expired", age))
                 elif directory != current and age >= _grace(step, limit):
                     found.append(Expired(place, step, directory, "superseded", age))
+    for log in sorted(logs_of(storage.root).glob("*.log")):
+        age = _age(log, now)
+        if age >= LOGS_KEPT:
+            found.append(Expired(None, LOG, log, "expired", age))
     return found
 
 
 def purge(item: Expired) -> None:
-    """Deletes one output with everything below it; what is already gone is fine."""
-    if item.directory.exists():
-        shutil.rmtree(item.directory)
+    """Deletes one output with everything below it, or one log; what is already gone is fine."""
+    if item.path.is_dir():
+        shutil.rmtree(item.path)
+    else:
+        item.path.unlink(missing_ok=True)
+
+
+def _sealed(storage: Storage, place: Place) -> Retention:
+    """What the contract of a dataset without one (its file was removed) last said: its outputs expire all the same."""
+    raw = storage.read(place, "raw")
+    return Retention() if raw is None else Retention.model_validate(raw.facts["contract"]["retention"])
 
 
 def _grace(step: str, limit: dt.timedelta | None) -> dt.timedelta:
@@ -70,5 +91,10 @@ def _grace(step: str, limit: dt.timedelta | None) -> dt.timedelta:
     return limit if step == "model" and limit is not None else SUPERSEDED_AFTER
 
 
-def _last_written(directory: Path) -> float:
-    return max((path.stat().st_mtime for path in [directory, *directory.rglob("*")]), default=0.0)
+def _age(output: Path, now: dt.datetime) -> dt.timedelta:
+    """Time since anything in it was written. A file that a step removes in this moment counts as written now."""
+    try:
+        written = max(path.stat().st_mtime for path in (output, *output.rglob("*")))
+    except FileNotFoundError:
+        return dt.timedelta()
+    return now - dt.datetime.fromtimestamp(written, dt.UTC)

@@ -23,7 +23,7 @@ from dagster._core.events import DagsterEventType
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
 from dpsynth_platform.lineage.emitter import LineageEmitter
-from dpsynth_platform.restricted_log import output_to
+from dpsynth_platform.restricted_log import logs_of, output_to
 from dpsynth_platform.settings import Settings
 
 PROCESS_TAG = "dpsynth/process"
@@ -97,7 +97,7 @@ def run_line(
         dataset, entry = spend_again
         config["ops"] = {f"{dataset}__clearance": {"config": {"spend_again": entry}}}
     target = dg.build_reconstructable_job("dpsynth_platform.definitions", "job_named", (job,))
-    log = settings.restricted / "logs" / f"run-{invocation}.log"
+    log = logs_of(settings.restricted) / f"run-{invocation}.log"
     with _following(instance, invocation, progress), output_to(log):
         result = dg.execute_job(target, instance, run_config=config, tags=tags)
     close_lineage(settings, instance)

@@ -57,7 +57,6 @@ class Place:
         """`census` or `visits/2026-01`, for messages."""
         return self.dataset if self.period is None else f"{self.dataset}/{self.period}"
 
-
     @property
     def arguments(self) -> str:
         """The same as arguments of the command: `census` or `visits --period 2026-01`."""

@@ -23,6 +23,6 @@ def retention_sensor(settings: Settings, contracts: Sequence[DataContract]) -> d
     def sensor() -> dg.SkipReason:
         from dpsynth_platform.purging import purge_due
 
-        return dg.SkipReason(f"{len(purge_due(settings, contracts))} outputs purged")
+        return dg.SkipReason(f"{len(purge_due(settings, contracts))} outputs and logs purged")
 
     return sensor

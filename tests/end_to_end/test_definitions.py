@@ -1,0 +1,207 @@
+"""What the code location declares, and which part of the code may import what."""
+
+import ast
+import os
+import subprocess
+import sys
+
+import dagster as dg
+import pytest
+import yaml
+from inside import inside
+from line_cases import run_here, small_deployment
+
+import resources as res
+from assets.line import LINE
+from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.settings import PACKAGE_ROOT
+from dpsynth_platform.storage import STEPS
+
+pytestmark = pytest.mark.end_to_end
+
+HEAVY = (
+    "torch",
+    "presidio_analyzer",
+    "presidio_anonymizer",
+    "opacus",
+    "sklearn",
+    "spacy",
+    "opendp",
+    "duckdb",
+    "plotly",
+)
+OURS = ("dpsynth_platform", "assets", "resources", "sensors")
+USES_DAGSTER = {"definitions.py", "running.py", "rehearsal.py"}
+"""The code location, and what the commands that run assets need."""
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    return small_deployment(tmp_path_factory.mktemp("definitions"))
+
+
+@pytest.fixture(scope="module")
+def definitions(deployment):
+    return build_definitions(deployment.settings)
+
+
+@pytest.fixture(scope="module")
+def ran(deployment):
+    ran = run_here(deployment, accelerator=inside(deployment))
+    assert ran.success, ran.failures
+    return ran
+
+
+@pytest.fixture(scope="module")
+def specs(definitions):
+    return {spec.key.path[-1]: spec for spec in definitions.resolve_all_asset_specs()}
+
+
+def test_one_asset_a_step(specs):
+    assert set(specs) == set(STEPS)
+    assert [step.name for step in LINE] == list(STEPS)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_asset_says_what_it_is(specs, step):
+    spec = specs[step]
+    assert spec.key == dg.AssetKey(["people", step])
+    assert spec.group_name == "people"
+    assert list(spec.owners) == ["tests@example.org"]
+    assert len(spec.description) > 40
+    assert spec.kinds
+    assert spec.tags["dpsynth/zone"] in ("restricted", "operator", "public")
+    assert (spec.tags["dpsynth/zone"] == "public") == (step == "released")
+    assert spec.tags["dpsynth/family"] == "tests"
+    assert spec.code_version
+    assert spec.metadata["dagster/column_schema"].columns
+    assert {key.path[-1] for key in (dep.asset_key for dep in spec.deps)} == {
+        item for step_ in LINE if step_.name == step for item in step_.upstream
+    }
+
+
+def test_nothing_is_repeated_by_itself(definitions):
+    for asset in definitions.assets:
+        assert asset.op.retry_policy is None
+    for name in ("people_candidate", "people_release"):
+        job = definitions.resolve_job_def(name)
+        assert not job.op_retry_policy
+        assert "dagster/max_retries" not in job.tags
+    instance = yaml.safe_load((PACKAGE_ROOT / "deploy" / "dagster.yaml").read_text())
+    assert instance["run_retries"] == {"enabled": False}
+
+
+def test_only_the_model_takes_the_accelerator(definitions):
+    pools = {asset.key.path[-1]: asset.op.pool for asset in definitions.assets}
+    assert pools == {step: "accelerator" if step == "model" else None for step in STEPS}
+
+
+def test_the_candidate_stops_before_the_release(definitions):
+    def steps_of(job):
+        return {key.path[-1] for key in definitions.resolve_job_def(job).asset_layer.executable_asset_keys}
+
+    assert steps_of("people_candidate") == set(STEPS) - {"released"}
+    assert steps_of("people_release") == {"released"}
+
+
+def test_every_materialization_has_row_count_and_columns(deployment, ran):
+    assert set(ran.materializations) == set(STEPS) - {"released"}
+    for step, metadata in ran.materializations.items():
+        assert metadata["dagster/row_count"] > 0, step
+        assert metadata["dagster/column_schema"].columns, step
+        assert metadata["reused"] is False, step
+    assert ran.materializations["synthetic"]["dagster/row_count"] == 200
+    columns = ran.materializations["synthetic"]["dagster/column_schema"].columns
+    assert {column.name for column in columns} == set(deployment.contract["columns"])
+    assert "guarantee" in ran.materializations["model"]
+    assert "ledger_entry" in ran.materializations["model"]
+    assert "data:image/svg+xml" in ran.materializations["audit"]["plot"]
+    assert ran.materializations["quality"]["quality"].startswith("| measure |")
+
+
+def test_the_only_io_manager_refuses(definitions):
+    assert {asset.get_io_manager_key_for_asset_key(asset.key) for asset in definitions.assets} == {"io_manager"}
+    for name in ("people_candidate", "people_release"):
+        resources = definitions.resolve_job_def(name).resource_defs.items()
+        managers = {name: item for name, item in resources if isinstance(item, dg.IOManagerDefinition)}
+        assert [item.configurable_resource_cls for item in managers.values()] == [res.RefusingIOManager]
+        assert list(managers) == ["io_manager"]
+
+
+def test_loading_is_light(deployment):
+    code = f"import sys, dpsynth_platform.definitions; print(*[name for name in {HEAVY} if name in sys.modules])"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment | deployment.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == ""
+
+
+def imports_of(path):
+    """Top-level names of everything that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield str(node.module).partition(".")[0]
+
+
+def sources():
+    """Every file of ours with its path below the project's root."""
+    found = [path for package in OURS for path in (PACKAGE_ROOT / package).rglob("*.py")]
+    assert len(found) > 80
+    return {path.relative_to(PACKAGE_ROOT).as_posix(): path for path in found}
+
+
+def test_the_library_knows_no_dagster():
+    for name, path in sources().items():
+        imported = set(imports_of(path))
+        if not name.startswith("dpsynth_platform/"):
+            continue
+        inside_library = name.removeprefix("dpsynth_platform/")
+        if inside_library not in USES_DAGSTER:
+            assert "dagster" not in imported, name
+        if not inside_library.startswith("worker/"):
+            assert "dagster_pipes" not in imported, name
+        if inside_library != "definitions.py":
+            assert not imported & {"assets", "resources", "sensors"}, name
+
+
+def test_only_the_commands_import_what_runs_assets():
+    """Whoever imports `running` imports Dagster; only the command line, when it runs something, may."""
+    users = {
+        name
+        for name, path in sources().items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        and (
+            node.module in ("dpsynth_platform.running", "dpsynth_platform.rehearsal")
+            or (node.module == "dpsynth_platform" and {"running", "rehearsal"} & {item.name for item in node.names})
+        )
+    }
+    assert users == {
+        "dpsynth_platform/cli.py",
+        "dpsynth_platform/operating.py",
+        "dpsynth_platform/rehearsal.py",
+        "sensors/close_out.py",
+    }
+
+
+def test_the_command_starts_without_dagster():
+    code = "import sys, dpsynth_platform.cli; print(*[name for name in ('dagster', 'torch') if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == ""
+
+
+def test_only_settings_read_the_environment():
+    for name, path in sources().items():
+        if name == "dpsynth_platform/settings.py":
+            continue
+        tree = ast.parse(path.read_text())
+        used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        named = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+        assert not (used | named) & {"environ", "environb", "getenv", "getenvb", "putenv"}, name

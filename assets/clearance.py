@@ -61,8 +61,8 @@ def _standing_entry(step: StepContext, run_key: str) -> Entry | None:
     raise SpendRepeated(
         f"{step.place.label}: the mechanism of ledger entry {entry.entry_id} started and did not complete: its process "
         "failed, was killed, or still runs. What it cost stays spent. To spend a second time, say so: dpsynth run "
-        f"{step.place.arguments} --spend-again {entry.entry_id} (in Dagster: config of {step.place.dataset}__clearance, "
-        "spend_again)"
+        f"{step.place.arguments} --spend-again {entry.entry_id} (in Dagster: config of "
+        f"{step.place.dataset}__clearance, spend_again)"
     )
 
 

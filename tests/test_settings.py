@@ -1,0 +1,69 @@
+"""Settings: the environment's variables, their defaults, and what is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.settings import PACKAGE_ROOT, Settings
+
+
+def test_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = Settings.from_environment({})
+    assert settings.home == tmp_path / ".dpsynth"
+    assert settings.deploy == PACKAGE_ROOT / "deploy"
+    assert settings.ledger_url == f"sqlite:///{tmp_path / '.dpsynth' / 'ledger' / 'ledger.db'}"
+    assert settings.device == "auto"
+    assert settings.user
+    assert not settings.ledger_url_is_configured
+
+
+def test_every_variable_counts(tmp_path: Path) -> None:
+    settings = Settings.from_environment(
+        {
+            "DPSYNTH_HOME": str(tmp_path / "home"),
+            "DPSYNTH_DEPLOY": str(tmp_path / "deploy"),
+            "DPSYNTH_LEDGER_URL": "postgresql+psycopg://host/ledger",
+            "DPSYNTH_USER": "somebody",
+            "DPSYNTH_DEVICE": "cpu",
+        }
+    )
+    assert (settings.user, settings.device) == ("somebody", "cpu")
+    assert settings.ledger_url == "postgresql+psycopg://host/ledger"
+    assert settings.ledger_url_is_configured
+    assert settings.contracts == tmp_path / "deploy" / "contracts"
+    assert settings.families == tmp_path / "deploy" / "families"
+    assert settings.variables == {"DPSYNTH_HOME": str(tmp_path / "home")}
+
+
+def test_empty_variables_are_as_if_unset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ("DPSYNTH_HOME", "DPSYNTH_DEPLOY", "DPSYNTH_LEDGER_URL", "DPSYNTH_USER", "DPSYNTH_DEVICE")
+    assert Settings.from_environment(dict.fromkeys(names, "")) == Settings.from_environment({})
+
+
+def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="DPSYNTH_DEVICE: 'tpu'; accepted: auto, cpu, cuda"):
+        Settings.from_environment({"DPSYNTH_DEVICE": "tpu"})
+
+
+def test_zones_lie_apart(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"DPSYNTH_HOME": str(tmp_path)})
+    zones = [settings.vault, settings.restricted, settings.lineage_file.parent, settings.dagster_home]
+    for zone in zones:
+        assert [other for other in zones if other.is_relative_to(zone)] == [zone]
+
+
+def test_export_hands_everything_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {"DPSYNTH_HOME": str(tmp_path), "DPSYNTH_USER": "somebody", "DPSYNTH_DEVICE": "cpu"}
+    settings = Settings.from_environment(environment)
+    for name in ("DPSYNTH_HOME", "DPSYNTH_DEPLOY", "DPSYNTH_LEDGER_URL", "DPSYNTH_USER", "DPSYNTH_DEVICE"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("DAGSTER_HOME", "")
+    settings.export()
+    assert Settings.from_environment() == settings
+    assert os.environ["DAGSTER_HOME"] == str(tmp_path / "dagster")

@@ -1,0 +1,86 @@
+"""Keys: made once, private, never made anew in silence; a lost one freezes the account."""
+
+from __future__ import annotations
+
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dpsynth_platform.contracts import FamilyBudget
+from dpsynth_platform.errors import ConfigurationError, LedgerError
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.vault import KEY_BYTES, Vault, key_id
+
+FAMILY = FamilyBudget(
+    family="tests", unit="user", namespace="person", mode="family", cap={"epsilon": 1.0, "delta": 1e-6}
+)
+
+
+@pytest.fixture
+def vault(tmp_path: Path) -> Vault:
+    return Vault(tmp_path / "vault")
+
+
+def test_a_key_is_made_once_and_read_back(vault: Vault, tmp_path: Path) -> None:
+    key = vault.create("owner-inner-person")
+    assert len(key) == KEY_BYTES
+    assert vault.create("owner-inner-person") == vault.read("owner-inner-person") == key
+    assert vault.create("another") != key
+    directory = tmp_path / "vault"
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()} == {0o600}
+    assert sorted(path.name for path in directory.iterdir()) == ["another.key", "owner-inner-person.key"]
+
+
+def test_many_makers_agree(vault: Vault, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        keys = set(pool.map(lambda _: Vault(tmp_path / "vault").create("shared"), range(40)))
+    assert len(keys) == 1
+    assert [path.name for path in (tmp_path / "vault").iterdir()] == ["shared.key"]
+
+
+def test_a_missing_key_is_not_made_by_reading(vault: Vault, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="key 'lost' is missing from the vault; restore it from its backup"):
+        vault.read("lost")
+    assert not (tmp_path / "vault").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"x" * 33])
+def test_a_damaged_key_is_refused_and_left_alone(vault: Vault, tmp_path: Path, content: bytes) -> None:
+    vault.create("key")
+    path = tmp_path / "vault" / "key.key"
+    path.write_bytes(content)
+    for use in (vault.read, vault.create):
+        with pytest.raises(ConfigurationError, match=rf"key 'key' is damaged \({len(content)} bytes, not 32\)"):
+            use("key")
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["", "../escape", "a/b", "a.b", "a b", "ä\n"])
+def test_names_that_could_leave_the_directory_are_refused(vault: Vault, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="accepted: letters, digits"):
+        vault.create(name)
+
+
+def test_a_key_id_tells_keys_apart_and_nothing_else() -> None:
+    first, second = bytes(32), bytes(31) + b"\1"
+    assert key_id(first) == key_id(bytes(32)) != key_id(second)
+    assert len(key_id(first)) == 16
+    assert first.hex()[:16] != key_id(first)
+
+
+def test_the_signing_key_stays_the_same(vault: Vault) -> None:
+    assert vault.signing_key().sign(b"x") == vault.signing_key().sign(b"x")
+
+
+def test_another_fingerprint_key_freezes_the_account(vault: Vault, tmp_path: Path) -> None:
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger' / 'ledger.db'}")
+    keys = [vault.create("owner-inner-person"), vault.create("owner-outer-person")]
+    ledger.open_account(FAMILY, key_ids=[key_id(key) for key in keys])
+    ledger.open_account(FAMILY, key_ids=[key_id(key) for key in keys])
+    (tmp_path / "vault" / "owner-inner-person.key").unlink()
+    remade = [vault.create("owner-inner-person"), keys[1]]
+    with pytest.raises(LedgerError, match="frozen"):
+        ledger.open_account(FAMILY, key_ids=[key_id(key) for key in remade])

@@ -8,6 +8,7 @@ A run takes place in a process a step, so that a step that is killed takes neith
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
@@ -152,7 +153,10 @@ def _identity(pid: int) -> str | None:
 
 @contextmanager
 def _following(instance: dg.DagsterInstance, invocation: str, progress: Progress) -> Iterator[None]:
-    """Relays the steps' own sentences (log level INFO) from the event log while the run goes on."""
+    """Relays the steps' own sentences and warnings from the event log while the run goes on.
+
+    Not what Dagster says at higher levels, that steps after a failed one cannot start: the failure is shown at the end.
+    """
     ended = threading.Event()
 
     def relay(run_id: str, cursor: str | None) -> str | None:
@@ -160,7 +164,8 @@ def _following(instance: dg.DagsterInstance, invocation: str, progress: Progress
         for record in page.records:
             entry = record.event_log_entry
             if entry.dagster_event is None:
-                if not entry.user_message.startswith("[pipes]"):  # Dagster's own words about the worker's start
+                # Dagster's own words about the worker's start are no step's.
+                if int(entry.level) <= logging.WARNING and not entry.user_message.startswith("[pipes]"):
                     progress(f"{_step_name(entry.step_key)}: {entry.user_message}")
             elif entry.dagster_event.event_type == DagsterEventType.STEP_START:
                 progress(f"{_step_name(entry.step_key)}: started")

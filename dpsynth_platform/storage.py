@@ -237,7 +237,7 @@ def digest_directory(directory: Path) -> str:
 
 
 def write_table(uri: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
-    """Writes a new Delta table in one commit, streaming. Returns its number of rows.
+    """Writes a new Delta table in one commit, streaming. Returns its number of rows. Their order is not kept.
 
     An exception of `batches` is raised as it is: the writer would wrap its text, and ours must stay safe.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -95,8 +96,6 @@ def test_output_of_this_process_and_its_children_is_kept_apart(
 
 def test_what_is_still_buffered_goes_where_it_belongs(tmp_path: Path) -> None:
     """A child process whose standard output is a file, and therefore buffered by the block."""
-    import subprocess
-
     code = (
         "import sys; from pathlib import Path; from dpsynth_platform.restricted_log import output_to\n"
         "print('before')\n"

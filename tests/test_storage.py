@@ -210,7 +210,7 @@ def test_digests_depend_on_names_and_contents(tmp_path: Path) -> None:
 def test_a_table_is_written_once_and_read_back(tmp_path: Path) -> None:
     uri = tmp_path / "table"
     assert write_table(uri, TABLE.schema, iter(TABLE.to_batches(max_chunksize=2))) == 3
-    assert pa.Table.from_batches(read_table(uri)).cast(TABLE.schema).equals(TABLE)
+    assert pa.Table.from_batches(read_table(uri)).sort_by("number").cast(TABLE.schema).equals(TABLE)
     assert pa.Table.from_batches(read_table(uri, columns=["word"])).column_names == ["word"]
     assert table_schema(uri).names == ["number", "word"]
     with pytest.raises(Exception, match="exist"):

@@ -1,0 +1,157 @@
+"""Plans and run keys: what is the same run, what is another spend, and how contracts and families are found."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+
+from dpsynth_platform.contracts import DataContract, parse_contract
+from dpsynth_platform.errors import ContractError
+from dpsynth_platform.planning import family_path, load_all, load_dataset, plan_release, run_key
+from dpsynth_platform.settings import PACKAGE_ROOT, Settings
+from dpsynth_platform.source import PinnedSource
+from dpsynth_platform.synth.mock import source_schema_of
+
+DOCUMENT: dict[str, Any] = yaml.safe_load((PACKAGE_ROOT / "deploy" / "contracts" / "census.yaml").read_text())
+
+
+def contract(change: Callable[[dict[str, Any]], object] | None = None) -> DataContract:
+    document = copy.deepcopy(DOCUMENT)
+    if change is not None:
+        change(document)
+    return parse_contract(document, where="census.yaml", variables={"DPSYNTH_HOME": "/home"})
+
+
+@pytest.fixture(scope="module")
+def pinned() -> PinnedSource:
+    return PinnedSource(uri="/table", table_id="table", version=3, schema=pa.schema([]))
+
+
+@pytest.fixture(scope="module")
+def plan() -> Any:
+    return plan_release(contract(), source_schema_of(contract()), None)
+
+
+def test_a_plan_is_of_public_facts_alone(plan: Any) -> None:
+    again = plan_release(contract(), source_schema_of(contract()), None)
+    assert again.digest == plan.digest
+    assert plan.guarantee["epsilon"] == DOCUMENT["privacy"]["guarantee"]["epsilon"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.update(description="Another description."),
+        lambda d: d.update(owners=["somebody@example.org"]),
+        lambda d: d["generate"].update(rows=7),
+        lambda d: d["release"].update(approvals=2),
+        lambda d: d.update(retention={"raw": "1d"}),
+        lambda d: d["audit"].update(confidence=0.9),
+    ],
+)
+def test_what_the_mechanism_does_not_depend_on_is_the_same_run(change: Any, pinned: PinnedSource, plan: Any) -> None:
+    assert contract(change).digest() != contract().digest()
+    assert run_key(contract(change), pinned, None, plan) == run_key(contract(), pinned, None, plan)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d["privacy"]["guarantee"].update(epsilon=0.7),
+        lambda d: d["privacy"].update(max_contributions=1),
+        lambda d: d["privacy"].update(on_overlap="exclude"),
+        lambda d: d["privacy"].update(owner_normalization=["casefold"]),
+        lambda d: d["columns"]["age"].update(max=95),
+        lambda d: d["columns"]["full_name"].update(pii="mask"),
+        lambda d: d["audit"].update(canaries=100),
+        lambda d: d["quality"].update(holdout=0.2),
+        lambda d: d["source"].update(uri="/elsewhere"),
+    ],
+)
+def test_what_it_depends_on_is_another_run(change: Any, pinned: PinnedSource, plan: Any) -> None:
+    assert run_key(contract(change), pinned, None, plan) != run_key(contract(), pinned, None, plan)
+
+
+def test_source_period_and_plan_are_part_of_the_key(pinned: PinnedSource, plan: Any) -> None:
+    keys = {
+        run_key(contract(), pinned, None, plan),
+        run_key(contract(), replace(pinned, version=4), None, plan),
+        run_key(contract(), replace(pinned, table_id="other"), None, plan),
+        run_key(contract(), pinned, "2026-01", plan),
+        run_key(contract(), pinned, None, replace(plan, period="2026-01")),
+    }
+    assert len(keys) == 5
+    assert all(len(key) == 32 for key in keys)
+    assert run_key(contract(), replace(pinned, uri="/moved"), None, plan) in keys, "a table may move"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    for name in ("contracts", "families"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "contracts" / "census.yaml").write_text(yaml.safe_dump(DOCUMENT))
+    family = PACKAGE_ROOT / "deploy" / "families" / "household-surveys.yaml"
+    (tmp_path / "families" / family.name).write_bytes(family.read_bytes())
+    return Settings.from_environment({"DPSYNTH_DEPLOY": str(tmp_path), "DPSYNTH_HOME": str(tmp_path / "home")})
+
+
+def test_a_dataset_is_found_with_its_family(settings: Settings) -> None:
+    declared, family = load_dataset(settings, "census")
+    assert (declared.dataset, family.family) == ("census", "household-surveys")
+    assert declared.source.uri == str(settings.home / "sources" / "census")
+    assert load_all(settings) == [(declared, family)]
+    assert family_path(settings, declared).is_file()
+
+
+def test_an_unknown_dataset_names_the_known_ones(settings: Settings) -> None:
+    with pytest.raises(ContractError, match=r"dataset 'consus' has no contract in .*/contracts; accepted: census$"):
+        load_dataset(settings, "consus")
+    (settings.contracts / "census.yaml").unlink()
+    with pytest.raises(ContractError, match="accepted: none"):
+        load_dataset(settings, "census")
+    assert load_all(settings) == []
+
+
+def test_a_file_is_named_after_its_dataset(settings: Settings) -> None:
+    (settings.contracts / "census.yaml").rename(settings.contracts / "other.yaml")
+    with pytest.raises(ContractError, match=r"other\.yaml: dataset: 'census'; accepted: 'other', as the file is named"):
+        load_all(settings)
+
+
+def test_a_family_without_a_file(settings: Settings) -> None:
+    (settings.families / "household-surveys.yaml").unlink()
+    with pytest.raises(ContractError, match=r"families/household-surveys\.yaml: no such file"):
+        load_dataset(settings, "census")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "family",
+            "others",
+            "family: 'household-surveys' differs from the family's 'others'; accepted: others",
+        ),
+        ("unit", "group", "census: privacy.unit: 'user' differs from the family's 'group'; accepted: group"),
+        ("adjacency", "zero-out", "privacy.adjacency: 'add-or-remove' differs from the family's 'zero-out'"),
+        ("namespace", "email", "privacy.namespace: 'person' differs from the family's 'email'; accepted: email"),
+        (
+            "cap",
+            {"epsilon": 1.0, "delta": 1e-9},
+            "exceeds the delta of family household-surveys's account; accepted: ",
+        ),
+    ],
+)
+def test_a_family_that_cannot_carry_the_contract(settings: Settings, key: str, value: Any, message: str) -> None:
+    path = settings.families / "household-surveys.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {key: value}))
+    with pytest.raises(ContractError) as caught:
+        load_dataset(settings, "census")
+    assert message in str(caught.value)

@@ -116,7 +116,8 @@ def write_bounded(
     """Bounds the Delta table `scrubbed` into the new Delta table `target`, and checks what was written.
 
     The result holds `columns`, `_owner` and `_record`, of the types that the scrubbed table has, ordered by owner and
-    by the owner's keyed order: the same inputs give the same rows in the same order.
+    by the owner's keyed order: the same inputs give the same rows, up to 65,536 of them also in the same order (a Delta
+    table keeps none between batches).
 
     Args:
         columns: the modelled columns.

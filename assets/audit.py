@@ -24,11 +24,13 @@ def body(step: StepContext) -> Outcome:
     from dpsynth_platform.audit.scoring import score_canaries
     from dpsynth_platform.audit.verdict import AuditReport, judge
 
-    contract, _ = step.sealed()
-    canaries, model, synthetic = step.same_run("canaries", "model", "synthetic")
+    contract, raw = step.sealed()
+    canaries, model, synthetic = step.same_run(raw, "canaries", "model", "synthetic")
     if model.facts["canaries"] != canaries.content_hash:
         raise StaleInput(f"{step.place.label}/canaries are not those that the model was trained with")
-    record = step.reusable("audit", canaries, model, synthetic)
+    record = step.reusable(raw, "audit", canaries, model, synthetic)
+    if record is not None and record.facts["terms"] != contract.audit_terms:
+        record = None
     reused = record is not None
     if record is None:
         bait = read_canaries(canaries.directory / "table")
@@ -44,7 +46,7 @@ def body(step: StepContext) -> Outcome:
                 run_key=model.run_key,
                 directory=directory,
                 inputs=[canaries, model, synthetic],
-                facts={"verdict": report.verdict},
+                facts={"verdict": report.verdict, "terms": contract.audit_terms},
             )
     report = AuditReport.from_json(json.loads((record.directory / AUDIT_REPORT).read_text(encoding="utf-8")))
     step.progress(report.summary)

@@ -13,9 +13,9 @@ def body(step: StepContext) -> Outcome:
     from dpsynth_platform.audit.canaries import read_canaries
     from dpsynth_platform.bounding.single_owner import write_bounded
 
-    contract, _ = step.sealed()
-    scrubbed, canaries, clearance = step.same_run("scrubbed", "canaries", "clearance")
-    earlier = step.reusable("bounded", scrubbed, canaries, clearance)
+    contract, raw = step.sealed()
+    scrubbed, canaries, clearance = step.same_run(raw, "scrubbed", "canaries", "clearance")
+    earlier = step.reusable(raw, "bounded", scrubbed, canaries, clearance)
     if earlier is not None:
         return Outcome(earlier, table_schema(earlier.directory / "table"), earlier.facts["rows"], reused=True)
     with step.storage.new_output(step.place, "bounded") as directory:

@@ -8,10 +8,12 @@ import numpy as np
 
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform import planning
+from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SpendRepeated
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.lineage import facets
 from dpsynth_platform.scrub.fingerprints import read_fingerprints
+from dpsynth_platform.storage import StepRecord
 from dpsynth_platform.synth.tabular.measurements import is_complete
 
 
@@ -20,7 +22,7 @@ def body(step: StepContext) -> Outcome:
     contract, raw = step.sealed()
     entry = _standing_entry(step, raw.run_key)
     if entry is None:
-        entry = _reserve(step, raw.run_key)
+        entry = _reserve(step, contract, raw)
         step.progress(f"ledger entry {entry.entry_id} reserved: {contract.privacy.guarantee.epsilon:g} epsilon")
     else:
         step.progress(f"ledger entry {entry.entry_id} stands ({entry.state}); nothing new is reserved")
@@ -66,17 +68,16 @@ def _standing_entry(step: StepContext, run_key: str) -> Entry | None:
     )
 
 
-def _reserve(step: StepContext, run_key: str) -> Entry:
+def _reserve(step: StepContext, contract: DataContract, raw: StepRecord) -> Entry:
     from dpsynth_platform.bounding.single_owner import holdout_mask
 
-    contract, raw = step.sealed()
-    (scrubbed,) = step.same_run("scrubbed")
+    (scrubbed,) = step.same_run(raw, "scrubbed")
     plan = step.plan(raw)
     owners = read_fingerprints(scrubbed.directory / "participants")
     held_out = holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)
     return step.ledger.reserve(
         contract.family,
-        run_key,
+        raw.run_key,
         planning.cost_request(plan, step.runner),
         participants=np.ascontiguousarray(owners[~held_out]),
         policy=contract.privacy.on_overlap,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.errors import StaleInput
 from dpsynth_platform.ledger.grants import issue_grant
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.lineage import facets
@@ -21,28 +22,42 @@ from dpsynth_platform.scrub.fingerprints import write_fingerprints
 from dpsynth_platform.storage import StepRecord, digest_directory, digest_file, write_durably
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.measurements import is_complete
+from dpsynth_platform.worker.inputs import claimed_canaries
 from dpsynth_platform.worker.job import WorkerJob
 
 
 def body(step: StepContext) -> Outcome:
     """Trains once. Complete measurements of an interrupted run are fitted without another look at the data."""
     contract, raw = step.sealed()
-    clearance, canaries, bounded = step.same_run("clearance", "canaries", "bounded")
+    clearance, canaries, bounded = step.same_run(raw, "clearance", "canaries", "bounded")
     entry = step.ledger.entry(clearance.facts["entry_id"])
-    directory = step.storage.named_output(step.place, "model", entry.entry_id)
     plan = step.plan(raw)
+    if (entry.key, entry.plan_digest) != (raw.run_key, plan.digest):
+        raise StaleInput(f"{step.place.label}/clearance is for another plan than raw's; materialize clearance again")
+    directory = step.storage.named_output(step.place, "model", entry.entry_id)
     reused = entry.state == "spent" and digest_directory(directory) == entry.model_digest
     if not reused:
         if is_complete(directory):
             step.progress("the measurements of an interrupted run are complete: fitting them, at no further cost")
             _estimate(step, plan, directory)
         else:
+            _check_bounded(step, bounded, clearance, canaries)
             entry = step.ledger.start(entry.entry_id)
             step.progress(f"ledger entry {entry.entry_id} started; from here on its cost is spent")
             _fit(step, plan, entry, bounded, canaries, directory)
         entry = step.ledger.complete(entry.entry_id, digest_directory(directory))
-    record = _record(step, entry, plan, directory, [bounded, clearance, canaries])
+    record = _record(step, raw, entry, plan, directory, [bounded, clearance, canaries])
     return _outcome(contract, entry, plan, record, reused)
+
+
+def _check_bounded(step: StepContext, bounded: StepRecord, clearance: StepRecord, canaries: StepRecord) -> None:
+    """Nothing is started for data that the worker would refuse: made for other people, or changed since."""
+    made_from = {item.step: item.content_hash for item in (clearance, canaries)}
+    if not made_from.items() <= bounded.inputs.items() or digest_directory(bounded.directory) != bounded.content_hash:
+        raise StaleInput(
+            f"{step.place.label}/bounded was made for another clearance or other canaries, or was changed; "
+            f"materialize {step.place.label}/bounded again"
+        )
 
 
 def _estimate(step: StepContext, plan: SealedPlan, directory: Path) -> None:
@@ -74,6 +89,7 @@ def _fit(
             plan_digest=plan.digest,
             data_digest=digest_directory(table),
             participants_digest=digest_file(job / "participants"),
+            canaries_digest=canaries.content_hash,
             model_directory=directory.name,
         )
         step.run_worker(
@@ -101,16 +117,18 @@ def _job_files(step: StepContext, directory: Path) -> Iterator[Path]:
         shutil.rmtree(job)
 
 
-def _record(step: StepContext, entry: Entry, plan: SealedPlan, directory: Path, inputs: list[StepRecord]) -> StepRecord:
-    existing = step.reusable("model", *inputs)
+def _record(
+    step: StepContext, raw: StepRecord, entry: Entry, plan: SealedPlan, directory: Path, inputs: list[StepRecord]
+) -> StepRecord:
+    existing = step.reusable(raw, "model", *inputs)
     if existing is not None and existing.facts["entry_id"] == entry.entry_id:
         return existing
     facts = {
         "entry_id": entry.entry_id,
         "plan_digest": plan.digest,
-        "canaries": inputs[-1].content_hash,
+        "canaries": claimed_canaries(directory),
     }
-    return step.record("model", run_key=inputs[0].run_key, directory=directory, inputs=inputs, facts=facts)
+    return step.record("model", run_key=raw.run_key, directory=directory, inputs=inputs, facts=facts)
 
 
 def _outcome(contract: DataContract, entry: Entry, plan: SealedPlan, record: StepRecord, reused: bool) -> Outcome:

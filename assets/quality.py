@@ -21,9 +21,9 @@ def body(step: StepContext) -> Outcome:
     from dpsynth_platform.audit.canaries import is_canary
     from dpsynth_platform.quality.report import HEADER, QualityReport, measure_quality
 
-    contract, _ = step.sealed()
-    scrubbed, bounded, synthetic = step.same_run("scrubbed", "bounded", "synthetic")
-    record = step.reusable("quality", scrubbed, bounded, synthetic)
+    contract, raw = step.sealed()
+    scrubbed, bounded, synthetic = step.same_run(raw, "scrubbed", "bounded", "synthetic")
+    record = step.reusable(raw, "quality", scrubbed, bounded, synthetic)
     reused = record is not None
     if record is None:
         step.progress("comparing marginals and training classifiers")

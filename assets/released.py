@@ -30,7 +30,7 @@ def body(step: StepContext) -> Outcome:
     runners = candidate_runners(step.storage, step.place)
     checked = check_evidence(step.storage, step.place, contract, step.ledger, runners=runners)
     statement = privacy_statement(contract, step.family, step.plan(raw).event)
-    table = step.storage.require(step.place, "synthetic").directory / "table"
+    table = checked.records["synthetic"].directory / "table"
     made = publish(
         _evidence(step, contract, checked, statement),
         read_table(table),
@@ -84,7 +84,7 @@ def _evidence(
             "run": candidate.run_key,
         }
     )
-    audit = step.storage.require(step.place, "audit").directory
+    audit = checked.records["audit"].directory
     return Evidence(
         contract=contract,
         family=step.family,

@@ -16,7 +16,7 @@ def body(step: StepContext) -> Outcome:
     from dpsynth_platform.scrub.scrub import scrub_batches
 
     contract, raw = step.sealed()
-    earlier = step.reusable("scrubbed")
+    earlier = step.reusable(raw, "scrubbed")
     if earlier is not None:
         return Outcome(earlier, table_schema(earlier.directory / "table"), earlier.facts["rows"], reused=True)
     pinned = source.pin(contract, version=raw.facts["source_version"])

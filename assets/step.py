@@ -82,9 +82,8 @@ class StepContext:
         """Arrow schema of the pinned source."""
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(raw.facts["source_schema"])))
 
-    def reusable(self, name: str, *inputs: StepRecord) -> StepRecord | None:
+    def reusable(self, raw: StepRecord, name: str, *inputs: StepRecord) -> StepRecord | None:
         """The step's record if it belongs to this run, was made from these inputs, and its output is still there."""
-        raw = self.storage.require(self.place, "raw")
         record = self.storage.read(self.place, name)
         if record is None or record.run_key != raw.run_key or not self.storage.exists(record):
             return None
@@ -155,10 +154,9 @@ class StepContext:
     def _owner_keys(namespace: str) -> tuple[str, str]:
         return f"owner-inner-{namespace}", f"owner-outer-{namespace}"
 
-    def same_run(self, *steps: str) -> tuple[StepRecord, ...]:
-        """Records of upstream steps, all of the run that `raw` sealed."""
-        run_key = self.storage.require(self.place, "raw").run_key
-        return tuple(self.storage.require(self.place, step, run_key=run_key) for step in steps)
+    def same_run(self, raw: StepRecord, *steps: str) -> tuple[StepRecord, ...]:
+        """Records of upstream steps, all of the run that this `raw` sealed. A body reads raw once: it may change."""
+        return tuple(self.storage.require(self.place, step, run_key=raw.run_key) for step in steps)
 
 
 @dataclass(frozen=True)

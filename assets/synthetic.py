@@ -11,9 +11,9 @@ from dpsynth_platform.synth.interface import generator
 
 def body(step: StepContext) -> Outcome:
     """Draws as many rows as the contract declares."""
-    contract, _ = step.sealed()
-    (model,) = step.same_run("model")
-    earlier = step.reusable("synthetic", model)
+    contract, raw = step.sealed()
+    (model,) = step.same_run(raw, "model")
+    earlier = step.reusable(raw, "synthetic", model)
     if earlier is not None and earlier.facts["rows"] == contract.generate.rows:
         return Outcome(earlier, table_schema(earlier.directory / "table"), earlier.facts["rows"], reused=True)
     table = generator(contract.generate.method).sample(model.directory, contract.generate.rows)

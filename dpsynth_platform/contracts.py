@@ -363,6 +363,17 @@ class DataContract(_Part):
             return self.audit.canaries
         return max(20, min(500, int(0.005 * self.privacy.expected_units)))
 
+    @property
+    def audit_terms(self) -> dict[str, float]:
+        """What an audit of this contract is held against; a report made on other terms is no evidence for it."""
+        claimed = self.privacy.guarantee.epsilon
+        return {
+            "claimed_epsilon": claimed,
+            "delta": self.privacy.delta,
+            "threshold": min(self.audit.max_epsilon_lower_bound or claimed, claimed),
+            "confidence": self.audit.confidence,
+        }
+
     def snapshot(self) -> dict[str, Any]:
         """The whole contract as plain JSON values, as it is sealed by the `raw` step."""
         return self.model_dump(mode="json")

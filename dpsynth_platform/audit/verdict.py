@@ -169,7 +169,7 @@ def judge(
     """
     claimed = contract.privacy.guarantee.epsilon if epsilon is None else epsilon
     delta = contract.privacy.delta if delta is None else delta
-    threshold = min(contract.audit.max_epsilon_lower_bound or claimed, claimed)
+    threshold = min(contract.audit_terms["threshold"], claimed)
     each = bounds.each_confidence(contract.audit.confidence, len(scored))
     results = tuple(_result(item, included, threshold, delta, each) for item in scored)
     bound = max(result.epsilon_lower_bound for result in results)

@@ -35,6 +35,8 @@ class Grant:
         plan_digest: SHA-256 (hex) of the sealed plan.
         data_digest: content hash of the bounded table's directory.
         participants_digest: SHA-256 (hex) of the reserved participants' file.
+        canaries_digest: content hash of the canaries with their coins. The worker never sees it at work; it keeps it
+            beside the model, so that the audit can only be made with the canaries that the model was trained with.
         model_directory: name of the directory that the model goes to (a name, not a path).
         issued_at: ISO 8601, UTC.
         expires_at: ISO 8601, UTC; no reading may begin after it.
@@ -44,6 +46,7 @@ class Grant:
     plan_digest: str
     data_digest: str
     participants_digest: str
+    canaries_digest: str
     model_directory: str
     issued_at: str
     expires_at: str
@@ -56,6 +59,7 @@ def issue_grant(
     plan_digest: str,
     data_digest: str,
     participants_digest: str,
+    canaries_digest: str,
     model_directory: str,
     lifetime: dt.timedelta = DEFAULT_LIFETIME,
 ) -> str:
@@ -70,6 +74,7 @@ def issue_grant(
         plan_digest=plan_digest,
         data_digest=data_digest,
         participants_digest=participants_digest,
+        canaries_digest=canaries_digest,
         model_directory=model_directory,
         issued_at=now.isoformat(),
         expires_at=(now + lifetime).isoformat(),
@@ -134,7 +139,7 @@ def _read_signed(text: str, public_key: bytes) -> Grant:
 
 
 def _check_shape(grant: Grant) -> None:
-    for name in ("plan_digest", "data_digest", "participants_digest"):
+    for name in ("plan_digest", "data_digest", "participants_digest", "canaries_digest"):
         value = getattr(grant, name)
         if not isinstance(value, str) or not _DIGEST.fullmatch(value):
             raise GrantRefused(f"the grant's {name} is not a SHA-256 in hex")

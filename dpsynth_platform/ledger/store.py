@@ -48,6 +48,7 @@ from dpsynth_platform.ledger.records import (
     OverlapPolicy,
     VerificationReport,
 )
+from dpsynth_platform.people import person_key
 
 RESERVATION_LIFETIME = dt.timedelta(hours=24)
 OVERLAP_POLICIES: tuple[OverlapPolicy, ...] = ("compose", "exclude", "block")
@@ -399,7 +400,9 @@ class Ledger:
     ) -> Decision:
         def work(connection: Connection) -> Decision:
             entry = rows.get_entry(connection, entry_id)
-            if runners is not None and _person(by) in {_person(name) for name in (*runners, entry.request.runner)}:
+            if runners is not None and person_key(by) in {
+                person_key(name) for name in (*runners, entry.request.runner)
+            }:
                 raise ReleaseRefused(
                     f"{entry.request.place}: {by!r} ran this release and cannot approve it; somebody else must"
                 )
@@ -409,10 +412,6 @@ class Ledger:
         if not by.strip():
             raise LedgerError("a decision needs a name; set DPSYNTH_USER")
         return self._database.write(work)
-
-
-def _person(name: str) -> str:
-    return name.strip().casefold()
 
 
 def _or_raise(outcome: _Result | DpsynthError) -> _Result:

@@ -7,19 +7,29 @@ other content, or not approved. What does not: writing any of the evidence. Noth
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from dpsynth_platform.contracts import DataContract, canonical_digest
 from dpsynth_platform.errors import LedgerError, ReleaseRefused, StaleInput
+from dpsynth_platform.people import person_key
 from dpsynth_platform.storage import STEPS, Place, StepRecord, Storage, digest_directory
+from dpsynth_platform.worker.inputs import claimed_canaries
 
 SPENT = "spent"
 APPROVE = "approve"
 REFUSE = "refuse"
 AUDIT_REPORT = "report.json"
 EVIDENCE_STEPS = ("raw", "clearance", "model", "synthetic", "audit")
+
+
+class Request(Protocol):
+    """What the check reads of an entry's request."""
+
+    @property
+    def runner(self) -> str:
+        """Who asked for it."""
 
 
 class LedgerEntry(Protocol):
@@ -32,6 +42,10 @@ class LedgerEntry(Protocol):
     @property
     def plan_digest(self) -> str:
         """Digest of the plan that it pays for."""
+
+    @property
+    def request(self) -> Request:
+        """What was asked for, by whom."""
 
     @property
     def model_digest(self) -> str | None:
@@ -94,11 +108,13 @@ class CheckedEvidence:
     """Evidence that held when it was checked.
 
     Attributes:
+        records: the steps' records as they were checked. Publish from these: what is current may have changed since.
         approvals: those that count, in order.
         audit_report: the audit's own report (canaries only).
     """
 
     candidate: Candidate
+    records: Mapping[str, StepRecord]
     entry: LedgerEntry
     approvals: tuple[Decision, ...]
     audit_report: dict[str, Any]
@@ -112,9 +128,24 @@ def candidate_of(storage: Storage, place: Place, contract: DataContract) -> Cand
     Raises:
         ReleaseRefused: a record or an output is missing, changed after it was recorded, or made from other inputs.
     """
+    return _candidate(place, contract, _records(storage, place))
+
+
+def _records(storage: Storage, place: Place) -> dict[str, StepRecord]:
+    """The evidence's records, each with its content as it was recorded, made from one another and from one training."""
     records = {step: _record(storage, place, step) for step in EVIDENCE_STEPS}
     for record in records.values():
         _check_links(place, record, records)
+    try:
+        trained_with = claimed_canaries(records["model"].directory)
+    except StaleInput as error:
+        raise ReleaseRefused(f"{place.label}/model: {error}") from None
+    if records["audit"].inputs.get("canaries") != trained_with:
+        raise ReleaseRefused(f"{place.label}/audit was made with other canaries than the model was trained with")
+    return records
+
+
+def _candidate(place: Place, contract: DataContract, records: Mapping[str, StepRecord]) -> Candidate:
     clearance, model = records["clearance"], records["model"]
     for fact in ("entry_id", "plan_digest"):
         if _fact(place, clearance, fact) != _fact(place, model, fact):
@@ -149,21 +180,22 @@ def check_evidence(
     Raises:
         ReleaseRefused: names what is missing, stale, of other content, failed or not approved.
     """
-    candidate = candidate_of(storage, place, contract)
+    records = _records(storage, place)
+    candidate = _candidate(place, contract, records)
     entry = _check_entry(place, candidate, ledger)
-    report = audit_report(place, storage.require(place, "audit"))
+    report = audit_report(place, records["audit"])
     _check_audit(place, contract, report)
-    approvals = _check_approvals(place, contract, ledger.approvals(candidate.digest), runners)
-    return CheckedEvidence(candidate, entry, approvals, report)
+    approvals = _check_approvals(place, contract, ledger.approvals(candidate.digest), [*runners, entry.request.runner])
+    return CheckedEvidence(candidate, records, entry, approvals, report)
 
 
 def standing_approvals(decisions: Sequence[Decision], runners: Collection[str] = ()) -> tuple[Decision, ...]:
     """The approvals of one candidate that count: after the last refusal, one a person, none by a runner."""
-    excluded = {_person(name) for name in runners}
+    excluded = {person_key(name) for name in runners}
     counted: dict[str, Decision] = {}
     for item in decisions[_last_refusal(decisions) + 1 :]:
-        if item.decision == APPROVE and _person(item.by) not in excluded:
-            counted.setdefault(_person(item.by), item)
+        if item.decision == APPROVE and person_key(item.by) not in excluded:
+            counted.setdefault(person_key(item.by), item)
     return tuple(counted.values())
 
 
@@ -239,6 +271,11 @@ def _check_entry(place: Place, candidate: Candidate, ledger: LedgerReads) -> Led
 
 
 def _check_audit(place: Place, contract: DataContract, report: dict[str, Any]) -> None:
+    if any(report.get(name) != value for name, value in contract.audit_terms.items()):
+        raise ReleaseRefused(
+            f"{place.label}/audit was made on other terms (epsilon, delta, threshold, confidence) than the contract's; "
+            f"materialize {place.label}/audit again"
+        )
     verdict = report.get("verdict")
     if verdict == "pass" or (verdict == "inconclusive" and contract.audit.accept_inconclusive):
         return
@@ -268,7 +305,3 @@ def _check_approvals(
 
 def _last_refusal(decisions: Sequence[Decision]) -> int:
     return max((index for index, item in enumerate(decisions) if item.decision == REFUSE), default=-1)
-
-
-def _person(name: str) -> str:
-    return name.strip().casefold()

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dpsynth_platform.errors import BoundingError, GrantRefused
+from dpsynth_platform.errors import BoundingError, GrantRefused, StaleInput
+from dpsynth_platform.ledger.grants import Grant
 from dpsynth_platform.scrub.fingerprints import FINGERPRINT_BYTES, OWNER_COLUMN, Fingerprints
 from dpsynth_platform.storage import read_table, sync
 
@@ -28,8 +29,11 @@ class AlreadyClaimed(GrantRefused):
     code = "claimed"
 
 
-def claim(model: Path, entry_id: str, plan_digest: str) -> None:
+def claim(model: Path, grant: Grant) -> None:
     """Marks the model directory as taken, atomically and durably, before the first record is read.
+
+    The claim names the grant's entry, plan and canaries. It is part of the model's content hash, which the ledger
+    keeps, so that none of them can be exchanged afterwards.
 
     Raises:
         AlreadyClaimed: it is taken.
@@ -40,10 +44,23 @@ def claim(model: Path, entry_id: str, plan_digest: str) -> None:
         raise AlreadyClaimed("the grant was used before; a new attempt needs an explicit word") from None
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         moment = dt.datetime.now(dt.UTC).isoformat()
-        json.dump({"entry": entry_id, "plan": plan_digest, "pid": os.getpid(), "at": moment}, file)
+        named = {"entry": grant.entry_id, "plan": grant.plan_digest, "canaries": grant.canaries_digest}
+        json.dump(named | {"at": moment}, file)
         file.flush()
         os.fsync(file.fileno())
     sync(model)
+
+
+def claimed_canaries(model: Path) -> str:
+    """Content hash of the canaries that a model was trained with, from its claim.
+
+    Raises:
+        StaleInput: the directory holds no readable claim.
+    """
+    try:
+        return str(json.loads((model / CLAIM_FILE).read_text(encoding="utf-8"))["canaries"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise StaleInput("the model holds no readable claim; it cannot be told what it was trained with") from None
 
 
 def check_owners(bounded: Path, allowed: Fingerprints, bound: int) -> None:

@@ -32,7 +32,7 @@ def run(job: WorkerJob, progress: Progress) -> None:
         generator(plan.method).estimate(plan, job.model_directory, device=device, progress=progress)
         return
     grant = _granted(job, plan)
-    claim(job.model_directory, grant.entry_id, plan.digest)
+    claim(job.model_directory, grant)
     _check_people(job, plan)
     generator(plan.method).fit(plan, Path(job.bounded), grant, job.model_directory, device=device, progress=progress)
 

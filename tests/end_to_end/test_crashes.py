@@ -189,6 +189,25 @@ def test_kills_in_the_mechanism(tmp_path, hold):
     assert ledger_of(deployment).verify().ok
 
 
+def test_cancelled_in_the_mechanism(tmp_path, hold):
+    """Ctrl-C: the command ends at once and cleanly, and what was started stays paid for."""
+    deployment = small_deployment(tmp_path)
+    command, worker = hold(deployment)
+    os.killpg(command.pid, signal.SIGINT)
+    status, printed = ended(command)
+    assert status == 1
+    assert "Traceback" not in printed
+    wait_for(lambda: worker not in session_of(command.pid), 5)
+    assert states_of(deployment) == ["started"]
+    ends = {node.job: node.state for node in lineage_of(deployment).runs.values()}
+    assert ends["people.model"] == "ABORT"
+    assert "RUNNING" not in ends.values()
+    with running.open_instance(deployment.settings) as instance:
+        (run,) = instance.get_runs()
+        assert run.is_finished
+        assert instance.event_log_storage.get_concurrency_info("accelerator").active_slot_count == 0
+
+
 @pytest.fixture
 def jobs(monkeypatch):
     """Every job that the mechanism was handed inside this process."""

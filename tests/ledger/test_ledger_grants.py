@@ -23,13 +23,14 @@ NAMED = {
 
 
 def grant(**changes):
-    return issue_grant(KEY, entry_id="e" * 32, **(NAMED | changes))
+    return issue_grant(KEY, entry_id="e" * 32, canaries_digest="d" * 64, **(NAMED | changes))
 
 
 def test_a_grant_gives_back_what_it_names():
     found = verify_grant(grant(), PUBLIC, **NAMED)
     assert found.entry_id == "e" * 32
     assert found.plan_digest == NAMED["plan_digest"]
+    assert found.canaries_digest == "d" * 64
     assert found.issued_at < found.expires_at
 
 

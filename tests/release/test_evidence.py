@@ -19,12 +19,18 @@ from dpsynth_platform.release.evidence import (
     candidate_runners,
     check_evidence,
 )
-from dpsynth_platform.storage import Place, StepRecord, Storage
+from dpsynth_platform.storage import Place, StepRecord, Storage, digest_directory
 
 PLACE = Place("visits")
 RUN = "run-1"
 ENTRY, PLAN = "entry-1", "9a" * 32
+CANARIES = "ca" * 32
 RUNNER = "ada"
+
+
+@dataclass(frozen=True)
+class Request:
+    runner: str = "hopper"
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class Entry:
     state: str
     plan_digest: str
     model_digest: str | None
+    request: Request = field(default_factory=Request)
 
 
 @dataclass
@@ -58,6 +65,8 @@ def write(storage: Storage, step: str, content: str, inputs: list[StepRecord], f
     name = "report.json" if step == "audit" else "content"
     with storage.new_output(PLACE, step) as directory:
         (directory / name).write_text(content)
+        if step == "model":
+            (directory / "claim.json").write_text(json.dumps({"canaries": CANARIES}))
         return storage.record(PLACE, step, run_key=RUN, directory=directory, inputs=inputs, facts=facts, runner=RUNNER)
 
 
@@ -77,8 +86,8 @@ class Line:
         clearance = storage.record(PLACE, "clearance", run_key=RUN, facts=names, runner="charles")
         model = write(storage, "model", "model", [raw, clearance], names)
         synthetic = write(storage, "synthetic", "synthetic", [model], {})
-        write(storage, "audit", json.dumps({"verdict": "pass"}), [model, synthetic], {"verdict": "pass"})
         line = cls(storage, contract, FakeLedger(Entry("spent", PLAN, model.content_hash)))
+        line.write_audit(json.dumps({"verdict": "pass"} | contract.audit_terms))
         line.ledger.decide(line.candidate, "approve", "grace")
         return line
 
@@ -93,8 +102,12 @@ class Line:
         runners = candidate_runners(self.storage, PLACE)
         return check_evidence(self.storage, PLACE, self.contract, self.ledger, runners=runners)
 
-    def audit(self, report: str) -> None:
-        write(self.storage, "audit", report, [self.record("model"), self.record("synthetic")], {})
+    def write_audit(self, report: str, canaries: str = CANARIES) -> None:
+        bait = StepRecord("canaries", "visits", None, RUN, None, canaries, "now")
+        write(self.storage, "audit", report, [self.record("model"), self.record("synthetic"), bait], {})
+
+    def audit(self, report: str, canaries: str = CANARIES) -> None:
+        self.write_audit(report, canaries)
         self.ledger.decide(self.candidate, "approve", "grace")
 
 
@@ -114,7 +127,8 @@ def test_complete_evidence_holds(line: Line) -> None:
     checked = line.check()
     assert checked.candidate.digest == line.candidate
     assert checked.candidate.entry_id == ENTRY
-    assert checked.audit_report == {"verdict": "pass"}
+    assert checked.audit_report["verdict"] == "pass"
+    assert checked.records["synthetic"] == line.record("synthetic")
     assert [item.by for item in checked.approvals] == ["grace"]
 
 
@@ -196,10 +210,33 @@ def test_an_unknown_ledger_entry_is_refused(line: Line, monkeypatch: pytest.Monk
     refused(line, f"ledger entry {ENTRY} cannot be read", "no such entry")
 
 
-@pytest.mark.parametrize("report", ['{"verdict": "fail"}', "{}", '{"verdict": "inconclusive"}', '{"verdict": null}'])
-def test_only_a_passed_audit_counts(line: Line, report: str) -> None:
-    line.audit(report)
+@pytest.mark.parametrize("report", [{"verdict": "fail"}, {}, {"verdict": "inconclusive"}, {"verdict": None}])
+def test_only_a_passed_audit_counts(line: Line, report: dict[str, Any]) -> None:
+    line.audit(json.dumps(report | line.contract.audit_terms))
     refused(line, "visits/audit: the verdict is", "not 'pass'")
+
+
+@pytest.mark.parametrize("term", ["claimed_epsilon", "delta", "threshold", "confidence"])
+def test_an_audit_on_other_terms_is_no_evidence(line: Line, term: str) -> None:
+    terms = line.contract.audit_terms
+    line.audit(json.dumps({"verdict": "pass"} | terms | {term: terms[term] / 2}))
+    refused(line, "visits/audit was made on other terms")
+
+
+def test_an_audit_with_other_canaries_is_no_evidence(line: Line) -> None:
+    line.write_audit(json.dumps({"verdict": "pass"} | line.contract.audit_terms), canaries="0b" * 32)
+    refused(line, "visits/audit was made with other canaries than the model was trained with")
+
+
+def test_a_model_without_a_claim_is_no_evidence(line: Line) -> None:
+    model = line.record("model")
+    (model.directory / "claim.json").unlink()
+    edit(line, "model", content_hash=digest_directory(model.directory))
+    line.ledger.held = replace(line.ledger.held, model_digest=line.record("model").content_hash)
+    synthetic = write(line.storage, "synthetic", "synthetic", [line.record("model")], {})
+    assert synthetic.inputs["model"] == line.record("model").content_hash
+    line.write_audit(json.dumps({"verdict": "pass"} | line.contract.audit_terms))
+    refused(line, "visits/model: the model holds no readable claim")
 
 
 @pytest.mark.parametrize("report", ["{", "[]", ""])
@@ -211,9 +248,9 @@ def test_an_audit_report_that_is_none_is_refused(line: Line, report: str) -> Non
 def test_an_inconclusive_audit_counts_where_the_contract_accepts_it(line: Line) -> None:
     audit = line.contract.audit.model_copy(update={"accept_inconclusive": "too few people for power"})
     line.contract = line.contract.model_copy(update={"audit": audit})
-    line.audit('{"verdict": "inconclusive"}')
+    line.audit(json.dumps({"verdict": "inconclusive"} | line.contract.audit_terms))
     assert line.check().audit_report["verdict"] == "inconclusive"
-    line.audit('{"verdict": "fail"}')
+    line.audit(json.dumps({"verdict": "fail"} | line.contract.audit_terms))
     refused(line, "'fail'")
 
 
@@ -253,13 +290,13 @@ def test_approvals(line: Line, needed: int, decisions: Decisions, counted: list[
 
 @pytest.mark.parametrize("change", ["synthetic", "audit", "contract"])
 def test_an_approval_is_for_exact_content(line: Line, change: str) -> None:
-    model, synthetic = line.record("model"), line.record("synthetic")
+    model = line.record("model")
     if change == "contract":
         line.contract = line.contract.model_copy(update={"description": "Another one."})
     else:
         if change == "synthetic":
-            synthetic = write(line.storage, "synthetic", "other rows", [model], {})
-        write(line.storage, "audit", '{"verdict": "pass", "x": 1}', [model, synthetic], {})
+            write(line.storage, "synthetic", "other rows", [model], {})
+        line.write_audit(json.dumps({"verdict": "pass", "x": 1} | line.contract.audit_terms))
     refused(line, "0 of 1 approvals")
 
 

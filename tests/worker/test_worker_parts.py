@@ -4,7 +4,6 @@ import dataclasses
 import datetime as dt
 import importlib
 import json
-import os
 import pkgutil
 from pathlib import Path
 
@@ -12,10 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worker_cases import bounded_table, estimate_only, make_job, owner, packed
+from worker_cases import CANARIES, bounded_table, estimate_only, make_job, owner, packed
 
 import dpsynth_platform.worker as package
 from dpsynth_platform.errors import BoundingError, ConfigurationError, DpsynthError, GrantRefused, StaleInput
+from dpsynth_platform.ledger.grants import Grant
 from dpsynth_platform.scrub import fingerprints
 from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import silent
@@ -140,16 +140,21 @@ def test_nobody_allowed(tmp_path):
 
 
 def test_a_claim_is_made_once(tmp_path):
-    inputs.claim(tmp_path, "entry", "digest")
-    assert json.loads((tmp_path / "claim.json").read_text())["pid"] == os.getpid()
+    grant = Grant("entry", "a" * 64, "b" * 64, "c" * 64, "d" * 64, "model", "now", "later")
+    with pytest.raises(StaleInput, match="no readable claim"):
+        inputs.claimed_canaries(tmp_path)
+    inputs.claim(tmp_path, grant)
+    assert json.loads((tmp_path / "claim.json").read_text())["entry"] == "entry"
+    assert inputs.claimed_canaries(tmp_path) == "d" * 64
     with pytest.raises(inputs.AlreadyClaimed):
-        inputs.claim(tmp_path, "entry", "digest")
+        inputs.claim(tmp_path, grant)
 
 
 def test_a_whole_job_in_process_and_its_repetitions(tmp_path):
     job = make_job(tmp_path)
     run(job, silent)
     assert (tmp_path / "model" / "model.json").exists()
+    assert inputs.claimed_canaries(tmp_path / "model") == CANARIES
     with pytest.raises(inputs.AlreadyClaimed):
         run(job, silent)
     (tmp_path / "model" / "model.json").unlink()

@@ -25,6 +25,7 @@ from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.worker import launch
 from dpsynth_platform.worker.job import WorkerJob
 
+CANARIES = "ca" * 32
 MARK = "Zaphod-078-05-1120"
 ROOT = Path(__file__).parents[2]
 
@@ -94,6 +95,7 @@ def make_job(directory, owners=None, lifetime=None):
         plan_digest=plan.digest,
         data_digest=digest_directory(directory / "bounded"),
         participants_digest=digest_file(directory / "participants"),
+        canaries_digest=CANARIES,
         model_directory="model",
         **({"lifetime": lifetime} if lifetime else {}),
     )

@@ -1,0 +1,287 @@
+"""The `dpsynth` command: what each prints for people and for programs, and with which status it ends."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from inside import inside
+from line_cases import PEOPLE, ledger_of, released, run_here, small_deployment, storage_of
+
+from dpsynth_platform import cli, reviewing
+from dpsynth_platform.settings import PACKAGE_ROOT
+
+
+def commands(group, *path):
+    """Every command with its words."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, *path, name)
+        else:
+            yield (*path, name), command
+
+
+COMMANDS = dict(commands(typer.main.get_command(cli.app)))
+
+
+@pytest.fixture
+def use(monkeypatch, capfd):
+    """Runs a command in this process on a deployment; returns status, standard output and standard error."""
+
+    def dpsynth(deployment, *arguments):
+        for name, value in deployment.environment.items():
+            if name.startswith("DPSYNTH_"):
+                monkeypatch.setenv(name, value)
+        monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.app(list(map(str, arguments)))
+        out, err = capfd.readouterr()
+        return ended.value.code, out, err
+
+    return dpsynth
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A deployment with one release; tests only read it."""
+    deployment = small_deployment(tmp_path_factory.mktemp("cli"))
+    ran = run_here(deployment, accelerator=inside(deployment))
+    assert ran.success, ran.failures
+    released(deployment)
+    return deployment
+
+
+def test_the_commands_are_those_that_were_promised():
+    promised = {
+        ("demo",),
+        ("run",),
+        ("plan",),
+        ("purge",),
+        ("up",),
+        *(("contract", name) for name in ("check", "schema")),
+        *(("ledger", name) for name in ("show", "history", "verify")),
+        *(("release", name) for name in ("list", "show", "approve", "refuse", "verify")),
+    }
+    assert promised <= COMMANDS.keys()
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_has_help_and_json(words, tmp_path, use):
+    options = {option for parameter in COMMANDS[words].params for option in parameter.opts}
+    assert "--json" in options
+    for parameter in COMMANDS[words].params:
+        assert parameter.help, parameter.name
+    status, out, err = use(small_deployment(tmp_path), *words, "--help")
+    assert status == 0
+    assert "Usage: " in out + err
+    assert COMMANDS[words].help.split("\n")[0][:30] in out + err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keys"),
+    [
+        (["contract", "schema"], {"properties", "required"}),
+        (["ledger", "verify"], {"ok", "events", "entries", "problems"}),
+        (["release", "show", "people"], {"candidate", "guarantee", "verdict", "runners", "approvals"}),
+        (["release", "verify", "people"], {"ok", "path", "problems", "key_fingerprint"}),
+        (["release", "key"], {"public_key", "fingerprint"}),
+        (["plan", "people", "--mock-rows", "0"], {"claimed", "left", "fits", "noise", "error"}),
+    ],
+)
+def test_json_is_one_value(published, use, arguments, keys):
+    status, out, err = use(published, *arguments, "--json")
+    assert (status, err) == (0, "")
+    assert keys <= json.loads(out).keys()
+    status, out, err = use(published, *arguments)
+    assert (status, err) == (0, "")
+    assert out.strip()
+
+
+def test_lists_in_json(published, use):
+    _, out, _ = use(published, "ledger", "show", "--json")
+    (account,) = json.loads(out)
+    (entry,) = account["entries"]
+    assert account["family"] == "tests"
+    assert 0 < account["epsilon_left"] < account["cap"]["epsilon"]
+    assert entry["state"] == "spent"
+    _, out, _ = use(published, "ledger", "history", "--json")
+    kinds = [event["kind"] for event in json.loads(out)]
+    assert kinds == ["opened", "reserved", "started", "spent", "approved", "released"]
+    _, out, _ = use(published, "release", "list", "--json")
+    (release,) = json.loads(out)
+    assert release["state"] == "published"
+    status, out, _ = use(published, "release", "verify", release["id"], "--json")
+    assert (status, json.loads(out)["ok"]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "nobody"], "contract", "dataset 'nobody' has no contract"),
+        (["plan", "nobody"], "contract", "dataset 'nobody' has no contract"),
+        (["run", "people", "--period", "2026-01"], "configuration", "has no cadence"),
+        (["contract", "check", "/nowhere.yaml"], "contract", "/nowhere.yaml"),
+        (["release", "verify", "nothing"], "verification", "nothing"),
+        (["release", "show", "people", "--period", "2026-01"], "release", "nothing was run yet"),
+        (["release", "approve", "people", "--as", "runner"], "release", "ran this release"),
+        (["release", "approve", "people", "--as", " "], "ledger", "needs a name"),
+        (["release", "verify", "people", "--public-key", "/nowhere.pem"], "verification", "/nowhere.pem"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_errors_are_clear_in_both_forms(published, use, arguments, code, words):
+    before = ledger_of(published).history()
+    status, out, err = use(published, *arguments)
+    assert status == 1
+    assert words in err
+    assert "Traceback" not in out + err
+    status, out, err = use(published, *arguments, "--json")
+    assert (status, err) == (1, "")
+    error = json.loads(out)["error"]
+    assert error["code"] == code
+    assert words in error["message"]
+    assert ledger_of(published).history() == before
+
+
+def test_wrong_usage_has_a_status_of_its_own(published, use):
+    assert use(published, "run")[0] == 2
+    assert use(published, "nonsense")[0] == 2
+    assert use(published, "plan", "people", "--mock-rows", "-1")[0] == 2
+
+
+def test_a_damaged_release_does_not_verify(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    assert run_here(deployment, accelerator=inside(deployment)).success
+    release = released(deployment)
+    (release / "dossier.json").write_text((release / "dossier.json").read_text().replace("people", "peopel", 1))
+    status, out, err = use(deployment, "release", "verify", release)
+    assert status == 1
+    assert "dossier.json" in err
+    status, out, err = use(deployment, "release", "verify", release, "--json")
+    assert status == 1
+    report = json.loads(out)
+    assert report["ok"] is False
+    assert any("dossier.json" in problem for problem in report["problems"])
+
+
+def test_contract_check_names_what_is_wrong(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    contract = deployment.settings.contracts / "people.yaml"
+    status, out, _ = use(deployment, "contract", "check", contract, "--json")
+    assert (status, json.loads(out)["valid"]) == (0, True)
+    document = yaml.safe_load(contract.read_text())
+    document["privacy"]["guarantee"]["epsilon"] = -1
+    contract.write_text(yaml.safe_dump(document))
+    status, _, err = use(deployment, "contract", "check", contract)
+    assert status == 1
+    assert "privacy.guarantee.epsilon" in err
+    assert "-1" in err
+
+
+def test_the_contracts_that_come_along_are_valid(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    for family in (PACKAGE_ROOT / "deploy" / "families").glob("*.yaml"):
+        (deployment.settings.families / family.name).write_bytes(family.read_bytes())
+    for contract in (PACKAGE_ROOT / "deploy" / "contracts").glob("*.yaml"):
+        assert use(deployment, "contract", "check", contract)[0] == 0
+
+
+def test_plan_tries_the_line_and_costs_nothing(tmp_path):
+    """Before the first run, too: there is no account yet, and none is opened."""
+    deployment = small_deployment(tmp_path)
+    source = deployment.settings.home / "sources"
+    source.rename(tmp_path / "elsewhere")  # a plan needs no source
+    forecast = deployment.json("plan", "people", "--mock-rows", "300")
+    assert forecast["fits"]
+    assert forecast["rehearsal"] == {"rows": 300, "success": True}
+    assert 0.9 < forecast["claimed"] <= 1.0
+    assert ledger_of(deployment).history() == []
+    assert storage_of(deployment).places() == []
+    assert not (deployment.settings.home / "vault").exists()
+
+
+def test_plan_says_that_a_run_would_be_blocked(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    deployment.family["cap"]["epsilon"] = 0.9
+    deployment.write()
+    status, out, _ = use(deployment, "plan", "people", "--mock-rows", "0", "--json")
+    assert status == 3
+    assert json.loads(out)["fits"] is False
+    status, out, _ = use(deployment, "plan", "people", "--mock-rows", "0")
+    assert status == 3
+    assert "would be blocked" in out
+    assert ledger_of(deployment).history() == []
+
+
+def test_plan_after_a_run_knows_what_is_left(published, use):
+    before = ledger_of(published).history()
+    _, out, _ = use(published, "plan", "people", "--mock-rows", "0", "--json")
+    assert json.loads(out)["left"] == pytest.approx(ledger_of(published).left("tests", 1e-6))
+    assert ledger_of(published).history() == before
+
+
+def test_purge_says_first_and_does_then(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    assert run_here(deployment, accelerator=inside(deployment)).success
+    storage = storage_of(deployment)
+    bounded = storage.require(PEOPLE, "bounded").directory
+    assert json.loads(use(deployment, "purge", "--dry-run", "--json")[1]) == []
+    for path in [bounded, *bounded.rglob("*")]:
+        os.utime(path, (1e9, 1e9))
+    (due,) = json.loads(use(deployment, "purge", "--dry-run", "--json")[1])
+    assert (due["dataset"], due["step"], due["reason"]) == ("people", "bounded", "expired")
+    assert bounded.is_dir()
+    assert "would be deleted" in use(deployment, "purge", "--dry-run")[1]
+    assert ledger_of(deployment).history(kinds=["purged"]) == []
+    assert use(deployment, "purge")[0] == 0
+    assert not bounded.exists()
+    (event,) = ledger_of(deployment).history(kinds=["purged"])
+    assert event.payload["step"] == "bounded"
+    assert reviewing.verify_ledger(deployment.settings).ok
+
+
+def test_refusing_is_recorded_with_its_reason(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    assert run_here(deployment, accelerator=inside(deployment)).success
+    status, out, err = use(
+        deployment, "release", "refuse", "people", "--as", "reviewer", "--reason", "too few rows", "--json"
+    )
+    assert status == 0, err
+    assert json.loads(out)["by"] == "reviewer"
+    status, out, _ = use(deployment, "release", "show", "people")
+    assert status == 0
+    assert "refused by reviewer" in out
+    assert use(deployment, "release", "refuse", "people", "--as", "reviewer")[0] == 2
+
+
+def test_up_starts_dagster_on_this_deployment(tmp_path, use, monkeypatch):
+    deployment = small_deployment(tmp_path)
+    started = []
+
+    def execute(program, arguments):
+        started.append((program, arguments, os.environ["DAGSTER_HOME"]))
+        raise SystemExit(0)
+
+    for name in ("DAGSTER_HOME", "DPSYNTH_LEDGER_URL"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(os, "execv", execute)
+    status, out, _ = use(deployment, "up", "--port", "3999", "--json")
+    assert status == 0
+    assert json.loads(out)["url"] == "http://127.0.0.1:3999"
+    ((program, arguments, home),) = started
+    assert program == sys.executable
+    assert "dpsynth_platform.definitions" in arguments
+    assert Path(home) == deployment.settings.dagster_home
+    assert (Path(home) / "dagster.yaml").read_bytes() == (deployment.settings.deploy / "dagster.yaml").read_bytes()
+
+
+def test_a_demonstration_source_by_itself(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    status, out, err = use(deployment, "demo", "--source", "visits", "--json")
+    assert status == 0, err
+    assert Path(json.loads(out)["source"]) == deployment.settings.home / "sources" / "visits"
+    assert (deployment.settings.home / "sources" / "visits" / "_delta_log").is_dir()

@@ -1,0 +1,242 @@
+"""Expiry: what is due and when, deleted for real, with its two records; a run afterwards says what is gone."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpsynth_platform import retention
+from dpsynth_platform.contracts import DataContract, parse_contract
+from dpsynth_platform.errors import StaleInput
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.purging import purge_due
+from dpsynth_platform.retention import LOGS_KEPT, SUPERSEDED_AFTER, due, purge
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import Place, Storage
+
+PLACE = Place("letters")
+NOW = dt.datetime.now(dt.UTC)
+DOCUMENT: dict[str, Any] = {
+    "dataset": "letters",
+    "description": "Letters.",
+    "owners": ["tests@example.org"],
+    "source": {"uri": "unused", "key": ["person"]},
+    "family": "letters",
+    "privacy": {
+        "unit": "user",
+        "owner_columns": ["person"],
+        "namespace": "person",
+        "max_contributions": 1,
+        "guarantee": {"epsilon": 1.0},
+        "expected_units": 1000,
+    },
+    "columns": {
+        "person": {"type": "identifier"},
+        "one": {"type": "boolean"},
+        "two": {"type": "boolean"},
+    },
+    "generate": {"rows": 10},
+    "release": {"uri": "unused"},
+    "retention": {"scrubbed": "2d", "bounded": "12h", "model": "4d"},
+}
+
+
+@pytest.fixture
+def contract() -> DataContract:
+    return parse_contract(DOCUMENT, where="letters.yaml", variables={})
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings.from_environment({"DPSYNTH_HOME": str(tmp_path)})
+
+
+@pytest.fixture
+def storage(settings: Settings) -> Storage:
+    return Storage(settings.restricted)
+
+
+def output(storage: Storage, step: str, age: dt.timedelta, *, recorded: bool = True, place: Place = PLACE) -> Path:
+    """An output last written so long ago."""
+    with storage.new_output(place, step) as directory:
+        (directory / "table").mkdir()
+        (directory / "table" / "part.parquet").write_text("rows")
+    if recorded:
+        facts = {"contract": DOCUMENT | {"retention": {"scrubbed": "3h"}}} if step == "raw" else {}
+        storage.record(place, step, run_key="k", directory=directory, facts=facts)
+    elif not storage.places():
+        storage.record(place, "clearance", run_key="k", facts={"entry_id": "e"})
+    make_old(directory, age)
+    return directory
+
+
+def log(storage: Storage, name: str, age: dt.timedelta) -> Path:
+    path = storage.root / "logs" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("ValueError: Zaphodina")
+    make_old(path, age)
+    return path
+
+
+def make_old(path: Path, age: dt.timedelta) -> None:
+    moment = (NOW - age).timestamp()
+    for item in (path, *path.rglob("*")):
+        os.utime(item, (moment, moment))
+
+
+def minutes(number: float) -> dt.timedelta:
+    return dt.timedelta(minutes=number)
+
+
+@pytest.mark.parametrize(
+    ("step", "limit"),
+    [("scrubbed", dt.timedelta(days=2)), ("bounded", dt.timedelta(hours=12)), ("model", dt.timedelta(days=4))],
+)
+def test_a_current_output_is_due_when_its_time_is_up(
+    storage: Storage, contract: DataContract, step: str, limit: dt.timedelta
+) -> None:
+    directory = output(storage, step, limit - minutes(1))
+    assert due(storage, [contract], NOW) == []
+    make_old(directory, limit + minutes(1))
+    (item,) = due(storage, [contract], NOW)
+    assert (item.place, item.step, item.path, item.reason, item.label) == (PLACE, step, directory, "expired", "letters")
+    assert item.age >= limit
+
+
+@pytest.mark.parametrize("step", ["audit", "quality"])
+def test_reports_stay(storage: Storage, contract: DataContract, step: str) -> None:
+    output(storage, step, dt.timedelta(days=3650))
+    assert due(storage, [contract], NOW) == []
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_superseded_output_is_due_after_an_hour(storage: Storage, contract: DataContract, recorded: bool) -> None:
+    """One that a newer record replaced, and one that no record ever named, as a killed step leaves it."""
+    old = output(storage, "scrubbed", SUPERSEDED_AFTER - minutes(1), recorded=recorded)
+    new = output(storage, "scrubbed", minutes(0))
+    assert due(storage, [contract], NOW) == []
+    make_old(old, SUPERSEDED_AFTER)
+    (item,) = due(storage, [contract], NOW)
+    assert (item.path, item.reason) == (old, "superseded")
+    purge(item)
+    assert not old.exists()
+    assert storage.require(PLACE, "scrubbed").directory == new
+
+
+def test_measurements_that_a_crash_left_wait_as_long_as_a_model_may(storage: Storage, contract: DataContract) -> None:
+    left = output(storage, "model", dt.timedelta(days=3), recorded=False)
+    assert due(storage, [contract], NOW) == []
+    make_old(left, dt.timedelta(days=4))
+    assert [item.path for item in due(storage, [contract], NOW)] == [left]
+
+
+def test_an_output_that_is_still_written_is_not_due(storage: Storage, contract: DataContract) -> None:
+    directory = output(storage, "scrubbed", dt.timedelta(days=9), recorded=False)
+    os.utime(directory / "table" / "part.parquet", (NOW.timestamp(), NOW.timestamp()))
+    assert due(storage, [contract], NOW) == []
+
+
+def test_an_output_that_vanishes_meanwhile_is_no_error(
+    storage: Storage, contract: DataContract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = output(storage, "scrubbed", dt.timedelta(days=9))
+    monkeypatch.setattr(type(directory), "rglob", lambda self, _: iter([self / "gone"]))
+    assert due(storage, [contract], NOW) == []
+
+
+def test_periods_expire_each_by_itself(storage: Storage, contract: DataContract) -> None:
+    old = output(storage, "scrubbed", dt.timedelta(days=5), place=Place("letters", "2026-01"))
+    output(storage, "scrubbed", dt.timedelta(days=1), place=Place("letters", "2026-02"))
+    assert [(item.label, item.path) for item in due(storage, [contract], NOW)] == [("letters/2026-01", old)]
+
+
+def test_a_dataset_without_a_contract_expires_as_the_sealed_one_says(storage: Storage) -> None:
+    output(storage, "raw", minutes(0))
+    directory = output(storage, "scrubbed", dt.timedelta(hours=2))
+    assert due(storage, [], NOW) == []
+    make_old(directory, dt.timedelta(hours=3))
+    assert [item.path for item in due(storage, [], NOW)] == [directory]
+
+
+def test_logs_expire_after_a_week(storage: Storage, contract: DataContract) -> None:
+    assert dt.timedelta(days=7) == LOGS_KEPT
+    old = log(storage, "worker-1.log", LOGS_KEPT + minutes(1))
+    log(storage, "step-2.log", LOGS_KEPT - minutes(1))
+    (item,) = due(storage, [contract], NOW)
+    assert (item.place, item.step, item.path, item.label) == (None, "log", old, "logs")
+
+
+def test_what_is_gone_already_is_fine(storage: Storage, contract: DataContract) -> None:
+    output(storage, "scrubbed", dt.timedelta(days=5))
+    log(storage, "step.log", dt.timedelta(days=9))
+    found = due(storage, [contract], NOW)
+    assert len(found) == 2
+    for item in (*found, *found):
+        purge(item)
+        assert not item.path.exists()
+
+
+def test_a_purge_deletes_for_real_and_leaves_two_records(
+    settings: Settings, storage: Storage, contract: DataContract
+) -> None:
+    scrubbed = output(storage, "scrubbed", dt.timedelta(days=3))
+    bounded = output(storage, "bounded", dt.timedelta(days=3))
+    logs = [log(storage, f"step-{number}.log", dt.timedelta(days=8)) for number in range(3)]
+    kept = output(storage, "synthetic", dt.timedelta(days=3))
+
+    planned = purge_due(settings, [contract], dry_run=True)
+    assert scrubbed.exists() and not settings.lineage_file.exists()
+    found = purge_due(settings, [contract])
+    assert [item.path for item in found] == [item.path for item in planned] == [scrubbed, bounded, *logs]
+    assert not any(item.path.exists() for item in found)
+    assert kept.exists()
+    left = b"".join(path.read_bytes() for path in storage.root.rglob("*") if path.is_file())
+    assert b"Zaphodina" not in left
+
+    ledger = Ledger(settings.ledger_url)
+    assert [(event.kind, event.subject, event.payload) for event in ledger.history()] == [
+        ("purged", "letters", {"step": "scrubbed", "output": scrubbed.name, "reason": "expired"}),
+        ("purged", "letters", {"step": "bounded", "output": bounded.name, "reason": "expired"}),
+        ("purged", "logs", {"step": "log", "files": 3, "reason": "expired"}),
+    ]
+    assert ledger.verify().ok
+
+    events = [json.loads(line) for line in settings.lineage_file.read_text().splitlines()]
+    assert [(event["job"]["name"], event["eventType"]) for event in events] == [
+        ("letters.purge", "START"),
+        ("letters.purge", "COMPLETE"),
+    ] * 2
+    (ended,) = events[1]["outputs"]
+    assert ended["name"] == str(scrubbed.parent)
+    assert ended["facets"]["lifecycleStateChange"]["lifecycleStateChange"] == "DROP"
+    assert ended["facets"]["version"]["datasetVersion"] == scrubbed.name
+
+    with pytest.raises(StaleInput, match="materialize letters/scrubbed again"):
+        _ = storage.require(PLACE, "scrubbed").directory
+    assert purge_due(settings, [contract]) == []
+    assert len(ledger.history()) == 3
+
+
+def test_nothing_due_touches_nothing(settings: Settings, contract: DataContract) -> None:
+    assert purge_due(settings, [contract]) == []
+    assert not settings.home.joinpath("ledger").exists()
+    assert not settings.lineage_file.exists()
+
+
+def test_a_deletion_that_fails_is_not_recorded(
+    settings: Settings, storage: Storage, contract: DataContract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output(storage, "scrubbed", dt.timedelta(days=3))
+
+    def failing(_: Path) -> None:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(retention.shutil, "rmtree", failing)
+    with pytest.raises(PermissionError):
+        purge_due(settings, [contract])
+    assert Ledger(settings.ledger_url).history() == []

@@ -1,0 +1,390 @@
+"""Contracts: what is accepted, and for each fault one line with the key's path, the value and what is accepted."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from dpsynth_platform.contracts import (
+    DataContract,
+    FamilyBudget,
+    canonical_digest,
+    check_family,
+    contract_json_schema,
+    load_contract,
+    load_family,
+    parse_contract,
+)
+from dpsynth_platform.errors import ContractError
+from dpsynth_platform.settings import PACKAGE_ROOT
+
+DEPLOYED = sorted((PACKAGE_ROOT / "deploy" / "contracts").glob("*.yaml"))
+VARIABLES = {"DPSYNTH_HOME": "/home"}
+DOCUMENT: dict[str, Any] = {
+    "dataset": "letters",
+    "description": "Letters of fictional customers.",
+    "owners": ["letters@example.org"],
+    "source": {"uri": "${DPSYNTH_HOME}/sources/letters", "key": ["customer", "number"]},
+    "family": "letters",
+    "privacy": {
+        "unit": "user",
+        "owner_columns": ["customer"],
+        "namespace": "customer",
+        "max_contributions": 3,
+        "guarantee": {"epsilon": 1.0},
+        "expected_units": 1000,
+    },
+    "columns": {
+        "customer": {"type": "identifier"},
+        "number": {"type": "identifier"},
+        "age": {"type": "integer", "min": 0, "max": 120},
+        "score": {"type": "float", "min": 0, "max": 1},
+        "day": {"type": "date", "min": "2026-01-01", "max": "2026-12-31"},
+        "colour": {"type": "categorical", "values": ["red", "blue"], "nullable": True},
+        "member": {"type": "boolean"},
+        "note": {"type": "text", "pii": "replace"},
+    },
+    "generate": {"rows": 10},
+    "quality": {"target": "colour", "protected": ["member"]},
+    "release": {"uri": "${DPSYNTH_HOME}/public/letters"},
+}
+REMOVE = object()
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The document with one key set or removed; `a.b.c` is a path."""
+    document = copy.deepcopy(DOCUMENT)
+    part: Any = document
+    *parents, last = path.split(".")
+    for key in parents:
+        part = part[key]
+    if value is REMOVE:
+        del part[last]
+    else:
+        part[last] = value
+    return document
+
+
+def parsed(path: str = "dataset", value: Any = "letters") -> DataContract:
+    return parse_contract(changed(path, value), where="letters.yaml", variables=VARIABLES)
+
+
+def fault(path: str, value: Any) -> str:
+    with pytest.raises(ContractError) as caught:
+        parsed(path, value)
+    assert caught.value.__cause__ is None and caught.value.__context__ is None
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith("letters.yaml: ") for line in lines)
+    return "\n".join(line.removeprefix("letters.yaml: ") for line in lines)
+
+
+FAULTS: list[tuple[str, Any, str]] = [
+    # Unknown and missing keys, at every depth, with the key that was probably meant.
+    (
+        "colums",
+        {},
+        "colums: unknown key (did you mean 'columns'?); accepted: audit, columns, dataset, demo, description, ",
+    ),
+    (
+        "privacy.epsilon",
+        1,
+        "privacy.epsilon: unknown key; accepted: accept_weak_guarantee, adjacency, expected_units, ",
+    ),
+    (
+        "privacy.guarantee.epsilom",
+        1,
+        "privacy.guarantee.epsilom: unknown key (did you mean 'epsilon'?); accepted: delta, ",
+    ),
+    (
+        "columns.age.maximum",
+        1,
+        "columns.age.maximum: unknown key (did you mean 'max'?); accepted: bins, max, min, ",
+    ),
+    (
+        "columns.note.pie",
+        1,
+        "columns.note.pie: unknown key (did you mean 'pii'?); accepted: bins, max, min, nullable, ",
+    ),
+    (
+        "retention.logs",
+        "1d",
+        "retention.logs: unknown key; accepted: bounded, canaries, model, raw, scrubbed, synthetic",
+    ),
+    ("family", REMOVE, "family: missing; it is required"),
+    ("privacy.guarantee.epsilon", REMOVE, "privacy.guarantee.epsilon: missing; it is required"),
+    ("columns.age.min", REMOVE, "columns.age.min: missing; it is required"),
+    ("columns.note.pii", REMOVE, "columns.note.pii: missing; it is required"),
+    # Impossible values.
+    ("dataset", "My Letters", "dataset: 'My Letters'; accepted: text that matches ^[a-z][a-z0-9_]{0,62}$"),
+    ("dataset", "../x", "dataset: '../x'; accepted: text that matches"),
+    ("privacy.guarantee.epsilon", -1, "privacy.guarantee.epsilon: -1; input should be greater than 0"),
+    ("privacy.guarantee.epsilon", 0, "privacy.guarantee.epsilon: 0; input should be greater than 0"),
+    ("privacy.guarantee.epsilon", "much", "privacy.guarantee.epsilon: 'much'; input should be a valid number"),
+    ("privacy.guarantee.epsilon", float("inf"), "privacy.guarantee.epsilon: inf; input should be"),
+    ("privacy.guarantee.epsilon", float("nan"), "privacy.guarantee.epsilon: nan; input should be"),
+    (
+        "privacy.guarantee.delta",
+        0.1,
+        "privacy.guarantee.delta: 0.1 exceeds 1/expected_units = 0.001; accepted: auto, or",
+    ),
+    ("privacy.max_contributions", 0, "privacy.max_contributions: 0; input should be greater than or equal to 1"),
+    ("privacy.unit", "person", "privacy.unit: 'person'; input should be 'example', 'user' or 'group'"),
+    (
+        "privacy.unit",
+        "example",
+        "privacy.max_contributions: with unit 'example' every record is its own unit; accepted: 1",
+    ),
+    (
+        "privacy.adjacency",
+        "fixed-graph",
+        "privacy.adjacency: 'fixed-graph' is for records with several owners; accepted",
+    ),
+    ("privacy.owner_columns", ["customer", "number"], "privacy.owner_columns: records with several owners are not"),
+    ("privacy.owner_columns", [], "privacy.owner_columns: a list; list should have at least 1 item"),
+    ("privacy.expected_units", 3, "privacy.expected_units: 3; input should be greater than or equal to 100"),
+    ("generate.method", "gan", "generate.method: 'gan'; input should be 'mst'"),
+    ("generate.rows", 0, "generate.rows: 0; input should be greater than or equal to 1"),
+    ("source.format", "csv", "source.format: 'csv'; input should be 'delta'"),
+    ("source.uri", "${HOME}/x", "${HOME} is not known; accepted: DPSYNTH_HOME"),
+    ("audit", {"canaries": 3}, "audit.canaries: 3; input should be greater than or equal to 20"),
+    ("audit", {"confidence": 1.5}, "audit.confidence: 1.5; input should be less than 1"),
+    ("quality", {"holdout": 0}, "quality.holdout: 0; input should be greater than 0"),
+    ("retention", {"raw": "forever"}, "retention.raw: 'forever'; accepted: text that matches ^[1-9][0-9]{0,4}[hd]$"),
+    ("release.start", "2026-13", "release.start: '2026-13'; accepted: text that matches"),
+    # Columns.
+    ("columns", {}, "columns: a dict; dictionary should have at least 1 item"),
+    ("columns.age", {"type": "number"}, "columns.age.type: 'number'; accepted: integer, float, date, categorical, "),
+    ("columns.age", {"min": 1}, "columns.age.type: None; accepted: integer, float"),
+    ("columns.age", 7, "columns.age"),
+    ("columns.age.max", 0, "columns.age: min 0 is not below max 0"),
+    ("columns.age.bins", [5, 5], "columns.age.bins: accepted are ascending edges above 0 and up to 120"),
+    ("columns.age.bins", [0], "columns.age.bins: accepted are ascending edges"),
+    ("columns.age.bins", 0, "columns.age.bins: 0; accepted: 1 to 1000, or a list of inner edges"),
+    ("columns.score.max", float("inf"), "columns.score.max: inf; input should be"),
+    ("columns.day.max", "2025-01-01", "columns.day: min 2026-01-01 is not before max 2025-01-01"),
+    ("columns.day.min", "someday", "columns.day.min: 'someday'; input should be a valid date"),
+    ("columns.colour.values", ["red"], "columns.colour.values: a list; list should have at least 2 items"),
+    (
+        "columns.colour.values",
+        ["red", "red"],
+        "columns.colour.values: 'red' stands twice in the list; accepted: distinct",
+    ),
+    ("columns.note.pii", "hide", "columns.note.pii: 'hide'; input should be 'drop', 'mask', 'hash' or 'replace'"),
+    # Names that the platform or its SQL could not tell apart.
+    ("columns._owner", {"type": "identifier"}, "_owner"),
+    ("columns._rank", {"type": "boolean"}, "accepted: text that matches ^[A-Za-z]"),
+    (
+        "columns.included",
+        {"type": "boolean"},
+        "columns: 'included' is a name that the platform uses itself; accepted: any",
+    ),
+    ("columns.Included", {"type": "boolean"}, "columns: 'Included' is a name that the platform uses itself"),
+    ("columns.AGE", {"type": "boolean"}, "columns: 'AGE' and 'age' differ in case only; accepted: distinct names"),
+    ('columns.a"b', {"type": "boolean"}, "accepted: text that matches ^[A-Za-z]"),
+    # References.
+    (
+        "privacy.owner_columns",
+        ["person"],
+        "privacy.owner_columns: column 'person' is not declared; accepted: customer, ",
+    ),
+    ("source.key", ["letter"], "source.key: column 'letter' is not declared; accepted: customer, number, age"),
+    (
+        "quality.target",
+        "note",
+        "quality.target: column 'note' is not modelled; accepted: age, score, day, colour, member",
+    ),
+    ("quality.target", "size", "quality.target: column 'size' is not declared; accepted: customer"),
+    ("quality.protected", ["customer"], "quality.protected: column 'customer' is not modelled; accepted: age"),
+    # The owner's column is one that is never modelled.
+    *(
+        ("privacy.owner_columns", [name], f"privacy.owner_columns: {name!r} is a {type_} column; accepted: a column of")
+        for name, type_ in (
+            ("age", "integer"),
+            ("score", "float"),
+            ("day", "date"),
+            ("member", "boolean"),
+            ("colour", "nullable categorical"),
+        )
+    ),
+    (
+        "columns.customer.nullable",
+        True,
+        "privacy.owner_columns: 'customer' is a nullable identifier column; accepted: a column of type identifier or t",
+    ),
+    # Cadence.
+    ("source.period_column", "day", "release.cadence and source.period_column go together: declare both or neither"),
+    ("release.cadence", "monthly", "release.cadence and source.period_column go together: declare both or neither"),
+    ("release.start", "2026-01", "release.cadence and release.start go together: declare both or neither"),
+    # A weak guarantee needs a reason.
+    (
+        "privacy.guarantee.epsilon",
+        11,
+        "privacy.guarantee.epsilon: 11 is a weak guarantee (above 10); lower it, or say why",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "message"), FAULTS)
+def test_a_fault_names_path_value_and_what_is_accepted(path: str, value: Any, message: str) -> None:
+    assert message in fault(path, value)
+
+
+def test_every_fault_has_its_line() -> None:
+    document = changed("privacy.guarantee.epsilon", -1)
+    document["generate"]["rows"] = 0
+    document["colour"] = "red"
+    with pytest.raises(ContractError) as caught:
+        parse_contract(document, where="letters.yaml", variables=VARIABLES)
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_a_weak_guarantee_with_a_reason_is_accepted() -> None:
+    document = changed("privacy.guarantee.epsilon", 11)
+    document["privacy"]["accept_weak_guarantee"] = "an internal rehearsal on fictional people"
+    assert parse_contract(document, where="x", variables=VARIABLES).privacy.guarantee.epsilon == 11
+    document["privacy"]["accept_weak_guarantee"] = "because"
+    with pytest.raises(ContractError, match="accept_weak_guarantee: 'because'; string should have at least 10"):
+        parse_contract(document, where="x", variables=VARIABLES)
+
+
+def test_a_period_column_is_a_date() -> None:
+    document = changed("source.period_column", "age")
+    document["release"] |= {"cadence": "monthly", "start": "2026-01"}
+    with pytest.raises(ContractError, match=r"source\.period_column: accepted is a column of type date"):
+        parse_contract(document, where="x", variables=VARIABLES)
+    document["source"]["period_column"] = "day"
+    assert parse_contract(document, where="x", variables=VARIABLES).release.cadence == "monthly"
+
+
+def test_two_columns_are_needed_to_model_anything() -> None:
+    document = changed("columns", {"customer": {"type": "identifier"}, "member": {"type": "boolean"}})
+    document["source"]["key"] = ["customer"]
+    del document["quality"]
+    with pytest.raises(ContractError, match="columns: at least two of integer, float, date, categorical, boolean"):
+        parse_contract(document, where="x", variables=VARIABLES)
+
+
+@pytest.mark.parametrize("key", [["number"], ["customer", "number"]])
+def test_the_owner_may_be_part_of_the_key_or_not(key: list[str]) -> None:
+    assert parsed("source.key", key).source.key == key
+
+
+def test_the_owner_may_be_a_text() -> None:
+    assert parsed("columns.customer", {"type": "text", "pii": "drop"}).privacy.owner_columns == ["customer"]
+
+
+def test_what_follows_from_a_contract() -> None:
+    contract = parsed()
+    assert contract.modelled == ["age", "score", "day", "colour", "member"]
+    assert contract.source.uri == "/home/sources/letters"
+    assert contract.privacy.delta == pytest.approx(1000**-1.1)
+    assert parsed("privacy.guarantee.delta", 1e-5).privacy.delta == 1e-5
+    assert (contract.retention.of("bounded"), contract.retention.of("audit")) == (dt.timedelta(days=1), None)
+    assert parsed("retention", {"model": "36h"}).retention.of("model") == dt.timedelta(hours=36)
+    with pytest.raises(Exception, match="frozen"):
+        contract.dataset = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("units", "expected"), [(100, 20), (3000, 20), (10_000, 50), (10_000_000, 500)])
+def test_canaries_by_default_are_half_a_percent(units: int, expected: int) -> None:
+    assert parsed("privacy.expected_units", units).canary_count == expected
+    assert parsed("audit", {"canaries": 77}).canary_count == 77
+
+
+def test_a_snapshot_is_the_same_contract_again() -> None:
+    contract = parsed()
+    again = DataContract.model_validate(json.loads(json.dumps(contract.snapshot())))
+    assert again == contract
+    assert again.digest() == contract.digest()
+    assert parsed("description", "Other.").digest() != contract.digest()
+    assert parsed("description", "Other.").mechanism_snapshot() == contract.mechanism_snapshot()
+
+
+def test_a_canonical_digest_ignores_order_and_refuses_what_json_cannot_say() -> None:
+    assert canonical_digest({"a": 1, "b": [1, 2]}) == canonical_digest({"b": [1, 2], "a": 1})
+    assert canonical_digest([1, 2]) != canonical_digest([2, 1])
+    with pytest.raises(ValueError):
+        canonical_digest(float("nan"))
+
+
+@pytest.mark.parametrize("path", DEPLOYED, ids=lambda path: path.stem)
+def test_the_deployed_contracts_fit_model_schema_and_family(path: Path) -> None:
+    contract = load_contract(path, VARIABLES)
+    check_family(contract, load_family(path.parents[1] / "families" / f"{contract.family}.yaml"))
+    jsonschema.validate(json.loads(json.dumps(yaml.safe_load(path.read_text()), default=str)), contract_json_schema())
+
+
+def test_the_json_schema_refuses_what_the_model_refuses() -> None:
+    schema = contract_json_schema()
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(DOCUMENT, schema)
+    for path, value in (
+        ("colums", {}),
+        ("privacy.guarantee.epsilon", -1),
+        ("privacy.unit", "person"),
+        ("columns.age.type", "number"),
+        ("columns.note.pii", REMOVE),
+        ("dataset", "My Letters"),
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(changed(path, value), schema)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"dataset: [", r"line \d+: not valid YAML: "),
+        (b"a: b: c", r"line 1: not valid YAML: mapping values are not allowed here"),
+        (b"\xff\xfe\x00", r"cannot be read as UTF-8 text \(UnicodeDecodeError\)"),
+        (b"", "accepted is a mapping of keys to values, found NoneType"),
+        (b"- one\n- two", "accepted is a mapping of keys to values, found list"),
+        (b"!!python/object/apply:os.system ['true']", "not valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_contract(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "letters.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ContractError) as caught:
+        load_contract(path, VARIABLES)
+    assert re.search(re.escape(str(path)) + r".*" + message, str(caught.value))
+
+
+def test_a_file_that_is_missing_or_unreadable(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match=r"nowhere\.yaml: no such file"):
+        load_contract(tmp_path / "nowhere.yaml", VARIABLES)
+    with pytest.raises(ContractError, match=r"cannot be read as UTF-8 text \(IsADirectoryError\)"):
+        load_contract(tmp_path, VARIABLES)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("cap", {"epsilon": -1, "delta": 1e-5}, "cap.epsilon: -1; input should be greater than 0"),
+        ("mode", "shared", "mode: 'shared'; input should be 'per-owner' or 'family'"),
+        ("budget", 3, "budget: unknown key; accepted: adjacency, cap, family, mode, namespace, unit"),
+    ],
+)
+def test_families_are_checked_alike(tmp_path: Path, key: str, value: Any, message: str) -> None:
+    document = {
+        "family": "letters",
+        "unit": "user",
+        "namespace": "customer",
+        "mode": "family",
+        "cap": {"epsilon": 4, "delta": 1e-5},
+    }
+    path = tmp_path / "letters.yaml"
+    path.write_text(json.dumps(document))
+    assert load_family(path) == FamilyBudget.model_validate(document)
+    path.write_text(json.dumps(document | {key: value}))
+    with pytest.raises(ContractError) as caught:
+        load_family(path)
+    assert str(caught.value) == f"{path}: {message}"

@@ -114,8 +114,8 @@ FAULTS: list[tuple[str, Any, str]] = [
         "columns.note.pie: unknown key (did you mean 'pii'?); accepted: bins, max, min, nullable, ",
     ),
     (
-        "retention.logs",
-        "1d",
+        "retention",
+        {"logs": "1d"},
         "retention.logs: unknown key; accepted: bounded, canaries, model, raw, scrubbed, synthetic",
     ),
     ("family", REMOVE, "family: missing; it is required"),

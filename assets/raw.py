@@ -19,6 +19,8 @@ def body(step: StepContext) -> Outcome:
     pinned = source.pin(contract)
     check_source_schema(contract, pinned.schema)
     step.open_account()
+    for name in (f"dataset {contract.dataset}", f"source {pinned.table_id}"):
+        step.ledger.bind(name, contract.family, contract.privacy.owner_columns)
     earlier = step.storage.read(place, "raw")
     plan = _earlier_plan(step, earlier, pinned)
     if plan is None:

@@ -41,6 +41,7 @@ Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,4}[hd]$")]
 
 UnitName = Literal["example", "user", "group"]
 AdjacencyName = Literal["add-or-remove", "zero-out", "replace-one", "fixed-graph"]
+Normalization = Literal["trim", "casefold"]
 PiiAction = Literal["drop", "mask", "hash", "replace"]
 
 WEAK_EPSILON = 10.0
@@ -77,8 +78,9 @@ class Privacy(_Part):
 
     unit: UnitName
     owner_columns: list[ColumnName] = Field(min_length=1)
-    owner_normalization: list[Literal["trim", "casefold"]] = Field(
-        default_factory=list, description="Applied to owner ids before they are fingerprinted, in this order."
+    owner_normalization: list[Normalization] = Field(
+        default_factory=list,
+        description="Applied to owner ids before they are fingerprinted, in this order; the family's, word for word.",
     )
     namespace: FamilyName
     adjacency: AdjacencyName = "add-or-remove"
@@ -407,6 +409,9 @@ class FamilyBudget(_Part):
     unit: UnitName
     adjacency: AdjacencyName = "add-or-remove"
     namespace: FamilyName
+    owner_normalization: list[Normalization] = Field(
+        default_factory=list, description="How owner ids are normalized in all datasets, or one person becomes two."
+    )
     mode: Literal["per-owner", "family"]
     cap: Cap
 
@@ -437,12 +442,13 @@ def load_family(path: Path) -> FamilyBudget:
 
 
 def check_family(contract: DataContract, family: FamilyBudget) -> None:
-    """Refuses a contract whose unit, adjacency, namespace or delta its family's account cannot carry."""
+    """Refuses a contract whose unit, adjacency, namespace, normalization or delta its family cannot carry."""
     pairs = {
         "family": (contract.family, family.family),
         "privacy.unit": (contract.privacy.unit, family.unit),
         "privacy.adjacency": (contract.privacy.adjacency, family.adjacency),
         "privacy.namespace": (contract.privacy.namespace, family.namespace),
+        "privacy.owner_normalization": (contract.privacy.owner_normalization, family.owner_normalization),
     }
     for path, (mine, accounts) in pairs.items():
         if mine != accounts:

@@ -31,7 +31,8 @@ SPENT = "spent"
 VOID = "void"
 APPROVED = "approved"
 REFUSED = "refused"
-OWN_KINDS = (OPENED, BLOCKED, RESERVED, STARTED, SPENT, VOID, APPROVED, REFUSED)
+BOUND = "bound"
+OWN_KINDS = (OPENED, BOUND, BLOCKED, RESERVED, STARTED, SPENT, VOID, APPROVED, REFUSED)
 
 # The state that a transition starts from. What is not here cannot happen; above all, nothing leaves `started` but
 # to `spent`.

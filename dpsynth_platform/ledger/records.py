@@ -103,6 +103,7 @@ class Account:
     unit: str
     adjacency: str
     namespace: str
+    owner_normalization: tuple[str, ...]
     mode: Mode
     epsilon: float
     delta: float

@@ -41,6 +41,7 @@ def account_of(row: Row[Any]) -> Account:
         unit=terms["unit"],
         adjacency=terms["adjacency"],
         namespace=terms["namespace"],
+        owner_normalization=tuple(terms["owner_normalization"]),
         mode=terms["mode"],
         epsilon=epsilon,
         delta=delta,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, insert, select
@@ -98,6 +98,29 @@ class Ledger:
             return rows.get_account(connection, family.family)
 
         return self._database.write(work)
+
+    def bind(self, name: str, family: str, owner_columns: Sequence[str]) -> None:
+        """Ties a dataset or a source table to its family and its owner columns, at the first call and for ever.
+
+        Otherwise a dataset's own file could charge the same people to a fresh account, or count them as strangers.
+
+        Raises:
+            LedgerError: the name is tied to another family or to other owner columns.
+        """
+        terms = {"family": family, "owner_columns": list(owner_columns)}
+
+        def work(connection: Connection) -> None:
+            first = next(iter(chain.events(connection, after=0, kinds=[chain.BOUND], subject=name)), None)
+            if first is None:
+                chain.append(connection, rows.now_text(), chain.BOUND, name, terms)
+            elif first.payload != terms:
+                raise LedgerError(
+                    f"{name} belongs to family {first.payload['family']!r} with owner columns "
+                    f"{first.payload['owner_columns']} for life; declared now: {family!r} with {list(owner_columns)}. "
+                    "Restore the contract"
+                )
+
+        self._database.write(work)
 
     def account(self, family: str) -> Account:
         """An account. Raises `LedgerError` if it was never opened."""

@@ -112,6 +112,7 @@ class Deployment:
     def write(self) -> Deployment:
         """Writes contract, family and Dagster's configuration, as they are now."""
         deploy = self.root / "deploy"
+        self.family["owner_normalization"] = self.contract["privacy"].get("owner_normalization", [])
         for name, document in (("contracts", self.contract), ("families", self.family)):
             (deploy / name).mkdir(parents=True, exist_ok=True)
             stem = document["dataset"] if name == "contracts" else document["family"]

@@ -1,0 +1,29 @@
+"""A dataset and a source table keep their family and their owner columns; a family keeps its normalization."""
+
+import pytest
+from ledger_cases import family
+
+from dpsynth_platform.errors import LedgerError
+
+
+def test_a_name_stays_with_its_family_and_owner_columns(ledger):
+    ledger.bind("dataset census", "surveys", ["person_id"])
+    ledger.bind("dataset census", "surveys", ["person_id"])
+    with pytest.raises(LedgerError, match="belongs to family 'surveys'"):
+        ledger.bind("dataset census", "others", ["person_id"])
+    with pytest.raises(LedgerError, match="owner columns"):
+        ledger.bind("dataset census", "surveys", ["visit_number"])
+    ledger.bind("dataset visits", "others", ["patient_id"])
+    assert [event.subject for event in ledger.history(kinds=["bound"])] == ["dataset census", "dataset visits"]
+    assert ledger.verify().ok
+
+
+def test_nobody_writes_a_binding_as_an_ordinary_record(ledger):
+    with pytest.raises(LedgerError, match="bound"):
+        ledger.record("bound", "dataset census", {"family": "others", "owner_columns": []})
+
+
+def test_normalization_is_sealed_with_the_account(ledger):
+    ledger.open_account(family("surveys", mode="per-owner"), ["k1"])
+    with pytest.raises(LedgerError, match="owner_normalization"):
+        ledger.open_account(family("surveys", mode="per-owner", owner_normalization=["casefold"]), ["k1"])

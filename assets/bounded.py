@@ -4,8 +4,11 @@ What belongs here: handing the cleared participants, the scrubbed rows and the c
 choosing records.
 """
 
+from dataclasses import asdict
+
 from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.storage import table_schema
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.storage import StepRecord, table_schema
 
 
 def body(step: StepContext) -> Outcome:
@@ -17,7 +20,7 @@ def body(step: StepContext) -> Outcome:
     scrubbed, canaries, clearance = step.same_run(raw, "scrubbed", "canaries", "clearance")
     earlier = step.reusable(raw, "bounded", scrubbed, canaries, clearance)
     if earlier is not None:
-        return Outcome(earlier, table_schema(earlier.directory / "table"), earlier.facts["rows"], reused=True)
+        return _outcome(step, earlier, contract, reused=True)
     with step.storage.new_output(step.place, "bounded") as directory:
         report = write_bounded(
             scrubbed.directory / "table",
@@ -36,15 +39,21 @@ def body(step: StepContext) -> Outcome:
             run_key=clearance.run_key,
             directory=directory,
             inputs=[scrubbed, canaries, clearance],
-            facts={"rows": report.rows},
+            facts=asdict(report),
         )
-    metadata = {
-        "max_contributions": report.max_contributions,
-        "rows_before": report.rows_before,
-        "owners": report.owners,
-        "canary_rows": report.canary_rows,
-    }
-    return Outcome(record, table_schema(directory / "table"), report.rows, metadata=metadata)
+    return _outcome(step, record, contract)
+
+
+def _outcome(step: StepContext, record: StepRecord, contract: DataContract, *, reused: bool = False) -> Outcome:
+    """With exact counts, except where they would tell how many owners were left out (`mode: per-owner`).
+
+    A silent exclusion stays silent for the operator too; otherwise what a person has spent would show.
+    """
+    schema = table_schema(record.directory / "table")
+    if step.family.mode == "per-owner":
+        shown = {"max_contributions": contract.privacy.max_contributions}
+        return Outcome(record, schema, None, reused=reused, metadata=shown)
+    return Outcome(record, schema, record.facts["rows"], reused=reused, metadata=record.facts)
 
 
 STEP = Step(

@@ -25,7 +25,6 @@ class Caught:
     """A safe account of an exception, detached from it.
 
     Attributes:
-        safe: an error of ours with that message, for lineage.
     """
 
     code: str
@@ -34,8 +33,8 @@ class Caught:
 
     @property
     def safe(self) -> DpsynthError:
-        """The same as an error of ours."""
-        error = DpsynthError(self.message)
+        """What lineage may say: no message. Events are exported, and even "the table is empty" depends on the data."""
+        error = DpsynthError("The step failed; its message is kept with the run in Dagster.")
         error.code = self.code
         return error
 

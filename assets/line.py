@@ -128,7 +128,7 @@ def _result(outcome: Outcome, declared: dg.TableSchema) -> dg.MaterializeResult[
     shown = {name: metadata_value(value) for name, value in outcome.metadata.items()}
     return dg.MaterializeResult(
         metadata={
-            "dagster/row_count": outcome.rows,
+            **({"row count": "restricted"} if outcome.rows is None else {"dagster/row_count": outcome.rows}),
             "dagster/column_schema": columns,
             "reused": outcome.reused,
             **shown,

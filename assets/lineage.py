@@ -21,8 +21,8 @@ READS_SOURCE = ("raw", "scrubbed")
 def step_run(
     context: dg.AssetExecutionContext, step: Step, contract: DataContract, place: Place, storage: Storage
 ) -> StepRun:
-    """The attempt as it starts: what it will read is known, what it will write is not."""
-    inputs = [_upstream(storage.read(place, name), name, place, storage) for name in step.upstream]
+    """The attempt as it starts: what it will read is known by name, what it will write is not. Reads nothing."""
+    inputs = [_upstream(None, name, place, storage) for name in step.upstream]
     if step.name in READS_SOURCE:
         source = naming.dataset_name(contract.source.uri)
         inputs.append(

@@ -58,7 +58,7 @@ def _earlier_plan(step: StepContext, earlier: StepRecord | None, pinned: source.
     }
     if earlier is None or not same.items() <= earlier.facts.items() or not step.storage.exists(earlier):
         return None
-    return SealedPlan.from_json((earlier.directory / "plan.json").read_text(encoding="utf-8"))
+    return step.plan(earlier)
 
 
 def _metadata(plan: SealedPlan, epsilon_left: float) -> dict[str, object]:

@@ -166,7 +166,7 @@ class Outcome:
     Attributes:
         record: the step's record.
         schema: Arrow schema of its table, or None where its output is a record (see `Step.fields`).
-        rows: row count of its table; 1 for a record.
+        rows: row count of its table; 1 for a record; None where the count is not even the operator's to see.
         reused: the output was already there and is still the right one.
         metadata: further Dagster metadata (operator zone: aggregates allowed, never a value of the data).
         facets: lineage facets of the output dataset, beside those that every output has.
@@ -176,7 +176,7 @@ class Outcome:
 
     record: StepRecord
     schema: pa.Schema | None = None
-    rows: int = 1
+    rows: int | None = 1
     reused: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
     facets: Mapping[str, DatasetFacet] = field(default_factory=dict)

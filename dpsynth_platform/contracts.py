@@ -268,18 +268,20 @@ class Release(_Part):
 
 
 class Retention(_Part):
-    """How long sensitive intermediates are kept: a number of hours (`12h`) or days (`7d`)."""
+    """How long sensitive intermediates are kept: a number of hours (`12h`) or days (`7d`).
+
+    Canaries are kept as long as the model that was trained with them: no others can audit it.
+    """
 
     raw: Duration = "30d"
     scrubbed: Duration = "7d"
-    canaries: Duration = "7d"
     bounded: Duration = "1d"
     model: Duration = "7d"
     synthetic: Duration = "30d"
 
     def of(self, step: str) -> dt.timedelta | None:
         """The time-to-live of a step's output, or None where it is a report or record that stays."""
-        text = getattr(self, step, None)
+        text = getattr(self, "model" if step == "canaries" else step, None)
         if text is None:
             return None
         number, unit = int(text[:-1]), text[-1]

@@ -19,7 +19,7 @@ from dpsynth_platform.contracts import DataContract, Retention
 from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.storage import STEPS, Place, Storage
 
-SUPERSEDED_AFTER = dt.timedelta(hours=1)
+SUPERSEDED_AFTER = dt.timedelta(days=1)
 """How long an output that no record names is kept: a step may still be writing or reading it."""
 LOGS_KEPT = dt.timedelta(days=7)
 """How long restricted logs are kept: libraries' words in them may quote data."""
@@ -61,6 +61,8 @@ def due(storage: Storage, contracts: Iterable[DataContract], now: dt.datetime) -
             limit = retention.of(step)
             for directory in storage.outputs(place, step):
                 age = _age(directory, now)
+                if step == "canaries":  # however old, they go with the model and not before it
+                    age = min([age, *(_age(model, now) for model in storage.outputs(place, "model"))])
                 if directory == current and limit is not None and age >= limit:
                     found.append(Expired(place, step, directory, "expired", age))
                 elif directory != current and age >= _grace(step, limit):

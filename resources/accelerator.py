@@ -32,7 +32,11 @@ class AcceleratorResource(dg.ConfigurableResource[None]):
             log = new_log(Path(self.logs), "worker")
             private_directory(log.parent)
             command = launch.command(inherited_environment(), parent=os.getpid(), log=log)
-            client = dg.PipesSubprocessClient(forward_stdio=False)
+            # The context names restricted paths and holds the grant: it lies beside the plan and goes with it.
+            context_file = Path(job.plan).with_name("pipes-context.json")
+            client = dg.PipesSubprocessClient(
+                context_injector=dg.PipesFileContextInjector(str(context_file)), forward_stdio=False
+            )
             failure = None
             try:
                 client.run(context=context, command=command, extras=job.to_extras())

@@ -96,11 +96,12 @@ class PrivacyStatement:
         records = "record" if promise.max_contributions == 1 else "records"
         return (
             _PROMISE_WORDS[self.tier].format(unit=promise.unit, otherwise=_OTHERWISE_WORDS[promise.adjacency]),
-            f"In numbers: epsilon {promise.epsilon:.3g} and delta {promise.delta:.2g} for each {promise.unit}, with at "
-            f"most {promise.max_contributions} {records} of each used. {_TIER_WORDS[self.tier]}",
+            f"In numbers: epsilon {upper_bound(promise.epsilon)} and delta {upper_bound(promise.delta)} for each "
+            f"{promise.unit}, with at most {promise.max_contributions} {records} of each used. "
+            f"{_TIER_WORDS[self.tier]}",
             f"The chance of any conclusion about one {promise.unit} can change by a factor of at most "
-            f"{_factor(promise.epsilon)} because of their data, apart from an allowance of "
-            f"{promise.delta:.2g} in probability.",
+            f"{upper_bound(math.exp(promise.epsilon))} because of their data, apart from an allowance of "
+            f"{upper_bound(promise.delta)} in probability.",
             "This holds against anyone, whatever else they know, and it cannot be undone by analysing the release "
             "further.",
             "It does not promise that nothing can be inferred from general patterns: what is true of people in general "
@@ -248,6 +249,8 @@ def _not_covered(contract: DataContract) -> tuple[str, ...]:
         "never published.",
         "The report of personal data found and replaced in text: best effort, restricted to operators. No text of the "
         "source is published.",
+        "When steps ran, how long, and whether they ended well: seen by the operator, and wherever lineage events are "
+        "sent.",
         "The quality report, which compares with real rows: seen by reviewers only.",
     ]
     if contract.release.approvals:
@@ -301,8 +304,8 @@ def _assumptions(contract: DataContract, event: DpEvent) -> tuple[Assumption, ..
         Assumption(
             "The mechanism ran as planned, once, after its cost was recorded.",
             "yes",
-            "Sampler and accountant read the same sealed plan; the ledger's entry is started once, before the first "
-            "record is read.",
+            "Sampler and accountant read the same sealed plan; the ledger's entry is started once, before the "
+            "mechanism reads its first record.",
         ),
     ]
     if any(isinstance(leaf, BoundedRangeSelectionEvent) for leaf, _ in leaves(event)):
@@ -334,12 +337,15 @@ def _account(family: FamilyBudget) -> str:
     )
     return (
         f"Of all releases of the family {family.family} together, whatever follows, what may be claimed is the cap: "
-        f"epsilon {family.cap.epsilon:g}, delta {family.cap.delta:.2g}. {whom}, and the ledger lets none beyond it."
+        f"epsilon {family.cap.epsilon:g}, delta {upper_bound(family.cap.delta)}. {whom}, "
+        "and the ledger lets none beyond it."
     )
 
 
-def _factor(value: float) -> str:
-    return f"{math.exp(value):.2f}" if value < 5 else f"{math.exp(value):.3g}"
+def upper_bound(number: float) -> str:
+    """A bound with at most three significant digits, rounded up: what is shown is never less than what is meant."""
+    unit = 10.0 ** (math.floor(math.log10(number)) - 2)
+    return f"{math.ceil(number / unit - 1e-9) * unit:.3g}"
 
 
 def _first_words(text: str) -> str:

@@ -7,10 +7,10 @@ of the audit were checked when the evidence was put together (`dossier.check_svg
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from dpsynth_platform.privacy.statement import upper_bound
 from dpsynth_platform.release.dossier import check_svg
 from dpsynth_platform.release.drawing import lineage_graph, sparkline, sparkline_text
 
@@ -67,12 +67,6 @@ def small(number: float) -> str:
     times = int(1 / number)
     digits = max(0, len(str(times)) - 2)
     return f"1 in {times // 10**digits * 10**digits:,}"
-
-
-def upper_bound(number: float) -> str:
-    """A bound with at most three significant digits, rounded up: what is shown is never less than what is meant."""
-    unit = 10.0 ** (math.floor(math.log10(number)) - 2)
-    return f"{math.ceil(number / unit - 1e-9) * unit:.3g}"
 
 
 def words(name: str) -> str:

@@ -102,6 +102,9 @@ def verify_release(path: Path, public_key: bytes | None = None) -> VerificationR
     return _Verification(path, trusted).run()
 
 
+_SIGNED_BY = (manifests.MANIFEST, manifests.SIGNATURE, manifests.PUBLIC_KEY)
+
+
 class _Verification:
     """One verification: the problems found so far, and what later checks build on."""
 
@@ -258,7 +261,7 @@ class _Verification:
 
     def _check_table(self, signed_rows: int, signed_columns: list[dict[str, Any]]) -> int | None:
         """Opens the table, which is safe once its log is the signed one and names no file outside."""
-        if any(problem.file.startswith(f"{manifests.DATA}/") for problem in self._problems):
+        if any(problem.file.startswith((f"{manifests.DATA}/", *_SIGNED_BY)) for problem in self._problems):
             return None
         from deltalake import DeltaTable
 

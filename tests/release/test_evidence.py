@@ -85,7 +85,7 @@ class Line:
         names = {"entry_id": ENTRY, "plan_digest": PLAN}
         clearance = storage.record(PLACE, "clearance", run_key=RUN, facts=names, runner="charles")
         model = write(storage, "model", "model", [raw, clearance], names)
-        synthetic = write(storage, "synthetic", "synthetic", [model], {})
+        write(storage, "synthetic", "synthetic", [model], {})
         line = cls(storage, contract, FakeLedger(Entry("spent", PLAN, model.content_hash)))
         line.write_audit(json.dumps({"verdict": "pass"} | contract.audit_terms))
         line.ledger.decide(line.candidate, "approve", "grace")

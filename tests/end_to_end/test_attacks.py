@@ -1,0 +1,166 @@
+"""Ways around the claims that a careful attacker found, each closed: another audit, another budget, another content,
+another plan."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deployment import Deployment
+from inside import inside
+from line_cases import PEOPLE, run_here, small_deployment
+
+from assets import released
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.release.evidence import candidate_digest, check_evidence
+from dpsynth_platform.reviewing import approve
+from dpsynth_platform.storage import Storage, read_table, write_table
+
+pytestmark = pytest.mark.end_to_end
+
+
+def run(deployment: Deployment, job: str = "people_candidate", **how: object):
+    return run_here(deployment, job, accelerator=inside(deployment), **how)
+
+
+def states(deployment: Deployment) -> list[str]:
+    return [entry.state for entry in Ledger(deployment.settings.ledger_url).entries()]
+
+
+def sealed(storage: Storage) -> DataContract:
+    return DataContract.model_validate(storage.require(PEOPLE, "raw").facts["contract"])
+
+
+def test_a_model_is_audited_with_its_own_canaries_only(tmp_path: Path) -> None:
+    deployment = small_deployment(tmp_path)
+    assert run(deployment).success
+    deployment.contract["audit"]["canaries"] += 1
+    deployment.write()
+    assert run(deployment, steps=["raw", "canaries"]).success  # new canaries, no spend
+    deployment.contract["audit"]["canaries"] -= 1
+    deployment.write()
+
+    again = run(deployment)
+
+    assert not again.success
+    assert "those that the model was trained with are gone" in again.failures["canaries"]
+    assert states(deployment) == ["spent"]
+
+
+def test_an_audit_on_terms_that_changed_is_made_again(tmp_path: Path) -> None:
+    deployment = small_deployment(tmp_path)
+    assert run(deployment).success
+    storage = Storage(deployment.settings.restricted)
+    before = storage.require(PEOPLE, "audit")
+    deployment.contract["audit"]["confidence"] = 0.9
+    deployment.write()
+
+    assert run(deployment).success
+
+    after = storage.require(PEOPLE, "audit")
+    assert after.content_hash != before.content_hash
+    assert after.facts["terms"]["confidence"] == 0.9
+    assert states(deployment) == ["spent"]
+
+
+@pytest.mark.parametrize("change", ["family", "owner", "normalization"])
+def test_no_contract_renews_the_budget_of_its_people(tmp_path: Path, change: str) -> None:
+    deployment = small_deployment(tmp_path)
+    assert run(deployment, steps=["raw"]).success
+    if change == "family":
+        deployment.family = copy.deepcopy(deployment.family) | {"family": "fresh"}
+        deployment.contract["family"] = "fresh"
+        words = "belongs to family 'tests'"
+    elif change == "owner":
+        deployment.contract["privacy"]["owner_columns"] = ["visit"]
+        words = "owner columns"
+    else:
+        deployment.contract["privacy"]["owner_normalization"] = ["casefold"]
+        words = "owner_normalization"
+    deployment.write()
+
+    again = run(deployment, steps=["raw"])
+
+    assert not again.success
+    assert words in again.failures["raw"]
+
+
+def test_the_same_table_under_another_name_stays_in_its_family(tmp_path: Path) -> None:
+    deployment = small_deployment(tmp_path)
+    assert run(deployment, steps=["raw"]).success
+    deployment.family = copy.deepcopy(deployment.family) | {"family": "fresh"}
+    deployment.contract |= {"dataset": "others", "family": "fresh"}
+    deployment.write()
+
+    again = run(deployment, "others_candidate", steps=["raw"])
+
+    assert not again.success
+    assert again.failures["raw"].startswith("source ")
+    assert "belongs to family 'tests'" in again.failures["raw"]
+
+
+def test_what_is_published_is_what_was_approved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another synthetic table is recorded between the evidence check and the publication."""
+    deployment = small_deployment(tmp_path)
+    assert run(deployment).success
+    settings, storage = deployment.settings, Storage(deployment.settings.restricted)
+    approved = candidate_digest(storage, PEOPLE, sealed(storage))
+    approve(settings, PEOPLE, "ann", "")
+    mine = storage.require(PEOPLE, "synthetic")
+    rows = pa.Table.from_batches(read_table(mine.directory / "table"))
+
+    def exchange_then_check(*args: object, **kwargs: object):
+        checked = check_evidence(*args, **kwargs)
+        with storage.new_output(PEOPLE, "synthetic") as directory:
+            other = rows.slice(0, 7)
+            write_table(directory / "table", other.schema, other.to_batches())
+            model = storage.require(PEOPLE, "model")
+            storage.record(PEOPLE, "synthetic", run_key=mine.run_key, directory=directory, inputs=[model])
+        return checked
+
+    monkeypatch.setattr(released, "check_evidence", exchange_then_check)
+    published = run(deployment, "people_release")
+
+    assert published.success
+    record = storage.require(PEOPLE, "released")
+    assert record.facts["candidate"] == approved
+    table = pa.Table.from_batches(read_table(Path(record.facts["path"]) / "data"))
+    assert table.num_rows == rows.num_rows
+
+
+@pytest.mark.parametrize("other", ["plan", "clearance"])
+def test_the_model_starts_nothing_that_its_entry_does_not_pay_for(tmp_path: Path, other: str) -> None:
+    deployment = small_deployment(tmp_path)
+    assert run(deployment, steps=["raw", "scrubbed", "canaries", "clearance", "bounded"]).success
+    storage, ledger = Storage(deployment.settings.restricted), Ledger(deployment.settings.ledger_url)
+    clearance = storage.require(PEOPLE, "clearance")
+    entry = ledger.entry(clearance.facts["entry_id"])
+    if other == "plan":  # an entry of another, cheaper run
+        request = replace(entry.request, plan_digest="0" * 64)
+        cheap = ledger.reserve("tests", "another-run", request, ledger.participants(entry.entry_id), "compose")
+        facts, words = clearance.facts | {"entry_id": cheap.entry_id}, "another plan"
+    else:  # the same entry, cleared anew: bounded was made for the clearance before
+        facts, words = clearance.facts | {"attempt": 2}, "another clearance"
+    storage.record(PEOPLE, "clearance", run_key=clearance.run_key, facts=facts)
+
+    tried = run(deployment, steps=["model"])
+
+    assert not tried.success
+    assert words in tried.failures["model"]
+    assert set(states(deployment)) == {"reserved"}
+
+
+def test_the_number_left_out_shows_nowhere(tmp_path: Path) -> None:
+    deployment = small_deployment(tmp_path)
+    deployment.family["mode"] = "per-owner"
+    deployment.write()
+    ran = run(deployment)
+    assert ran.success
+    shown = ran.materializations["bounded"]
+    assert "dagster/row_count" not in shown
+    assert "owners" not in shown
+    assert shown["row count"] == "restricted"

@@ -78,6 +78,9 @@ def run_line(
 ) -> LineResult:
     """Runs one job of the code location to its end.
 
+    A process runs lines of one deployment only: step processes fork from a server that keeps the environment, and with
+    it the settings, of the first run.
+
     Args:
         job: name of the job, such as `census_candidate`.
         period: partition, for datasets with a cadence.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +17,6 @@ from inside import InProcessAccelerator, inside
 from line_cases import ledger_of, run_here, small_deployment, storage_of
 
 from assets.line import build_line
-from dpsynth_platform import running
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.planning import load_all
@@ -140,6 +142,20 @@ def test_running_the_failed_step_again_spends_nothing(deployment: Deployment) ->
     assert ledger_of(deployment).entry(entry.entry_id).state == "started"
 
 
+REEXECUTE = """
+import json, sys
+import dagster as dg
+from dpsynth_platform.running import failures_of
+job = dg.build_reconstructable_job("dpsynth_platform.definitions", "job_named", ("people_candidate",))
+with dg.DagsterInstance.get() as instance:
+    options = dg.ReexecutionOptions.from_failure(sys.argv[1], instance)
+    with dg.execute_job(job, instance, reexecution_options=options) as again:
+        assert not again.success
+    events = [entry.dagster_event for entry in instance.all_logs(again.run_id) if entry.dagster_event is not None]
+print(json.dumps(failures_of(events)))
+"""
+
+
 @pytest.mark.slow
 def test_reexecution_from_failure_spends_nothing(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dagster's own re-execution of a failed run, as the UI's button does it, in processes of their own."""
@@ -151,21 +167,16 @@ def test_reexecution_from_failure_spends_nothing(deployment: Deployment, monkeyp
         "    from dpsynth_platform.synth.tabular import domain\n"
         "    del domain.Domain.encode\n"
     )
-    for name, value in deployment.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(patches), *filter(None, [os.environ.get("PYTHONPATH")])]))
-    with running.open_instance(deployment.settings) as instance:
-        failed = running.run_line(deployment.settings, instance, "people_candidate")
-        assert [step for step, _ in failed.failures] == ["model"]
-        entry = ledger_of(deployment).entries()[0]
-        (patches / "sitecustomize.py").unlink()
-        job = dg.build_reconstructable_job("dpsynth_platform.definitions", "job_named", ("people_candidate",))
-        options = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
-        with dg.execute_job(job, instance, reexecution_options=options) as again:
-            assert not again.success
-        messages = running.failures_of(
-            entry.dagster_event for entry in instance.all_logs(again.run_id) if entry.dagster_event is not None
-        )
-    assert [step for step, _ in messages] == ["model"]
-    assert entry.entry_id in messages[0][1]
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(patches), *filter(None, [os.environ.get("PYTHONPATH")])]))
+        failed = deployment.dpsynth("run", "people", "--json")
+    assert [step for step, _ in json.loads(failed.stdout)["failures"]] == ["model"]
+    entry = ledger_of(deployment).entries()[0]
+    environment = deployment.environment | {"DAGSTER_HOME": str(deployment.settings.dagster_home)}
+    command = [sys.executable, "-c", REEXECUTE, json.loads(failed.stdout)["run_ids"][0]]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    ((step, message),) = json.loads(done.stdout)
+    assert step == "model"
+    assert entry.entry_id in message
     assert [(item.entry_id, item.state) for item in ledger_of(deployment).entries()] == [(entry.entry_id, "started")]

@@ -25,6 +25,8 @@ class Caught:
     """A safe account of an exception, detached from it.
 
     Attributes:
+        message: for Dagster, an operator's place; free of any value of the data.
+        interrupted: the run was cancelled, or its process told to end.
     """
 
     code: str

@@ -229,10 +229,11 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Starts Dagster's UI and daemon on this deployment (ends with Ctrl-C)."""
-    from dpsynth_platform.running import prepare_home
+    from dpsynth_platform.running import open_instance
 
     settings = Settings.from_environment()
-    prepare_home(settings)
+    with open_instance(settings):
+        pass  # makes the databases, which UI and daemon would otherwise make both at once
     settings.export()
     arguments = ["dagster", "dev", "--module-name", "dpsynth_platform.definitions", "--port", str(port)]
     shown = Shown(as_json)

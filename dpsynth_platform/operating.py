@@ -55,7 +55,8 @@ def run_dataset(settings: Settings, dataset: str, period: str | None, spend_agai
     """
     contract, _ = load_dataset(settings, dataset)
     reviewing.check_period(contract, period)
-    known = _entries(settings)
+    place = Place(dataset, period)
+    known = _entries(settings, place)
     with running.open_instance(settings) as instance:
         for run_id in running.reconcile(settings, instance):
             say(f"an earlier run was killed; it is closed as failed now: {run_id}")
@@ -67,12 +68,12 @@ def run_dataset(settings: Settings, dataset: str, period: str | None, spend_agai
             spend_again=(dataset, spend_again) if spend_again else None,
             progress=say,
         )
-    outcome = _outcome(contract, period, result, tuple(entry for entry in _entries(settings) if entry not in known))
+    outcome = _outcome(contract, period, result, tuple(entry for entry in _entries(settings, place) if entry not in known))
     if outcome.failures or not result.success:
         return outcome
     if not outcome.new_entries:
         say("nothing new was spent: the model of this run was there already")
-    published = publish_if_approved(settings, Place(dataset, period), say)
+    published = publish_if_approved(settings, place, say)
     return replace(published, run_ids=outcome.run_ids + published.run_ids, new_entries=outcome.new_entries)
 
 
@@ -108,8 +109,9 @@ def _outcome(contract: DataContract, period: str | None, result: LineResult, new
     )
 
 
-def _entries(settings: Settings) -> list[str]:
-    return [entry.entry_id for entry in reviewing.ledger(settings).entries()]
+def _entries(settings: Settings, place: Place) -> list[str]:
+    entries = reviewing.ledger(settings).entries()
+    return [entry.entry_id for entry in entries if entry.request.place == place.label]
 
 
 def _review_steps(place: Place, refusal: str) -> tuple[str, ...]:

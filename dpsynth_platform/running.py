@@ -9,6 +9,7 @@ A run takes place in a process a step, so that a step that is killed takes neith
 from __future__ import annotations
 
 import logging
+import fcntl
 import os
 import secrets
 import shutil
@@ -62,8 +63,15 @@ def prepare_home(settings: Settings) -> Path:
 
 @contextmanager
 def open_instance(settings: Settings) -> Iterator[dg.DagsterInstance]:
-    """The deployment's Dagster instance."""
-    with dg.DagsterInstance.from_config(str(prepare_home(settings))) as instance:
+    """The deployment's Dagster instance.
+
+    One process at a time opens it: two that made its SQLite databases together would leave them unusable.
+    """
+    home = prepare_home(settings)
+    with (home / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        opened = dg.DagsterInstance.from_config(str(home))
+    with opened as instance:
         yield instance
 
 

@@ -68,7 +68,9 @@ def run_dataset(settings: Settings, dataset: str, period: str | None, spend_agai
             spend_again=(dataset, spend_again) if spend_again else None,
             progress=say,
         )
-    outcome = _outcome(contract, period, result, tuple(entry for entry in _entries(settings, place) if entry not in known))
+    outcome = _outcome(
+        contract, period, result, tuple(entry for entry in _entries(settings, place) if entry not in known)
+    )
     if outcome.failures or not result.success:
         return outcome
     if not outcome.new_entries:

@@ -8,8 +8,8 @@ A run takes place in a process a step, so that a step that is killed takes neith
 
 from __future__ import annotations
 
-import logging
 import fcntl
+import logging
 import os
 import secrets
 import shutil

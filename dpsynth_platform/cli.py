@@ -9,30 +9,21 @@ Exit status: 0 done, 1 a clear error, 2 wrong usage, 3 blocked by the budget.
 from __future__ import annotations
 
 import enum
-import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
 
 from dpsynth_platform import reviewing
 from dpsynth_platform.contracts import contract_json_schema, load_contract
-from dpsynth_platform.errors import BudgetExceeded, DpsynthError, VerificationFailed
-from dpsynth_platform.lineage.redaction import safe_error
+from dpsynth_platform.errors import VerificationFailed
 from dpsynth_platform.planning import check_with_family, load_all, load_dataset
-from dpsynth_platform.restricted_log import keep_traceback, logs_of, new_log
-from dpsynth_platform.settings import Settings, terminal_copy
+from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place
-
-BLOCKED = 3
-WIDE = 160
-P = ParamSpec("P")
+from dpsynth_platform.terminal import BLOCKED, Json, Shown, command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -46,7 +37,6 @@ app.add_typer(contract_app, name="contract")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(release_app, name="release")
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON value on standard output instead of text.")]
 Dataset = Annotated[str, typer.Argument(help="Name of the dataset, as its contract's file is named.")]
 Period = Annotated[str | None, typer.Option(help="Month (YYYY-MM), for datasets with a cadence.")]
 
@@ -58,78 +48,8 @@ class DemoSource(enum.StrEnum):
     visits = "visits"
 
 
-class Shown:
-    """Where results go: text for people, or one JSON value."""
-
-    def __init__(self, as_json: bool) -> None:
-        # Steps run with standard output and error sent to a restricted file; the terminal is reached by a copy.
-        self._file = terminal_copy()
-        self._as_json = as_json
-        # Where nobody looks at a screen, ids must not be cut to its width.
-        width = None if self._file.isatty() else WIDE
-        self.console = Console(file=self._file, highlight=False, soft_wrap=True, quiet=as_json, width=width)
-
-    def say(self, text: str = "") -> None:
-        """A sentence for people."""
-        self.console.print(text, markup=False)
-
-    def head(self, text: str) -> None:
-        """A heading for people."""
-        self.console.print(f"\n[bold]{text}[/bold]")
-
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A table for people."""
-        table = Table(*(Column(name, overflow="fold") for name in header), show_edge=False, pad_edge=False)
-        for row in rows:
-            table.add_row(*(str(cell) for cell in row))
-        self.console.print(table)
-
-    def json(self, value: Mapping[str, Any] | Sequence[Any]) -> None:
-        """The JSON value."""
-        if self._as_json:
-            print(json.dumps(value, indent=2, ensure_ascii=False, default=str), file=self._file)
-
-    def fail(self, error: DpsynthError) -> typer.Exit:
-        """Shows a safe error and returns what to raise."""
-        if self._as_json:
-            self.json({"error": {"code": error.code, "message": str(error)}})
-        else:
-            print(f"{error}", file=sys.stderr)
-        return typer.Exit(BLOCKED if isinstance(error, BudgetExceeded) or error.code == "budget" else 1)
-
-
-def _command(body: Callable[P, None]) -> Callable[P, None]:
-    """Shows errors of ours as one message, and of others, which may quote data, their type only."""
-
-    @functools.wraps(body)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
-        error = None
-        try:
-            body(*args, **kwargs)
-        except (typer.Exit, typer.Abort, typer.BadParameter):
-            raise
-        except DpsynthError as caught:
-            error = caught
-        except Exception as caught:
-            error = _unexpected(caught)
-        if error is not None:
-            raise Shown(bool(kwargs.get("as_json"))).fail(error)
-
-    return wrapped
-
-
-def _unexpected(caught: Exception) -> DpsynthError:
-    """A safe account of an error that is not ours; its traceback goes to a restricted file."""
-    log = new_log(logs_of(Settings.from_environment().restricted), "command")
-    keep_traceback(log)
-    code, kind = safe_error(caught)
-    error = DpsynthError(f"unexpected error: {kind} (details: restricted log {log.name})")
-    error.code = code
-    return error
-
-
 @app.command()
-@_command
+@command
 def demo(
     source: Annotated[
         DemoSource | None, typer.Option(help="Only make this demonstration source, so that you can run it yourself.")
@@ -150,7 +70,7 @@ def demo(
 
 
 @app.command()
-@_command
+@command
 def run(
     dataset: Dataset,
     period: Period = None,
@@ -179,7 +99,7 @@ def run(
 
 
 @app.command()
-@_command
+@command
 def plan(
     dataset: Dataset,
     period: Period = None,
@@ -204,7 +124,7 @@ def plan(
 
 
 @app.command()
-@_command
+@command
 def purge(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
     as_json: Json = False,
@@ -223,7 +143,7 @@ def purge(
 
 
 @app.command()
-@_command
+@command
 def up(
     port: Annotated[int, typer.Option(help="Port of the UI on this machine.")] = 3000,
     as_json: Json = False,
@@ -243,7 +163,7 @@ def up(
 
 
 @contract_app.command("check")
-@_command
+@command
 def contract_check(
     file: Annotated[Path, typer.Argument(help="Contract file (YAML).")],
     as_json: Json = False,
@@ -258,7 +178,7 @@ def contract_check(
 
 
 @contract_app.command("schema")
-@_command
+@command
 def contract_schema(as_json: Json = False) -> None:
     """Prints the JSON schema of a contract file, for editors."""
     schema = contract_json_schema()
@@ -269,7 +189,7 @@ def contract_schema(as_json: Json = False) -> None:
 
 
 @ledger_app.command("show")
-@_command
+@command
 def ledger_show(as_json: Json = False) -> None:
     """Accounts with their caps, what is left of them, and their entries."""
     shown = Shown(as_json)
@@ -293,7 +213,7 @@ def ledger_show(as_json: Json = False) -> None:
 
 
 @ledger_app.command("history")
-@_command
+@command
 def ledger_history(as_json: Json = False) -> None:
     """Every event of the ledger's hash chain, oldest first."""
     shown = Shown(as_json)
@@ -308,7 +228,7 @@ def ledger_history(as_json: Json = False) -> None:
 
 
 @ledger_app.command("verify")
-@_command
+@command
 def ledger_verify(as_json: Json = False) -> None:
     """Recomputes the hash chain and everything that must follow from it."""
     shown = Shown(as_json)
@@ -322,7 +242,7 @@ def ledger_verify(as_json: Json = False) -> None:
 
 
 @release_app.command("list")
-@_command
+@command
 def release_list(as_json: Json = False) -> None:
     """Candidates that wait for a decision, and published releases."""
     shown = Shown(as_json)
@@ -335,7 +255,7 @@ def release_list(as_json: Json = False) -> None:
 
 
 @release_app.command("show")
-@_command
+@command
 def release_show(dataset: Dataset, period: Period = None, as_json: Json = False) -> None:
     """A candidate as a reviewer needs it: guarantee, audit, quality (restricted), approvals."""
     shown = Shown(as_json)
@@ -345,7 +265,7 @@ def release_show(dataset: Dataset, period: Period = None, as_json: Json = False)
 
 
 @release_app.command("approve")
-@_command
+@command
 def release_approve(
     dataset: Dataset,
     period: Period = None,
@@ -374,7 +294,7 @@ def release_approve(
 
 
 @release_app.command("refuse")
-@_command
+@command
 def release_refuse(
     dataset: Dataset,
     reason: Annotated[str, typer.Option(help="Why; kept in the ledger.")],
@@ -392,7 +312,7 @@ def release_refuse(
 
 
 @release_app.command("verify")
-@_command
+@command
 def release_verify(
     release: Annotated[str, typer.Argument(help="Directory of a release, its id, or a dataset (its newest release).")],
     public_key: Annotated[
@@ -425,7 +345,7 @@ def release_verify(
 
 
 @release_app.command("key")
-@_command
+@command
 def release_key(as_json: Json = False) -> None:
     """Prints this deployment's public key (PEM), for those who verify its releases."""
     shown = Shown(as_json)

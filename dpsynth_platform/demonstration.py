@@ -20,7 +20,7 @@ from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place
 
 if TYPE_CHECKING:
-    from dpsynth_platform.cli import Shown
+    from dpsynth_platform.terminal import Shown
 
 DATASET = "census"
 REVIEWER = "demo-reviewer"

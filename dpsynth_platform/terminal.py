@@ -1,0 +1,98 @@
+"""What every command of `dpsynth` shares: where results go, and how errors are shown.
+
+What belongs here: text or JSON on the terminal, and the wrapper that lets no unsafe error text out. What does not: any
+command (`cli`, `privacy_command`).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ParamSpec
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from dpsynth_platform.errors import BudgetExceeded, DpsynthError
+from dpsynth_platform.lineage.redaction import safe_error
+from dpsynth_platform.restricted_log import keep_traceback, logs_of, new_log
+from dpsynth_platform.settings import Settings, terminal_copy
+
+BLOCKED = 3
+WIDE = 160
+P = ParamSpec("P")
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON value on standard output instead of text.")]
+
+
+class Shown:
+    """Where results go: text for people, or one JSON value."""
+
+    def __init__(self, as_json: bool) -> None:
+        # Steps run with standard output and error sent to a restricted file; the terminal is reached by a copy.
+        self._file = terminal_copy()
+        self._as_json = as_json
+        # Where nobody looks at a screen, ids must not be cut to its width.
+        width = None if self._file.isatty() else WIDE
+        self.console = Console(file=self._file, highlight=False, soft_wrap=True, quiet=as_json, width=width)
+
+    def say(self, text: str = "") -> None:
+        """A sentence for people."""
+        self.console.print(text, markup=False)
+
+    def head(self, text: str) -> None:
+        """A heading for people."""
+        self.console.print(f"\n[bold]{text}[/bold]")
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """A table for people."""
+        table = Table(*(Column(name, overflow="fold") for name in header), show_edge=False, pad_edge=False)
+        for row in rows:
+            table.add_row(*(str(cell) for cell in row))
+        self.console.print(table)
+
+    def json(self, value: Mapping[str, Any] | Sequence[Any]) -> None:
+        """The JSON value."""
+        if self._as_json:
+            print(json.dumps(value, indent=2, ensure_ascii=False, default=str), file=self._file)
+
+    def fail(self, error: DpsynthError) -> typer.Exit:
+        """Shows a safe error and returns what to raise."""
+        if self._as_json:
+            self.json({"error": {"code": error.code, "message": str(error)}})
+        else:
+            print(f"{error}", file=sys.stderr)
+        return typer.Exit(BLOCKED if isinstance(error, BudgetExceeded) or error.code == "budget" else 1)
+
+
+def command(body: Callable[P, None]) -> Callable[P, None]:
+    """Shows errors of ours as one message, and of others, which may quote data, their type only."""
+
+    @functools.wraps(body)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        error = None
+        try:
+            body(*args, **kwargs)
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except DpsynthError as caught:
+            error = caught
+        except Exception as caught:
+            error = _unexpected(caught)
+        if error is not None:
+            raise Shown(bool(kwargs.get("as_json"))).fail(error)
+
+    return wrapped
+
+
+def _unexpected(caught: Exception) -> DpsynthError:
+    """A safe account of an error that is not ours; its traceback goes to a restricted file."""
+    log = new_log(logs_of(Settings.from_environment().restricted), "command")
+    keep_traceback(log)
+    code, kind = safe_error(caught)
+    error = DpsynthError(f"unexpected error: {kind} (details: restricted log {log.name})")
+    error.code = code
+    return error

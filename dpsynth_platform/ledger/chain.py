@@ -14,16 +14,19 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, insert, select
 
 from dpsynth_platform.errors import LedgerError
 from dpsynth_platform.ledger import schema
 from dpsynth_platform.ledger.records import ChainEvent, Head
+from dpsynth_platform.people import person_key
 
 GENESIS = "0" * 64
 MAX_PAYLOAD = 64 * 1024
 
 OPENED = "opened"
+RAISE_ASKED = "raise-asked"
+RAISED = "raised"
 BLOCKED = "blocked"
 RESERVED = "reserved"
 STARTED = "started"
@@ -32,7 +35,7 @@ VOID = "void"
 APPROVED = "approved"
 REFUSED = "refused"
 BOUND = "bound"
-OWN_KINDS = (OPENED, BOUND, BLOCKED, RESERVED, STARTED, SPENT, VOID, APPROVED, REFUSED)
+OWN_KINDS = (OPENED, RAISE_ASKED, RAISED, BOUND, BLOCKED, RESERVED, STARTED, SPENT, VOID, APPROVED, REFUSED)
 
 # The state that a transition starts from. What is not here cannot happen; above all, nothing leaves `started` but
 # to `spent`.
@@ -97,16 +100,21 @@ def events(
         query = query.where(schema.event.c.kind.in_(list(kinds)))
     if subject is not None:
         query = query.where(schema.event.c.subject == subject)
-    return [_event(row) for row in connection.execute(query)]
+    return [_event(row._asdict()) for row in connection.execute(query)]
 
 
 def check_links(connection: Connection) -> tuple[list[ChainEvent], list[str]]:
     """All events that can be read, and what is wrong with the chain, by sequence number."""
+    rows = connection.execute(select(schema.event).order_by(schema.event.c.sequence))
+    return linked(row._asdict() for row in rows)
+
+
+def linked(links: Iterable[Values]) -> tuple[list[ChainEvent], list[str]]:
+    """`check_links` for events from anywhere, each with its payload as the text that was hashed."""
     found: list[ChainEvent] = []
     problems: list[str] = []
     previous, expected = GENESIS, 1
-    for row in connection.execute(select(schema.event).order_by(schema.event.c.sequence)):
-        link = row._asdict()
+    for link in links:
         if link["sequence"] != expected:
             problems.append(f"event {expected}: missing")
         if link["previous"] != previous:
@@ -115,7 +123,7 @@ def check_links(connection: Connection) -> tuple[list[ChainEvent], list[str]]:
             problems.append(f"event {link['sequence']}: its content does not match its hash")
         previous, expected = link["hash"], link["sequence"] + 1
         try:
-            found.append(_event(row))
+            found.append(_event(link))
         except LedgerError:
             problems.append(f"event {link['sequence']}: its payload cannot be read")
     return found, problems
@@ -125,11 +133,20 @@ def replay(chain: Iterable[ChainEvent]) -> tuple[dict[str, Values], dict[str, Va
     """The account and entry rows that follow from the chain, and what could not have happened."""
     accounts: dict[str, Values] = {}
     entries: dict[str, Values] = {}
+    asked: dict[int, ChainEvent] = {}
     problems: list[str] = []
     for event in chain:
         payload = event.payload
         if event.kind == OPENED:
             accounts[event.subject] = {"terms": canonical(payload), "opened_at": event.at}
+        elif event.kind == RAISE_ASKED:
+            asked[event.sequence] = event
+        elif event.kind == RAISED:
+            account = accounts.get(event.subject)
+            if account is None or not may_raise(parse(account["terms"]), asked.get(payload["asked"]), event):
+                problems.append(f"event {event.sequence}: the cap of {event.subject} could not be raised")
+                continue
+            account["terms"] = raised_terms(account["terms"], event)
         elif event.kind == RESERVED:
             entries[event.subject] = reserved_row(event)
         elif event.kind in TRANSITIONS:
@@ -139,6 +156,25 @@ def replay(chain: Iterable[ChainEvent]) -> tuple[dict[str, Values], dict[str, Va
                 continue
             entry.update(transition_values(event))
     return accounts, entries, problems
+
+
+def may_raise(terms: Values, asked: ChainEvent | None, raised: ChainEvent) -> bool:
+    """Whether a `raised` event follows from the request that it names: same cap, from the cap that was, by another."""
+    if asked is None or asked.subject != raised.subject:
+        return False
+    was, cap = asked.payload["was"], asked.payload["cap"]
+    return bool(
+        was == terms["cap"]
+        and cap == raised.payload["cap"]
+        and cap != was
+        and all(cap[name] >= was[name] for name in ("epsilon", "delta"))
+        and person_key(asked.payload["by"]) != person_key(raised.payload["by"])
+    )
+
+
+def raised_terms(terms: str, raised: ChainEvent) -> str:
+    """An account's terms after its cap was raised. Orders and weights stay as they were sealed."""
+    return canonical(parse(terms) | {"cap": raised.payload["cap"]})
 
 
 def reserved_row(event: ChainEvent) -> Values:
@@ -185,8 +221,7 @@ def differences(expected: Iterator[tuple[str, Values]], rows: dict[str, Values],
     return problems
 
 
-def _event(row: Row[Any]) -> ChainEvent:
-    link = row._asdict()
+def _event(link: Values) -> ChainEvent:
     return ChainEvent(**{**link, "payload": parse(link["payload"])})
 
 

@@ -12,6 +12,7 @@ union bound over the shares then makes "some order fits" valid.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -91,26 +92,48 @@ class RenyiFilter:
         ]
         return (*per_order, self.slack_share * self.delta)
 
+    @property
+    def nothing(self) -> Cost:
+        """The sum of no costs."""
+        return (0.0,) * (len(self.orders) + 1)
+
     def cost(self, curve: RenyiCurve, delta_slack: float = 0.0) -> Cost:
         """What a mechanism takes of each of `limits`: its curve at the sealed orders, then its own delta."""
         return (*(curve.at(order) for order in self.orders), delta_slack)
 
     def fits(self, spent: Iterable[tuple[RenyiCurve, float]]) -> bool:
         """Whether mechanisms, each a curve and a delta slack, together stay under the cap."""
-        return bool(within(self._sum(spent), self.limits))
+        return self.admits(self._sum(spent))
+
+    def admits(self, total: Cost) -> bool:
+        """Whether a sum of costs stays under the cap."""
+        return bool(within(np.asarray(total), self.limits))
 
     def left(self, spent: Iterable[tuple[RenyiCurve, float]], delta: float) -> float:
         """Largest epsilon at `delta` of a zCDP mechanism that still fits beside what was spent; at most the cap's."""
-        rest = np.asarray(self.limits) - self._sum(spent)
+        return self.left_beside(self._sum(spent), delta)
+
+    def left_beside(self, total: Cost, delta: float) -> float:
+        """`left`, for a sum of costs."""
+        rest = np.asarray(self.limits) - np.asarray(total)
         rho = float(np.max(rest[:-1] / np.asarray(self.orders)))
         if rho <= 0 or rest[-1] < 0:
             return 0.0
         return min(zcdp_curve(rho).epsilon(delta), self.epsilon)
 
-    def _sum(self, spent: Iterable[tuple[RenyiCurve, float]]) -> Vector:
-        costs = [self.cost(curve, slack) for curve, slack in spent]
-        total: Vector = np.array(costs, dtype=np.float64).reshape(len(costs), len(self.orders) + 1).sum(axis=0)
+    def _sum(self, spent: Iterable[tuple[RenyiCurve, float]]) -> Cost:
+        total = self.nothing
+        for curve, slack in spent:
+            total = add_up(total, self.cost(curve, slack))
         return total
+
+
+def add_up(total: Cost, cost: Cost) -> Cost:
+    """A sum of costs, each part rounded up, so that no number of additions falls below the true sum."""
+    return tuple(
+        mine + more if mine == 0 or more == 0 else math.nextafter(mine + more, math.inf)
+        for mine, more in zip(total, cost, strict=True)
+    )
 
 
 def within(sums: Vector, limits: Sequence[float]) -> NDArray[np.bool_]:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import Connection, insert, select, update
 
 from dpsynth_platform.errors import LedgerError, SpendRepeated
 from dpsynth_platform.ledger import chain, rows, schema
+from dpsynth_platform.ledger.filter import add_up
 from dpsynth_platform.ledger.owners import Participants, affordable, commitment, contained, to_blob
 from dpsynth_platform.ledger.records import Account, CostRequest, Entry, OverlapPolicy
 
@@ -54,11 +55,7 @@ def charge(
         if account.mode == "per-owner" or policy != "compose":
             raise LedgerError(f"{request.place}: participants are needed in per-owner mode and for {policy!r}")
         return None, False
-    history = [
-        (found, account.filter.cost(entry.request.curve, entry.request.delta_slack))
-        for entry in rows.entries(connection, account.family)
-        if rows.is_charged(entry) and (found := rows.participants_of(connection, entry.entry_id)) is not None
-    ]
+    history = rows.charged_participants(connection, account.family)
     if policy != "compose":
         seen = contained(participants, _union(participants, [members for members, _ in history]))
         if policy == "block":
@@ -97,7 +94,8 @@ def insert_entry(
         "deadline": deadline,
     }
     event = chain.append(connection, rows.now_text(), chain.RESERVED, entry_id, payload)
-    connection.execute(insert(schema.entry).values(entry_id=entry_id, **chain.reserved_row(event)))
+    cost = rows.cost_text(account.filter.cost(request.curve, request.delta_slack))
+    connection.execute(insert(schema.entry).values(entry_id=entry_id, cost=cost, **chain.reserved_row(event)))
     if charged is not None:
         connection.execute(
             insert(schema.participants).values(entry_id=entry_id, nonce=nonce, fingerprints=to_blob(charged))
@@ -107,9 +105,8 @@ def insert_entry(
 
 def void_expired(connection: Connection, account: Account) -> None:
     """Voids the account's reservations whose deadline has passed."""
-    for entry in rows.entries(connection, account.family):
-        if entry.state == chain.RESERVED and rows.has_expired(entry):
-            transition(connection, entry, chain.VOID, {"reason": "deadline passed"})
+    for entry in rows.expired(connection, account.family):
+        transition(connection, entry, chain.VOID, {"reason": "deadline passed"})
 
 
 def transition(connection: Connection, entry: Entry, kind: str, payload: dict[str, Any]) -> Entry:
@@ -123,4 +120,13 @@ def transition(connection: Connection, entry: Entry, kind: str, payload: dict[st
     event = chain.append(connection, rows.now_text(), kind, entry.entry_id, payload)
     table = schema.entry
     connection.execute(update(table).where(table.c.entry_id == entry.entry_id).values(chain.transition_values(event)))
+    if kind == chain.STARTED:
+        _settle(connection, entry)
     return rows.get_entry(connection, entry.entry_id)
+
+
+def _settle(connection: Connection, entry: Entry) -> None:
+    mine, account = schema.entry, schema.account
+    cost = connection.execute(select(mine.c.cost).where(mine.c.entry_id == entry.entry_id)).scalar_one()
+    total = add_up(rows.settled(connection, entry.family), rows.cost_of(cost))
+    connection.execute(update(account).where(account.c.family == entry.family).values(settled=rows.cost_text(total)))

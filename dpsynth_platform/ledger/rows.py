@@ -7,13 +7,15 @@ deciding (`store`, `verdicts`).
 from __future__ import annotations
 
 import datetime as dt
+import json
+import math
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import ColumnElement, Connection, Row, select
 
 from dpsynth_platform.errors import LedgerError
 from dpsynth_platform.ledger import chain, schema
-from dpsynth_platform.ledger.filter import RenyiFilter
+from dpsynth_platform.ledger.filter import Cost, RenyiFilter
 from dpsynth_platform.ledger.owners import Participants, from_blob
 from dpsynth_platform.ledger.records import Account, ChainEvent, CostRequest, Decision, Entry
 
@@ -85,8 +87,59 @@ def entry_of(row: Row[Any]) -> Entry:
     """The entry that a row holds."""
     values = row._asdict()
     values["key"] = values.pop("run_key")
+    del values["cost"]
     values["request"] = CostRequest.from_json(chain.parse(values["request"]))
     return Entry(**values)
+
+
+def settled(connection: Connection, family: str) -> Cost:
+    """What the account's started and spent entries cost together."""
+    table = schema.account
+    return cost_of(connection.execute(select(table.c.settled).where(table.c.family == family)).scalar_one())
+
+
+def reserved_costs(connection: Connection, family: str) -> list[Cost]:
+    """What each reservation within its deadline costs."""
+    table = schema.entry
+    query = select(table.c.cost).where(_of(family, chain.RESERVED), table.c.deadline > now_text())
+    return [cost_of(text) for text in connection.execute(query).scalars()]
+
+
+def expired(connection: Connection, family: str) -> list[Entry]:
+    """Reservations whose deadline has passed."""
+    table = schema.entry
+    query = select(table).where(_of(family, chain.RESERVED), table.c.deadline <= now_text())
+    return [entry_of(row) for row in connection.execute(query)]
+
+
+def charged_participants(connection: Connection, family: str) -> list[tuple[Participants, Cost]]:
+    """For each charged entry that names participants, who they are and what each of them pays. Restricted."""
+    table, people = schema.entry, schema.participants
+    is_charged = _of(family, chain.STARTED, chain.SPENT) | (
+        _of(family, chain.RESERVED) & (table.c.deadline > now_text())
+    )
+    query = select(people.c.fingerprints, table.c.cost).join(table).where(is_charged)
+    return [(from_blob(row.fingerprints), cost_of(row.cost)) for row in connection.execute(query)]
+
+
+def cost_of(text: str) -> Cost:
+    """Reads what `cost_text` wrote. Raises `LedgerError` for anything but numbers that can be spent."""
+    try:
+        cost = tuple(json.loads(text))
+    except (ValueError, TypeError):
+        cost = ()
+    if not cost or not all(isinstance(part, float) and 0 <= part < math.inf for part in cost):
+        raise LedgerError("a row of the ledger cannot be read; verify it with `dpsynth ledger verify`")
+    return cost
+
+
+def cost_text(cost: Cost) -> str:
+    """A cost as the tables hold it: JSON, every bit of it."""
+    return json.dumps(cost)
+
+
+def _of(family: str, *states: str) -> ColumnElement[bool]:
+    return (schema.entry.c.family == family) & schema.entry.c.state.in_(states)
 
 
 def participants_of(connection: Connection, entry_id: str) -> Participants | None:

@@ -4,7 +4,9 @@ What belongs here: table definitions and the name of their schema version. What 
 (`migrations`, which must arrive at exactly these tables; a test compares) and queries (`store`).
 
 `event` is the hash chain and the truth; `account` and `entry` are what follows from it, kept for queries and checked
-against it by `verify`. `participants` is restricted: the fingerprints, and the nonces that hide them in commitments.
+against it by `verify`. So are `entry.cost` (what the entry takes of each of its account's limits) and `account.settled`
+(the sum over what was started): with them a decision takes the same time after ten entries and after ten thousand.
+`participants` is restricted: the fingerprints, and the nonces that hide them in commitments.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     ForeignKey,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -22,7 +25,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = "0001"
+SCHEMA_VERSION = "0002"
 
 metadata = MetaData()
 
@@ -44,6 +47,7 @@ account = Table(
     Column("family", String(63), primary_key=True),
     Column("terms", Text, nullable=False),
     Column("opened_at", String(40), nullable=False),
+    Column("settled", Text, nullable=False, server_default="[]"),
 )
 
 entry = Table(
@@ -63,7 +67,9 @@ entry = Table(
     Column("finished_at", String(40)),
     Column("model_digest", String(64)),
     Column("void_reason", String(200)),
+    Column("cost", Text, nullable=False, server_default="[]"),
     UniqueConstraint("run_key", "attempt", name="entry_attempt"),
+    Index("ix_entry_family_state", "family", "state"),
 )
 
 participants = Table(

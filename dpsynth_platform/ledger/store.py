@@ -31,8 +31,9 @@ from dpsynth_platform.errors import (
     ReleaseRefused,
     SpendRepeated,
 )
-from dpsynth_platform.ledger import chain, reservations, rows, schema, verdicts
+from dpsynth_platform.ledger import caps, chain, reservations, rows, schema, verdicts
 from dpsynth_platform.ledger.database import Database
+from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.owners import (
     Participants,
     check_participants,
@@ -93,7 +94,12 @@ class Ledger:
                 return account
             opened = chain.append(connection, rows.now_text(), chain.OPENED, family.family, terms)
             connection.execute(
-                insert(schema.account).values(family=family.family, terms=chain.canonical(terms), opened_at=opened.at)
+                insert(schema.account).values(
+                    family=family.family,
+                    terms=chain.canonical(terms),
+                    opened_at=opened.at,
+                    settled=rows.cost_text(RenyiFilter.from_json(terms["filter"], **terms["cap"]).nothing),
+                )
             )
             return rows.get_account(connection, family.family)
 
@@ -130,6 +136,26 @@ class Ledger:
         """All accounts, by name."""
         query = select(schema.account).order_by(schema.account.c.family)
         return self._database.read(lambda connection: [rows.account_of(row) for row in connection.execute(query)])
+
+    def ask_raise(self, family: str, *, epsilon: float, delta: float, by: str, reason: str = "") -> ChainEvent:
+        """Records that somebody asks for a larger cap; the event's `sequence` is what another approves.
+
+        Raises:
+            LedgerError: there is no such account, it is no larger cap, or nobody is named.
+        """
+        return self._database.write(
+            lambda connection: caps.ask(connection, rows.get_account(connection, family), epsilon, delta, by, reason)
+        )
+
+    def approve_raise(self, family: str, asked: int, *, by: str, reason: str = "") -> Account:
+        """Raises a family's cap as event `asked` asks; from then on the family's file must declare the new cap.
+
+        Raises:
+            LedgerError: no such event, the cap has changed since, or the approver is the one who asked.
+        """
+        return self._database.write(
+            lambda connection: caps.approve(connection, rows.get_account(connection, family), asked, by, reason)
+        )
 
     # Decisions
 
@@ -411,6 +437,12 @@ class Ledger:
 
         heads = tuple(known_heads)
         return self._database.read(lambda connection: verify(connection, heads))
+
+    def export(self) -> dict[str, Any]:
+        """Everything but the participants as one JSON value for an auditor; `export.verify_export` checks it."""
+        from dpsynth_platform.ledger.export import export_document
+
+        return self._database.read(export_document)
 
     def _decide(
         self,

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from dpsynth_platform.contracts import FamilyBudget
 from dpsynth_platform.errors import AccountingError, BudgetExceeded, LedgerError
 from dpsynth_platform.ledger import chain, rows
-from dpsynth_platform.ledger.filter import RenyiFilter
+from dpsynth_platform.ledger.filter import Cost, RenyiFilter, add_up
 from dpsynth_platform.ledger.records import Account, CostRequest
 
 
@@ -53,8 +53,8 @@ def check_terms(account: Account, terms: dict[str, Any]) -> None:
     for name, (is_sealed, now) in declared.items():
         if is_sealed != now:
             raise LedgerError(
-                f"family {account.family}: {name}: {now!r}, but the account was opened with {is_sealed!r} and is "
-                "sealed for life; restore the file"
+                f"family {account.family}: {name}: {now!r}, but the account holds {is_sealed!r}, sealed for life; "
+                "restore the file, or have a raise of the cap approved"
             )
 
 
@@ -74,16 +74,19 @@ def check_request(account: Account, request: CostRequest) -> None:
         raise AccountingError(f"{request.place}: delta_slack {request.delta_slack!r}; accepted: from 0, below 1")
 
 
-def _counted(connection: Connection, account: Account) -> list[CostRequest]:
-    """The requests that a visible verdict counts: everybody's in `family` mode, nobody's otherwise."""
+def _counted(connection: Connection, account: Account) -> Cost:
+    """The sum of costs that a visible verdict counts: everybody's in `family` mode, nobody's otherwise."""
     if account.mode == "per-owner":
-        return []
-    return [entry.request for entry in rows.entries(connection, account.family) if rows.is_charged(entry)]
+        return account.filter.nothing
+    total = rows.settled(connection, account.family)
+    for cost in rows.reserved_costs(connection, account.family):
+        total = add_up(total, cost)
+    return total
 
 
 def epsilon_left(connection: Connection, account: Account, delta: float) -> float:
     """What is left at `delta` for a Gaussian-like mechanism, as far as it is public."""
-    return account.filter.left([(item.curve, item.delta_slack) for item in _counted(connection, account)], delta)
+    return account.filter.left_beside(_counted(connection, account), delta)
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,8 @@ class Refusal:
 
 def refusal_of(connection: Connection, account: Account, request: CostRequest) -> Refusal | None:
     """Why a request does not fit under its account's cap, or None if it does."""
-    together = [*_counted(connection, account), request]
-    fits = account.filter.fits([(item.curve, item.delta_slack) for item in together])
+    cost = account.filter.cost(request.curve, request.delta_slack)
+    fits = account.filter.admits(add_up(_counted(connection, account), cost))
     if fits and request.guarantee.delta <= account.delta:
         return None
     asked = request.guarantee

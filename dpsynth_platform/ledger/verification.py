@@ -14,9 +14,10 @@ from sqlalchemy import Connection, select
 
 from dpsynth_platform.errors import AccountingError, LedgerError
 from dpsynth_platform.ledger import chain, schema
-from dpsynth_platform.ledger.filter import RenyiFilter
+from dpsynth_platform.ledger.filter import RenyiFilter, add_up
 from dpsynth_platform.ledger.owners import affordable, commitment, from_blob
-from dpsynth_platform.ledger.records import CostRequest, Head, VerificationReport
+from dpsynth_platform.ledger.records import ChainEvent, CostRequest, Head, VerificationReport
+from dpsynth_platform.ledger.rows import cost_text
 
 Rows = dict[str, dict[str, Any]]
 
@@ -24,33 +25,88 @@ Rows = dict[str, dict[str, Any]]
 def verify(connection: Connection, known_heads: Iterable[Head]) -> VerificationReport:
     """All checks; see `store.Ledger.verify`."""
     events, problems = chain.check_links(connection)
+    accounts = _rows(connection, schema.account, "family")
+    entries = _rows(connection, schema.entry, "entry_id")
+    participants = _rows(connection, schema.participants, "entry_id")
+    problems += check_chain(events, accounts, entries, known_heads)
+    problems += _check_participants(entries, participants)
+    problems += check_curves(entries)
+    if not problems:
+        problems += check_sums(events, accounts, entries)
+        problems += check_family_caps(accounts, entries)
+        problems += _check_owner_caps(accounts, entries, participants)
+    return VerificationReport(chain.head(connection), len(events), len(entries), tuple(problems))
+
+
+def check_chain(events: list[ChainEvent], accounts: Rows, entries: Rows, known_heads: Iterable[Head]) -> list[str]:
+    """Whether the chain holds the published heads, and accounts and entries are what follows from it."""
     hashes = {event.sequence: event.hash for event in events}
-    problems += [
+    problems = [
         f"event {head.sequence}: a published head names another chain"
         for head in known_heads
         if head.sequence > 0 and hashes.get(head.sequence) != head.hash
     ]
-    accounts = _rows(connection, schema.account, "family")
-    entries = _rows(connection, schema.entry, "entry_id")
     try:
         told_accounts, told_entries, impossible = chain.replay(events)
-    except (KeyError, LedgerError):
-        problems.append("the chain's events cannot be replayed")
-    else:
-        problems += impossible
-        problems += chain.differences(iter(told_accounts.items()), accounts, "account")
-        problems += chain.differences(iter(told_entries.items()), entries, "entry")
-    participants = _rows(connection, schema.participants, "entry_id")
-    problems += _check_entries(entries, participants)
-    if not problems:
-        problems += _check_caps(accounts, entries, participants)
-    return VerificationReport(chain.head(connection), len(events), len(entries), tuple(problems))
+    except (KeyError, TypeError, LedgerError):
+        return [*problems, "the chain's events cannot be replayed"]
+    problems += impossible
+    problems += chain.differences(iter(told_accounts.items()), accounts, "account")
+    problems += chain.differences(iter(told_entries.items()), entries, "entry")
+    return problems
 
 
-def _check_entries(entries: Rows, participants: Rows) -> list[str]:
+def check_curves(entries: Rows) -> list[str]:
+    """Whether each entry's Renyi curve is its event's."""
     from dpsynth_platform.privacy.accounting import renyi_curve
     from dpsynth_platform.privacy.events import event_from_json
 
+    problems = []
+    for name, entry in entries.items():
+        try:
+            request = _request(entry)
+            if renyi_curve(event_from_json(request.event)) != request.curve:
+                problems.append(f"entry {name}: its Renyi curve is not its event's")
+        except (AccountingError, LedgerError, ValueError):
+            problems.append(f"entry {name}: its request cannot be read")
+    return problems
+
+
+def check_sums(events: list[ChainEvent], accounts: Rows, entries: Rows) -> list[str]:
+    """Whether the costs that decisions add up are the entries', and the running sums those of what was started."""
+    filters = {family: _filter(account) for family, account in accounts.items()}
+    sums = {family: limits.nothing for family, limits in filters.items()}
+    costs, problems = {}, []
+    for name, entry in entries.items():
+        request = _request(entry)
+        costs[name] = filters[entry["family"]].cost(request.curve, request.delta_slack)
+        if entry["cost"] != cost_text(costs[name]):
+            problems.append(f"entry {name}: its cost is not its curve's")
+    for event in events:
+        if event.kind == chain.STARTED:
+            family = entries[event.subject]["family"]
+            sums[family] = add_up(sums[family], costs[event.subject])
+    problems += [
+        f"account {family}: its running sum is not that of its started entries"
+        for family, account in accounts.items()
+        if account["settled"] != cost_text(sums[family])
+    ]
+    return problems
+
+
+def check_family_caps(accounts: Rows, entries: Rows) -> list[str]:
+    """Whether what is charged to each account of `family` mode stays under its cap."""
+    problems = []
+    for family, account in accounts.items():
+        live = _live(entries, family)
+        if chain.parse(account["terms"])["mode"] != "family" or not live:
+            continue
+        if not _filter(account).fits([(item.curve, item.delta_slack) for item in live.values()]):
+            problems.append(f"account {family}: charged beyond its cap")
+    return problems
+
+
+def _check_participants(entries: Rows, participants: Rows) -> list[str]:
     problems = [f"participants of {name}: of no entry" for name in participants.keys() - entries.keys()]
     for name, entry in entries.items():
         hidden = participants.get(name)
@@ -60,32 +116,29 @@ def _check_entries(entries: Rows, participants: Rows) -> list[str]:
             found = "damaged"
         if found != entry["commitment"]:
             problems.append(f"entry {name}: its participants do not match their commitment")
-        try:
-            request = _request(entry)
-            if renyi_curve(event_from_json(request.event)) != request.curve:
-                problems.append(f"entry {name}: its Renyi curve is not its event's")
-        except (AccountingError, ValueError):
-            problems.append(f"entry {name}: its request cannot be read")
     return problems
 
 
-def _check_caps(accounts: Rows, entries: Rows, participants: Rows) -> list[str]:
-    problems = []
-    for family, account in accounts.items():
-        terms = chain.parse(account["terms"])
-        limits = RenyiFilter.from_json(terms["filter"], terms["cap"]["epsilon"], terms["cap"]["delta"])
-        live = {
-            name: _request(entry)
-            for name, entry in entries.items()
-            if entry["family"] == family and entry["state"] != chain.VOID
-        }
-        if terms["mode"] == "family":
-            fits = limits.fits([(item.curve, item.delta_slack) for item in live.values()])
-        else:
-            fits = _every_owner_fits(limits, live, participants)
-        if live and not fits:
-            problems.append(f"account {family}: charged beyond its cap")
-    return problems
+def _check_owner_caps(accounts: Rows, entries: Rows, participants: Rows) -> list[str]:
+    return [
+        f"account {family}: charged beyond its cap"
+        for family, account in accounts.items()
+        if chain.parse(account["terms"])["mode"] == "per-owner"
+        and not _every_owner_fits(_filter(account), _live(entries, family), participants)
+    ]
+
+
+def _live(entries: Rows, family: str) -> dict[str, CostRequest]:
+    return {
+        name: _request(entry)
+        for name, entry in entries.items()
+        if entry["family"] == family and entry["state"] != chain.VOID
+    }
+
+
+def _filter(account: dict[str, Any]) -> RenyiFilter:
+    terms = chain.parse(account["terms"])
+    return RenyiFilter.from_json(terms["filter"], terms["cap"]["epsilon"], terms["cap"]["delta"])
 
 
 def _every_owner_fits(limits: RenyiFilter, live: dict[str, CostRequest], participants: Rows) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from ledger_cases import DELTA, people, request
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
@@ -57,6 +58,25 @@ def test_a_newer_schema_is_named(url):
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(LedgerError, match="schema '9999', made by a newer version"):
         Ledger(url)
+
+
+def test_an_older_schema_is_brought_up_to_date(ledger, url):
+    """The first schema had no costs: they are computed from what was recorded, and decisions go on from there."""
+    for count in range(3):
+        entry = ledger.reserve("everyone", f"k{count}", request(0.03, plan=f"{count}"), people(count), "compose")
+        if count:
+            ledger.start(entry.entry_id)
+    left = ledger.left("everyone", DELTA)
+    with sqlite3.connect(path_of(url)) as connection:
+        connection.execute("DROP INDEX ix_entry_family_state")
+        connection.execute("ALTER TABLE entry DROP COLUMN cost")
+        connection.execute("ALTER TABLE account DROP COLUMN settled")
+        connection.execute("UPDATE alembic_version SET version_num = '0001'")
+    again = Ledger(url)
+    assert again.verify().ok
+    assert again.left("everyone", DELTA) == left
+    with create_engine(url).connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
 
 
 def test_other_files_are_not_ledgers(tmp_path):

@@ -45,10 +45,16 @@ def tamper(url, *statements):
         ("DELETE FROM entry WHERE run_key = 'k1'", "recorded in the chain but missing from its table"),
         (
             "INSERT INTO entry SELECT 'new', family, 'new', 1, state, request, commitment, replaces, reserved_at, "
-            "deadline, started_at, finished_at, model_digest, void_reason FROM entry LIMIT 1",
+            "deadline, started_at, finished_at, model_digest, void_reason, cost FROM entry LIMIT 1",
             "in its table but not recorded in the chain",
         ),
         ("UPDATE account SET terms = replace(terms, '4.0', '9.0')", "terms differs from what the chain records"),
+        ("UPDATE entry SET cost = '[0.0]' WHERE run_key = 'k0'", "its cost is not its curve's"),
+        (
+            "UPDATE account SET settled = replace(settled, '[', '[0')",
+            "its running sum is not that of its started entries",
+        ),
+        ("UPDATE account SET settled = '[0.0]'", "its running sum is not that of its started entries"),
         ("UPDATE participants SET fingerprints = zeroblob(16)", "participants do not match their commitment"),
         ("UPDATE participants SET fingerprints = x'00'", "participants do not match their commitment"),
         ("UPDATE participants SET nonce = x'00'", "participants do not match their commitment"),

@@ -1,0 +1,69 @@
+"""Raising a cap: asked for by one person, approved by another, both in the chain.
+
+What belongs here: the two steps inside one transaction each. What does not: what fits under a cap (`verdicts`), and
+checking a recorded raise (`chain`).
+
+A raised account keeps the orders and weights that it was sealed with, and only its limits grow. So whatever was granted
+under the old cap satisfies the new filter too, and all that the account ever granted, before and after, is one Renyi
+filter with the new cap, fixed from the start (Feldman & Zrnic 2021, theorem 4.3, order by order). A filter sealed anew
+for the larger cap would spread delta over other orders, and the union bound would no longer hold over the whole life.
+What may be claimed after a raise is the new cap, for everything.
+"""
+
+from __future__ import annotations
+
+import math
+
+from sqlalchemy import Connection, update
+
+from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.ledger import chain, rows, schema
+from dpsynth_platform.ledger.records import Account, ChainEvent
+from dpsynth_platform.people import person_key
+
+
+def ask(connection: Connection, account: Account, epsilon: float, delta: float, by: str, reason: str) -> ChainEvent:
+    """Records that somebody asks for a larger cap. Raises `LedgerError` if it is not larger, or not a cap."""
+    if not (0 < epsilon < math.inf and 0 < delta < 1):
+        raise LedgerError(
+            f"cap (epsilon {epsilon!r}, delta {delta!r}); accepted: epsilon above 0, delta between 0 and 1"
+        )
+    was = _cap(account)
+    cap = {"epsilon": float(epsilon), "delta": float(delta)}
+    if cap == was or any(cap[name] < was[name] for name in was):
+        raise LedgerError(
+            f"family {account.family}: a cap can only be raised; it is epsilon {account.epsilon:g}, delta "
+            f"{account.delta:g}"
+        )
+    _check_name(by)
+    payload = {"cap": cap, "was": was, "by": by, "reason": reason}
+    return chain.append(connection, rows.now_text(), chain.RAISE_ASKED, account.family, payload)
+
+
+def approve(connection: Connection, account: Account, asked: int, by: str, reason: str) -> Account:
+    """Raises the cap as event `asked` asks. Raises `LedgerError` if nothing does, it is outdated, or `by` asked it."""
+    found = chain.events(connection, after=asked - 1, kinds=[chain.RAISE_ASKED], subject=account.family)
+    if not found or found[0].sequence != asked:
+        raise LedgerError(f"family {account.family}: event {asked} does not ask for a raise of its cap")
+    request = found[0].payload
+    if request["was"] != _cap(account):
+        raise LedgerError(f"family {account.family}: the cap has changed since event {asked}; ask anew")
+    _check_name(by)
+    if person_key(by) == person_key(request["by"]):
+        raise LedgerError(f"family {account.family}: {by!r} asked for this raise; somebody else must approve it")
+    payload = {"cap": request["cap"], "asked": asked, "by": by, "reason": reason}
+    raised = chain.append(connection, rows.now_text(), chain.RAISED, account.family, payload)
+    table = schema.account
+    mine = table.c.family == account.family
+    terms = connection.execute(table.select().where(mine)).one().terms
+    connection.execute(update(table).where(mine).values(terms=chain.raised_terms(terms, raised)))
+    return rows.get_account(connection, account.family)
+
+
+def _cap(account: Account) -> dict[str, float]:
+    return {"epsilon": account.epsilon, "delta": account.delta}
+
+
+def _check_name(by: str) -> None:
+    if not person_key(by):
+        raise LedgerError("raising a cap needs a name; set DPSYNTH_USER")

@@ -6,11 +6,14 @@ mechanism's noise to a guarantee. What does not: what was spent so far (`ledger`
 Two bounds are computed and the smaller is claimed, by name:
 
 - **Renyi** composes by adding curves, and is what the ledger adds up.
-- **PLD** composes the hockey-stick curves of dominating pairs (Zhu, Dong & Wang 2022) and is tighter. Both leaf curves
-  are exact here, and the pointwise maximum over everything that a neighbour can be: over t for the exponential
-  mechanism (Dong, Durfee & Rogers 2020), over all ways in which one unit's records fall into cells for discrete
-  Gaussian counts. `dp_accounting` discretizes pessimistically ("connect the dots", Doroshenko et al. 2022) and
-  composes.
+- **PLD** composes the hockey-stick curves of dominating pairs (Zhu, Dong & Wang 2022) and is tighter. For what
+  `dp_accounting` has no curve, ours is exact, and the pointwise maximum over everything that a neighbour can be: over t
+  for the exponential mechanism (Dong, Durfee & Rogers 2020), over all ways in which one unit's records fall into cells
+  for discrete Gaussian counts. Gaussians and their mixtures are `dp_accounting`'s, which discretizes all of them
+  pessimistically ("connect the dots", Doroshenko et al. 2022) and composes.
+
+A mechanism that may show something only one unit has (`ThresholdedCountsEvent`) has no finite curve; its cost has a
+slack beside the curve, which is taken off delta before either bound is computed.
 
 Every rounding is to the safe side.
 """
@@ -18,6 +21,7 @@ Every rounding is to the safe side.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,13 +33,16 @@ from numpy.typing import NDArray
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
-    DiscreteGaussianCountsEvent,
     DpEvent,
-    leaves,
+    GaussianCountsEvent,
+    SampledGaussianEvent,
+    ThresholdedCountsEvent,
+    histories,
     mst_event,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import ORDERS, RenyiCurve, zcdp_limit
+from dpsynth_platform.privacy.sampled import sampled_gaussian_renyi
 from dpsynth_platform.privacy.units import count_sensitivity
 
 Array = NDArray[np.float64]
@@ -51,6 +58,8 @@ FFT_ERROR = 1e-12
 MIN_PLD_DELTA = 1e-10
 # Tail mass that a composition may move to an infinite loss.
 TAIL_MASS = 1e-17
+# Records of one unit in a sample up to which mixtures of Gaussians are tabulated.
+MAX_MIXTURE = 64
 # Discrete Gaussian noise is tabulated up to this many sigma; 3e-19 of its mass lies beyond.
 TAIL_SIGMAS = 9
 
@@ -100,62 +109,144 @@ class MstBudget:
     rho: float
 
 
-def renyi_curve(event: DpEvent) -> RenyiCurve:
-    """Upper bound on the event's Renyi divergence at every order of `ORDERS`.
+@dataclass(frozen=True)
+class Cost:
+    """What an event costs, as the ledger adds it up: a Renyi curve, and a slack on delta that adds up by itself."""
 
-    Discrete Gaussian counts: alpha L2^2 / (2 sigma^2) (Canonne, Kamath & Steinke 2020, proposition 5, for vectors).
-    Bounded-range selection: alpha epsilon^2 / 8 (Cesar & Rogers 2021, lemma 4.2), and never above epsilon.
+    curve: RenyiCurve
+    delta_slack: float
+
+
+def cost(event: DpEvent) -> Cost:
+    """Upper bound on the event's Renyi divergence at every order of `ORDERS`, and its slack on delta.
+
+    Discrete and continuous Gaussian counts: alpha L2^2 / (2 sigma^2) (Canonne, Kamath & Steinke 2020, proposition 5,
+    for vectors). Bounded-range selection: alpha epsilon^2 / 8 (Cesar & Rogers 2021, lemma 4.2), and never above
+    epsilon. Sampled Gaussian: `sampled`. Thresholded counts: `threshold_slack`. Parallel branches: the largest, order
+    by order.
 
     Raises:
-        AccountingError: an event that cannot be accounted for.
+        AccountingError: an event that cannot be accounted for, or whose slack is 1 or more.
     """
-    total = np.zeros(len(ORDERS))
-    orders = np.array(ORDERS)
-    for leaf, times in leaves(event):
-        if isinstance(leaf, DiscreteGaussianCountsEvent):
-            squared = count_sensitivity(leaf.adjacency, leaf.max_contributions).l2_squared
-            total += times * orders * (squared / (2 * leaf.sigma**2))
-        else:
-            total += times * np.minimum(orders * leaf.epsilon**2 / 8, leaf.epsilon)
-    return RenyiCurve.upper(total.tolist())
+    totals, slacks = [], []
+    for way in histories(event):
+        slack = sum(times * threshold_slack(leaf) for leaf, times in way.items())
+        if not slack < 1:
+            raise AccountingError("the thresholds are so low that nothing is promised; accepted: higher thresholds")
+        total = np.zeros(len(ORDERS))
+        for leaf, times in way.items():
+            total += times * (_leaf_curve(_core(leaf)) - math.log1p(-threshold_slack(leaf)))
+        totals.append(total)
+        slacks.append(slack)
+    return Cost(RenyiCurve.upper(np.max(totals, axis=0).tolist()), max(slacks) * (1 + 2.0**-40))
+
+
+def renyi_curve(event: DpEvent) -> RenyiCurve:
+    """The curve of an event without slack; see `cost`.
+
+    Raises:
+        AccountingError: an event that cannot be accounted for, or one whose curve is only a part of its cost.
+    """
+    found = cost(event)
+    if found.delta_slack:
+        raise AccountingError("the event needs a slack on delta beside its Renyi curve; accepted: events without")
+    return found.curve
+
+
+def threshold_slack(event: DpEvent) -> float:
+    """The chance that thresholded counts show a cell that only one unit has; 0 for other events.
+
+    Cells of v records pass with at most P[N >= threshold - v - 1], N the continuous Gaussian (Canonne, Kamath & Steinke
+    2020, proposition 23), and b records make at most b / v of them. Leaving the cells out changes delta by this much in
+    one direction and epsilon by -log(1 - slack) in the other (which `cost` adds to the curve).
+    """
+    from scipy.stats import norm
+
+    if not isinstance(event, ThresholdedCountsEvent):
+        return 0.0
+    records = np.arange(1, event.max_contributions + 1)
+    passing = norm.sf((np.ceil(event.threshold - records) - 1) / event.sigma)
+    return float(event.max_contributions * np.max(passing / records))
 
 
 def epsilon(event: DpEvent, delta: float) -> EpsilonResult:
     """The smaller of the PLD and the Renyi bound on the event's epsilon at `delta`.
 
     Raises:
-        AccountingError: delta outside (0, 1), or an event that cannot be accounted for.
+        AccountingError: delta outside (0, 1) or not above the event's slack, or an event that cannot be accounted for.
     """
-    by_renyi = renyi_curve(event).epsilon(delta)
+    found = cost(event)
+    if 0 < delta <= found.delta_slack:
+        raise AccountingError(f"delta {delta:g} for a slack of {found.delta_slack:.3g}; accepted: above the slack")
+    by_renyi = found.curve.epsilon(delta - found.delta_slack)
     by_pld = pld_epsilon(event, delta)
     if by_pld is not None and by_pld < by_renyi:
         return EpsilonResult(by_pld, delta, "pld", by_pld, by_renyi)
     return EpsilonResult(by_renyi, delta, "renyi", by_pld, by_renyi)
 
 
+def group_epsilon(event: DpEvent, delta: float, size: int) -> float:
+    """Epsilon at `delta` for `size` units together, from the guarantee for one. Valid for every event, and loose.
+
+    Where the event can state the group as its unit (b = size), that is tighter by far. The delta for one that the group
+    rule allows is found by bisection.
+
+    Raises:
+        AccountingError: size below 1, or no delta above 1e-300 for one is small enough for the group.
+    """
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise AccountingError(f"group of {size!r}; accepted: a whole number from 1")
+    if size == 1:
+        return epsilon(event, delta).epsilon
+    low, high, best = -300 * math.log(10), math.log(delta), None
+    for _ in range(30):
+        middle = (low + high) / 2
+        one = max(epsilon(event, math.exp(middle)).epsilon, EPSILON_STEP)
+        # In logarithms, for (e^(k epsilon) - 1) / (e^epsilon - 1) may overflow.
+        factor = (size - 1) * one + math.log(-math.expm1(-size * one)) - math.log(-math.expm1(-one))
+        if middle + factor <= math.log(delta):
+            low, best = middle, one
+        else:
+            high = middle
+    if best is None:
+        raise AccountingError(f"no guarantee for a group of {size} at delta {delta:g}; accepted: a smaller group")
+    return size * best
+
+
 def pld_epsilon(event: DpEvent, delta: float, *, exhaustive: bool = True) -> float | None:
     """Upper bound on epsilon at `delta` by privacy loss distributions, or None where this way does not reach.
 
     It does not reach where counts can change in too many ways (`counts_shifts`), where the noise is too wide to
-    tabulate, and below MIN_PLD_DELTA. `exhaustive=False` looks at the farthest change only: a quick estimate to search
-    with, not a bound.
+    tabulate, for sampling under `replace-one`, and below MIN_PLD_DELTA. `exhaustive=False` looks at the farthest change
+    of counts only: a quick estimate to search with, not a bound.
 
-    Both directions are covered: each leaf's neighbours are a family that is its own mirror image (symmetric noise;
-    t -> epsilon - t), so the maximum over the family bounds adding and removing alike.
+    Both directions are covered. The neighbours of counts and choices are a family that is its own mirror image
+    (symmetric noise; t -> epsilon - t), so the maximum over the family bounds adding and removing alike; sampled
+    Gaussians have a distribution for each. Of parallel branches, the largest epsilon counts.
     """
-    counted: dict[DpEvent, int] = {}
-    for leaf, times in leaves(event):
-        counted[leaf] = counted.get(leaf, 0) + times
+    found = [_way_epsilon(way, delta, exhaustive) for way in histories(event)]
+    reached = [value for value in found if value is not None]
+    return max(reached) if len(reached) == len(found) else None
+
+
+def _way_epsilon(way: Counter[DpEvent], delta: float, exhaustive: bool) -> float | None:
+    counted: Counter[DpEvent] = Counter()
+    pure = 0.0
+    for leaf, times in way.items():
+        slack = threshold_slack(leaf)
+        delta -= times * slack
+        pure -= times * math.log1p(-slack)
+        counted[_core(leaf)] += times
     if delta < MIN_PLD_DELTA or not all(_reached(leaf) for leaf in counted):
         return None
-    interval = min(_interval(leaf) for leaf in counted)
+    interval = min((_interval(leaf) for leaf in counted), default=1.0)
     composed = None
     for leaf, times in counted.items():
-        pmf = _leaf_pmf(leaf, interval, exhaustive).self_compose(times)
-        composed = pmf if composed is None else composed.compose(pmf, tail_mass_truncation=TAIL_MASS)
+        distribution = _leaf_pld(leaf, interval, exhaustive).self_compose(times)
+        composed = distribution if composed is None else composed.compose(distribution, TAIL_MASS)
     if composed is None:
         return 0.0
-    return float(composed.get_epsilon_for_delta(delta - FFT_ERROR))
+    return float(composed.get_epsilon_for_delta(delta - FFT_ERROR)) + pure
 
 
 def bounded_range_hockey_stick(epsilon_range: float, epsilons: Array) -> Array:
@@ -267,33 +358,89 @@ def _sigma(least: float) -> float:
     return math.ceil(least / SIGMA_STEP) * SIGMA_STEP
 
 
+def _core(leaf: DpEvent) -> DpEvent:
+    """The part of a leaf that has a finite curve."""
+    return leaf.counts if isinstance(leaf, ThresholdedCountsEvent) else leaf
+
+
+def _leaf_curve(leaf: DpEvent) -> Array:
+    orders = np.array(ORDERS)
+    if isinstance(leaf, BoundedRangeSelectionEvent):
+        return np.minimum(orders * leaf.epsilon**2 / 8, leaf.epsilon)
+    if isinstance(leaf, SampledGaussianEvent):
+        replace = leaf.adjacency == "replace-one"
+        sampled = (leaf.noise_multiplier, leaf.sampling_probability, leaf.most_in_sample, replace)
+        return np.array(sampled_gaussian_renyi(*sampled))
+    squared = count_sensitivity(leaf.adjacency, leaf.max_contributions).l2_squared
+    curve: Array = orders * (squared / (2 * leaf.sigma**2))
+    return curve
+
+
 def _reached(leaf: DpEvent) -> bool:
-    """Whether the leaf's hockey-stick curve can be computed exactly."""
+    """Whether the leaf's privacy loss distribution can be computed."""
     if isinstance(leaf, BoundedRangeSelectionEvent):
         return True
+    if _largest_loss(leaf) > MAX_LOSS:
+        return False
+    if isinstance(leaf, SampledGaussianEvent):
+        sampled = leaf.sampling_probability < 1
+        return not sampled or (leaf.adjacency != "replace-one" and leaf.most_in_sample <= MAX_MIXTURE)
+    if isinstance(leaf, GaussianCountsEvent):
+        return True
     width = 2 * TAIL_SIGMAS * leaf.sigma * count_sensitivity(leaf.adjacency, leaf.max_contributions).l1
-    tabulated = width <= MAX_CELLS and _largest_loss(leaf) <= MAX_LOSS
-    return tabulated and counts_shifts(leaf.adjacency, leaf.max_contributions) is not None
+    return width <= MAX_CELLS and counts_shifts(leaf.adjacency, leaf.max_contributions) is not None
 
 
-def _largest_loss(leaf: DiscreteGaussianCountsEvent) -> float:
+def _ratio(leaf: DpEvent) -> float:
+    """L2 sensitivity over the noise's deviation, as if everything were sampled. Clipped sums move 2b when replaced."""
+    if isinstance(leaf, SampledGaussianEvent):
+        moved = leaf.most_in_sample * (2 if leaf.adjacency == "replace-one" else 1)
+        return float(moved / leaf.noise_multiplier)
+    return float(count_sensitivity(leaf.adjacency, leaf.max_contributions).l2 / leaf.sigma)
+
+
+def _largest_loss(leaf: DpEvent) -> float:
     """Losses are about normal, of mean D^2 / 2 sigma^2 and deviation D / sigma; what lies beyond counts as infinite."""
-    ratio = count_sensitivity(leaf.adjacency, leaf.max_contributions).l2 / leaf.sigma
+    ratio = _ratio(leaf)
     return ratio**2 / 2 + (TAIL_SIGMAS + 1) * ratio
 
 
 def _interval(leaf: DpEvent) -> float:
     """Grid of losses: a power of two, about a thirtieth of the leaf's typical loss."""
-    if isinstance(leaf, DiscreteGaussianCountsEvent):
-        typical = count_sensitivity(leaf.adjacency, leaf.max_contributions).l2 / leaf.sigma
+    if isinstance(leaf, BoundedRangeSelectionEvent):
+        typical, finest = leaf.epsilon / 2, -18
+    elif isinstance(leaf, SampledGaussianEvent):
+        # Samples with the unit have losses far above the typical one: the grid must be wide, so it cannot be as fine.
+        typical, finest = leaf.sampling_probability * _ratio(leaf), -14
     else:
-        typical = leaf.epsilon / 2
-    return float(2.0 ** max(-18, min(-8, math.floor(math.log2(typical / 30)))))
+        typical, finest = _ratio(leaf), -18
+    return float(2.0 ** max(finest, min(-8, math.floor(math.log2(typical / 30)))))
 
 
 @lru_cache(maxsize=256)
-def _leaf_pmf(leaf: DpEvent, interval: float, exhaustive: bool) -> Any:
-    """The pessimistic PLD of one leaf: the connected dots of its largest hockey-stick curve."""
+def _leaf_pld(leaf: DpEvent, interval: float, exhaustive: bool) -> Any:
+    """The pessimistic PLD of one leaf: the connected dots of its largest hockey-stick curve, in both directions."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    if isinstance(leaf, SampledGaussianEvent) and leaf.sampling_probability < 1 and leaf.most_in_sample > 1:
+        from scipy.stats import binom
+
+        numbers = np.arange(leaf.most_in_sample + 1)
+        return pld.from_mixture_gaussian_mechanism(
+            leaf.noise_multiplier,
+            numbers.astype(float).tolist(),
+            binom.pmf(numbers, leaf.most_in_sample, leaf.sampling_probability).tolist(),
+            value_discretization_interval=interval,
+        )
+    if isinstance(leaf, (SampledGaussianEvent, GaussianCountsEvent)):
+        probability = leaf.sampling_probability if isinstance(leaf, SampledGaussianEvent) else 1.0
+        return pld.from_gaussian_mechanism(
+            1 / _ratio(leaf), value_discretization_interval=interval, sampling_prob=probability
+        )
+    return pld.PrivacyLossDistribution(_tabulated_pmf(leaf, interval, exhaustive))
+
+
+def _tabulated_pmf(leaf: DpEvent, interval: float, exhaustive: bool) -> Any:
     from dp_accounting.pld import pld_pmf
 
     if isinstance(leaf, BoundedRangeSelectionEvent):

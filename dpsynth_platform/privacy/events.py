@@ -1,8 +1,8 @@
 """Privacy events: what a mechanism does to the data, as a tree of public parameters.
 
-What belongs here: the two event classes that `dp_accounting` has no word for, the event tree of MST, and the trees'
-JSON form with its validation. What does not: what an event costs (`accounting`). Composition is `dp_accounting`'s
-own (`ComposedDpEvent`, `SelfComposedDpEvent`).
+What belongs here: the event classes that `dp_accounting` has no word for, the event trees of the mechanisms, and the
+trees' JSON form with its validation. What does not: what an event costs (`accounting`). Sequential composition is
+`dp_accounting`'s own (`ComposedDpEvent`, `SelfComposedDpEvent`).
 
 Every leaf states its adjacency and its contribution bound b, and its noise is given in records: the adjacency's factor
 is part of the leaf's meaning and not something that an accountant adds later.
@@ -11,8 +11,9 @@ is part of the leaf's meaning and not something that an accountant adds later.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, Protocol, TypeAlias
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
 
 import attr
 from dp_accounting import dp_event
@@ -23,6 +24,10 @@ from dpsynth_platform.privacy.units import check_adjacency
 DpEvent: TypeAlias = dp_event.DpEvent
 
 MAX_LEAVES = 100_000
+# Ways in which one unit can run through nested parallel branches.
+MAX_HISTORIES = 256
+
+Sampled = Literal["record", "user"]
 
 
 def _positive(instance: object, attribute: attr.Attribute[float], value: float) -> None:
@@ -72,6 +77,115 @@ class BoundedRangeSelectionEvent(DpEvent):  # type: ignore[misc]
         check_adjacency(self.adjacency, self.max_contributions)
 
 
+@attr.frozen
+class GaussianCountsEvent(DpEvent):  # type: ignore[misc]
+    """Counts or votes over disjoint cells, each with independent continuous Gaussian noise N(0, sigma^2).
+
+    As `DiscreteGaussianCountsEvent`, for mechanisms that draw their noise in floating point.
+    """
+
+    sigma: float = attr.field(validator=_positive)
+    adjacency: str
+    max_contributions: int
+
+    def __attrs_post_init__(self) -> None:
+        check_adjacency(self.adjacency, self.max_contributions)
+
+
+@attr.frozen
+class ThresholdedCountsEvent(DpEvent):  # type: ignore[misc]
+    """Partition selection: discrete Gaussian counts of the cells that occur, of which only those from a threshold up
+    are shown.
+
+    Which cells occur depends on the data, so no Renyi curve is finite: the cost is that of the counts and a slack on
+    delta (`accounting.cost`), the chance that a cell of one unit alone is shown.
+
+    Attributes:
+        sigma: the parameter of the noise, in records.
+        threshold: the least noisy count that is shown, in records; above b.
+        adjacency: which datasets are neighbours.
+        max_contributions: b, the most records of one unit.
+    """
+
+    sigma: float = attr.field(validator=_positive)
+    threshold: float = attr.field(validator=_positive)
+    adjacency: str
+    max_contributions: int
+
+    def __attrs_post_init__(self) -> None:
+        check_adjacency(self.adjacency, self.max_contributions)
+        if self.threshold <= self.max_contributions:
+            raise AccountingError(
+                f"threshold {self.threshold:g} for {self.max_contributions} records of a unit; accepted: above that"
+            )
+
+    @property
+    def counts(self) -> DiscreteGaussianCountsEvent:
+        """The noisy counts of the cells that occur in both of two neighbours."""
+        return DiscreteGaussianCountsEvent(self.sigma, self.adjacency, self.max_contributions)
+
+
+def _probability(instance: object, attribute: attr.Attribute[float], value: float) -> None:
+    _positive(instance, attribute, value)
+    if value > 1:
+        raise AccountingError(f"{type(instance).__name__}.{attribute.name}: {value!r}; accepted: above 0, at most 1")
+
+
+@attr.frozen
+class SampledGaussianEvent(DpEvent):  # type: ignore[misc]
+    """One step of DP-SGD: the sum of clipped gradients of a Poisson sample, with Gaussian noise.
+
+    `sampled` says what is drawn, each by its own coin, and clipped. `record` (DP-SGD, and DP-SGD-ELS with b above 1):
+    a unit has Binomial(b, q) records in the sample, so the step is a mixture of Gaussians. `user` (DP-SGD-ULS): a unit
+    is in the sample or not, and the mean of its gradients is clipped as one. Abadi et al. 2016; Charles et al. 2024.
+
+    Attributes:
+        noise_multiplier: the noise's deviation over the clipping norm.
+        sampling_probability: q, in (0, 1]; 1 is a full batch.
+        sampled: `record` or `user`.
+        adjacency: which datasets are neighbours.
+        max_contributions: b, the most records of one unit.
+    """
+
+    noise_multiplier: float = attr.field(validator=_positive)
+    sampling_probability: float = attr.field(validator=_probability)
+    sampled: Sampled
+    adjacency: str
+    max_contributions: int
+
+    def __attrs_post_init__(self) -> None:
+        check_adjacency(self.adjacency, self.max_contributions)
+        if self.sampled not in ("record", "user"):
+            raise AccountingError(f"sampled {self.sampled!r}; accepted: record, user")
+
+    @property
+    def most_in_sample(self) -> int:
+        """How many clipped gradients of one unit a sample can hold."""
+        return self.max_contributions if self.sampled == "record" else 1
+
+
+@attr.frozen
+class ParallelDpEvent(DpEvent):  # type: ignore[misc]
+    """Mechanisms on disjoint participants: every unit takes part in at most one branch.
+
+    Which one must not depend on the unit's records in a way that a neighbour may change: under `add-or-remove` and
+    `zero-out` a unit is in its branch or nowhere; under `replace-one` it could leave one branch and enter another, and
+    is therefore refused. A unit's cost is that of its branch, so the whole costs the largest (McSherry 2009, theorem 4;
+    adaptively chosen branches included, since the others' outcomes do not depend on the unit).
+    """
+
+    events: tuple[DpEvent, ...] = attr.field(converter=tuple)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.events:
+            raise AccountingError("parallel composition of nothing; accepted: at least one branch")
+        if any(leaf.adjacency == "replace-one" for leaf, _ in leaves(self)):
+            raise AccountingError(
+                "parallel composition under replace-one: a unit could move to another branch; accepted: "
+                "add-or-remove, zero-out"
+            )
+
+
 class MstParameters(Protocol):
     """The noise of MST; `accounting.MstBudget` has it."""
 
@@ -103,15 +217,97 @@ def mst_event(columns: int, budget: MstParameters, adjacency: str, max_contribut
     return dp_event.ComposedDpEvent(parts)
 
 
+def dp_sgd_event(
+    *,
+    records: int,
+    batch_size: int,
+    noise_multiplier: float,
+    steps: int,
+    adjacency: str = "add-or-remove",
+    max_contributions: int = 1,
+    sampled: Sampled = "record",
+) -> DpEvent:
+    """The event of DP-SGD with Poisson sampling.
+
+    Args:
+        records: the public, expected number of what is sampled (records, or users where `sampled` is `user`); never
+            the actual one.
+        batch_size: the expected size of a sample; q is batch_size / records. Empty samples count as steps.
+        noise_multiplier: the noise's deviation over the clipping norm.
+        steps: how many steps are taken.
+        adjacency: which datasets are neighbours.
+        max_contributions: b, the most records of one unit.
+        sampled: `record` (with b above 1: DP-SGD-ELS) or `user` (DP-SGD-ULS).
+
+    Raises:
+        AccountingError: a parameter is impossible.
+    """
+    for name, value in (("records", records), ("batch_size", batch_size)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise AccountingError(f"{name} {value!r}; accepted: a whole number from 1")
+    if batch_size > records:
+        raise AccountingError(f"batch_size {batch_size} of {records} records; accepted: at most as many")
+    step = SampledGaussianEvent(noise_multiplier, batch_size / records, sampled, adjacency, max_contributions)
+    return dp_event.SelfComposedDpEvent(step, _count(steps))
+
+
+def histogram_event(
+    noise: float, adjacency: str = "add-or-remove", max_contributions: int = 1, *, discrete: bool = True
+) -> DpEvent:
+    """A noisy histogram or vote: every record counts in one cell. `noise` is its deviation, in records.
+
+    Raises:
+        AccountingError: a parameter is impossible.
+    """
+    kind = DiscreteGaussianCountsEvent if discrete else GaussianCountsEvent
+    return kind(noise, adjacency, max_contributions)
+
+
+def token_selection_event(
+    *,
+    tokens: int,
+    clipping_norm: float,
+    temperature: float,
+    batch_size: int,
+    adjacency: str = "zero-out",
+    max_contributions: int = 1,
+) -> DpEvent:
+    """Tokens drawn from the softmax of clipped logits, averaged over a batch (Amin et al. 2024, private prediction).
+
+    Each is a choice by the exponential mechanism. A record moves each averaged logit by at most c / s, so b records
+    move a log-ratio by 2 b c / (s temperature), and twice that when they are replaced. All records of one unit must be
+    in one batch; batches are then a `ParallelDpEvent`.
+
+    Args:
+        tokens: how many are drawn from one batch.
+        clipping_norm: c: logits are clipped to [-c, c].
+        temperature: by which the averaged logits are divided.
+        batch_size: s, the public number by which the sum is divided.
+        adjacency: which datasets are neighbours.
+        max_contributions: b, the most records of one unit.
+
+    Raises:
+        AccountingError: a parameter is impossible.
+    """
+    for name, value in (("clipping_norm", clipping_norm), ("temperature", temperature), ("batch_size", batch_size)):
+        if isinstance(value, bool) or not (math.isfinite(value) and value > 0):
+            raise AccountingError(f"{name} {value!r}; accepted: finite, above 0")
+    check_adjacency(adjacency, max_contributions)
+    moved = 2 if adjacency == "replace-one" else 1
+    epsilon_range = moved * 2 * max_contributions * clipping_norm / (batch_size * temperature)
+    choice = BoundedRangeSelectionEvent(epsilon_range, adjacency, max_contributions)
+    return dp_event.SelfComposedDpEvent(choice, _count(tokens))
+
+
 def leaves(event: DpEvent) -> Iterator[tuple[DpEvent, int]]:
-    """The tree's mechanisms, each with the number of times it runs.
+    """The tree's mechanisms, those of all parallel branches, each with the number of times it runs.
 
     Raises:
         AccountingError: an event of a kind that this platform does not account for, or a count below 1.
     """
-    if isinstance(event, (DiscreteGaussianCountsEvent, BoundedRangeSelectionEvent)):
+    if isinstance(event, tuple(_LEAVES.values())):
         yield event, 1
-    elif isinstance(event, dp_event.ComposedDpEvent):
+    elif isinstance(event, (dp_event.ComposedDpEvent, ParallelDpEvent)):
         for part in event.events:
             yield from leaves(part)
     elif isinstance(event, dp_event.SelfComposedDpEvent):
@@ -120,8 +316,48 @@ def leaves(event: DpEvent) -> Iterator[tuple[DpEvent, int]]:
             yield leaf, _count(count * times)
     else:
         raise AccountingError(
-            f"event {type(event).__name__} cannot be accounted for; accepted: composition, discrete Gaussian counts, "
-            "bounded-range selection"
+            f"event {type(event).__name__} cannot be accounted for; accepted: sequential and parallel composition, "
+            f"{', '.join(_LEAVES)}"
+        )
+
+
+def histories(event: DpEvent) -> tuple[Counter[DpEvent], ...]:
+    """What one unit can take part in: for each way through the parallel branches, the mechanisms and their times.
+
+    Without parallel composition there is one.
+
+    Raises:
+        AccountingError: see `leaves`; or more than MAX_HISTORIES ways; or parallel branches that are repeated as a
+            whole, where a unit's way may differ each time.
+    """
+    if isinstance(event, ParallelDpEvent):
+        found = tuple(dict.fromkeys(_frozen(way) for part in event.events for way in histories(part)))
+        ways = tuple(Counter(dict(way)) for way in found)
+    elif isinstance(event, dp_event.ComposedDpEvent):
+        ways = (Counter(),)
+        for part in event.events:
+            inner = histories(part)
+            _check_histories(len(ways) * len(inner))
+            ways = tuple(way + more for way in ways for more in inner)
+    else:
+        flat: Counter[DpEvent] = Counter()
+        for leaf, times in leaves(event):
+            flat[leaf] += times
+        if isinstance(event, dp_event.SelfComposedDpEvent) and len(histories(event.event)) > 1:
+            raise AccountingError("parallel branches repeated as a whole; accepted: repetition inside of each branch")
+        ways = (flat,)
+    _check_histories(len(ways))
+    return ways
+
+
+def _frozen(way: Counter[DpEvent]) -> frozenset[tuple[DpEvent, int]]:
+    return frozenset(way.items())
+
+
+def _check_histories(number: int) -> None:
+    if number > MAX_HISTORIES:
+        raise AccountingError(
+            f"one unit can run through the parallel branches in {number} ways; accepted: up to {MAX_HISTORIES}"
         )
 
 
@@ -139,6 +375,8 @@ def event_to_json(event: DpEvent) -> dict[str, Any]:
         return {"kind": "composed", "events": [event_to_json(part) for part in event.events]}
     if isinstance(event, dp_event.SelfComposedDpEvent):
         return {"kind": "repeated", "count": _count(event.count), "event": event_to_json(event.event)}
+    if isinstance(event, ParallelDpEvent):
+        return {"kind": "parallel", "events": [event_to_json(part) for part in event.events]}
     for kind, leaf in _LEAVES.items():
         if isinstance(event, leaf):
             return {"kind": kind} | attr.asdict(event)
@@ -160,8 +398,11 @@ def event_from_json(document: Any) -> DpEvent:
 _LEAVES: dict[str, type[Any]] = {
     "discrete-gaussian-counts": DiscreteGaussianCountsEvent,
     "bounded-range-selection": BoundedRangeSelectionEvent,
+    "gaussian-counts": GaussianCountsEvent,
+    "thresholded-counts": ThresholdedCountsEvent,
+    "sampled-gaussian": SampledGaussianEvent,
 }
-_KEYS = {"composed": {"events"}, "repeated": {"count", "event"}} | {
+_KEYS = {"composed": {"events"}, "parallel": {"events"}, "repeated": {"count", "event"}} | {
     kind: {field.name for field in attr.fields(leaf)} for kind, leaf in _LEAVES.items()
 }
 
@@ -175,10 +416,11 @@ def _parse(document: Any, depth: int) -> DpEvent:
     values = {key: value for key, value in document.items() if key != "kind"}
     if values.keys() != _KEYS[kind]:
         raise AccountingError(f"event {kind}: accepted keys are {', '.join(sorted(_KEYS[kind]))}, all of them")
-    if kind == "composed":
+    if kind in ("composed", "parallel"):
         if not isinstance(values["events"], list):
-            raise AccountingError("event composed: events must be a list")
-        return dp_event.ComposedDpEvent([_parse(part, depth + 1) for part in values["events"]])
+            raise AccountingError(f"event {kind}: events must be a list")
+        parts: Sequence[DpEvent] = [_parse(part, depth + 1) for part in values["events"]]
+        return dp_event.ComposedDpEvent(parts) if kind == "composed" else ParallelDpEvent(parts)
     if kind == "repeated":
         return dp_event.SelfComposedDpEvent(_parse(values["event"], depth + 1), _count(values["count"]))
     return _LEAVES[kind](**values)

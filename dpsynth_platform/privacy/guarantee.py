@@ -82,6 +82,25 @@ class Guarantee:
         )
 
 
+DeltaRule = Literal["power", "logarithm"]
+
+
+def recommended_delta(units: int, rule: DeltaRule = "power") -> float:
+    """Delta for a number of privacy units n, well below 1/n: a mechanism that shows one unit in full has 1/n.
+
+    `power` is 1/n^1.1 (Ponomareva et al. 2026, section 7.1: what contracts mean by auto), `logarithm` 1/(n ln n) (Yue
+    et al. 2023), which is the larger from 36 units to some 3e15 of them.
+
+    Raises:
+        AccountingError: fewer than three units, or an unknown rule.
+    """
+    if isinstance(units, bool) or not isinstance(units, int) or units < 3:
+        raise AccountingError(f"delta for {units!r} privacy units; accepted: a whole number from 3")
+    if rule not in ("power", "logarithm"):
+        raise AccountingError(f"rule {rule!r} for delta; accepted: power, logarithm")
+    return float(units**-1.1) if rule == "power" else 1 / (units * math.log(units))
+
+
 def tier(epsilon: float) -> Tier:
     """Tier of a guarantee (Ponomareva et al. 2023, section 5.2): up to 1 strong, up to 10 reasonable, else weak."""
     if epsilon <= STRONG_EPSILON:

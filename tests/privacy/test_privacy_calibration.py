@@ -1,0 +1,110 @@
+"""Calibration, pinned on CTCL (Tan et al. 2025), appendices D and E, PubMed."""
+
+import math
+
+import pytest
+from dp_accounting import dp_event
+
+from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.privacy.calibration import contributions_for, noise_for, steps_for
+from dpsynth_platform.privacy.events import dp_sgd_event, histogram_event
+from dpsynth_platform.privacy.guarantee import recommended_delta
+
+RECORDS = 75_316
+DELTA = recommended_delta(RECORDS, "logarithm")
+HISTOGRAM = histogram_event(10.0)
+
+
+def training(noise, steps=2000, b=1, sampled="record"):
+    return dp_sgd_event(
+        records=RECORDS,
+        batch_size=4096,
+        noise_multiplier=noise,
+        steps=steps,
+        max_contributions=b,
+        sampled=sampled,
+    )
+
+
+def with_histogram(noise):
+    return dp_event.ComposedDpEvent([HISTOGRAM, training(noise)])
+
+
+@pytest.mark.parametrize(("eps", "noise"), [(4, 3.01), (2, 5.49), (1, 10.3)])
+def test_noise_of_ctcl_appendix_e(eps, noise):
+    found = noise_for(training, eps, DELTA)
+    assert found.value == pytest.approx(noise, rel=0.01)
+    assert 0.998 * eps < found.result.epsilon <= eps
+    assert found.result == epsilon(training(found.value), DELTA)
+
+
+@pytest.mark.parametrize(
+    ("eps", "noise", "histogram", "alone"), [(4, 3.03, 0.39, 3.96), (2, 5.63, 0.39, 1.94), (1, 11.33, 0.39, 0.9)]
+)
+def test_split_budget_of_ctcl_appendix_d(eps, noise, histogram, alone):
+    found = noise_for(with_histogram, eps, DELTA)
+    assert found.value == pytest.approx(noise, rel=0.01)
+    assert 0.998 * eps < found.result.epsilon <= eps
+    assert epsilon(HISTOGRAM, DELTA).epsilon == pytest.approx(histogram, abs=0.005)
+    assert epsilon(training(found.value), DELTA).epsilon == pytest.approx(alone, abs=0.01)
+
+
+def test_the_histogram_may_be_continuous_as_in_the_paper():
+    event = dp_event.ComposedDpEvent([histogram_event(10.0, discrete=False), training(11.33)])
+    assert epsilon(event, DELTA).epsilon == pytest.approx(1, abs=0.01)
+
+
+def test_more_noise_in_the_histogram_leaves_more_for_training():
+    """Appendix D: from 10 to 20 changes the noise multiplier from 3.03 to 3.02."""
+    found = noise_for(lambda noise: dp_event.ComposedDpEvent([histogram_event(20.0), training(noise)]), 4, DELTA)
+    assert found.value == pytest.approx(3.02, rel=0.01)
+    assert found.value <= noise_for(with_histogram, 4, DELTA).value
+
+
+def test_steps_invert_noise():
+    noise = noise_for(training, 4, DELTA).value
+    found = steps_for(lambda steps: training(noise, steps), 4, DELTA)
+    assert 2000 <= found.value <= 2010
+    assert epsilon(training(noise, found.value + 1), DELTA).epsilon > 4 >= found.result.epsilon
+
+
+def test_contribution_bound_inverts_noise():
+    noise = noise_for(lambda noise: training(noise, steps=50, b=3), 4, DELTA).value
+    found = contributions_for(lambda b: training(noise, steps=50, b=b), 4, DELTA)
+    assert found.value == 3
+    assert epsilon(training(noise, steps=50, b=4), DELTA).epsilon > 4
+
+
+def test_records_of_users_cost_less_together_than_a_group_but_more_than_users_sampled():
+    by_record = noise_for(lambda noise: training(noise, b=2), 4, DELTA).value
+    by_user = noise_for(lambda noise: training(noise, b=2, sampled="user"), 4, DELTA).value
+    assert 3.005 == pytest.approx(by_user, rel=2e-3)
+    assert 1.5 * by_user < by_record < 2.2 * by_user
+
+
+def test_small_epsilon_and_large_epsilon():
+    for eps in (0.05, 30.0):
+        found = noise_for(lambda noise: histogram_event(noise), eps, 1e-6)
+        assert 0.98 * eps < found.result.epsilon <= eps
+
+
+@pytest.mark.parametrize("eps", [0.0, -1.0, math.nan, math.inf])
+def test_impossible_epsilons_are_refused(eps):
+    with pytest.raises(AccountingError, match="epsilon"):
+        noise_for(training, eps, DELTA)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, math.nan])
+def test_impossible_deltas_are_refused(delta):
+    with pytest.raises(AccountingError, match="delta"):
+        steps_for(lambda steps: training(3.0, steps), 1.0, delta)
+
+
+def test_what_no_parameter_meets_is_refused():
+    with pytest.raises(AccountingError, match="less spent on the other parts"):
+        noise_for(with_histogram, 0.1, DELTA)
+    with pytest.raises(AccountingError, match="one step costs more"):
+        steps_for(lambda steps: training(0.1, steps), 0.5, DELTA)
+    with pytest.raises(AccountingError, match="one record of a unit costs more"):
+        contributions_for(lambda b: histogram_event(1.0, max_contributions=b), 0.5, DELTA)

@@ -37,7 +37,7 @@ def speak(*values):
     os.write(1, text.encode())
     os.write(2, text.encode())
     warnings.warn(text)
-    logging.getLogger("some.library").error(text)
+    logging.getLogger("some.package").error(text)
     logging.getLogger().critical(text)
     return text
 """

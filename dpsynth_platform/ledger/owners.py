@@ -1,7 +1,8 @@
-"""Participants: sets of owners' fingerprints, their commitments, and who among them can still be charged.
+"""Participants: sets of owners' fingerprints and their commitments.
 
-What belongs here: set arithmetic on fingerprints in NumPy. What does not: the database, and how fingerprints are made
-(`scrub`). Everything here is restricted: no function logs, prints or raises anything that depends on the owners.
+What belongs here: set arithmetic on fingerprints in NumPy. What does not: what owners were charged (`standing`), the
+database, and how fingerprints are made (`scrub`). Everything here is restricted: no function logs, prints or raises
+anything that depends on the owners.
 
 A set of participants is a sorted array of distinct 16-byte fingerprints, dtype `S16` (`scrub.fingerprints`). NumPy
 drops trailing zero bytes when it hands out a single element of this type; nothing here asks for one.
@@ -10,14 +11,12 @@ drops trailing zero bytes when it hands out a single element of this type; nothi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpsynth_platform.errors import LedgerError
-from dpsynth_platform.ledger.filter import Cost, within
 
 FINGERPRINT_BYTES = 16
 Participants: TypeAlias = NDArray[np.bytes_]
@@ -53,38 +52,29 @@ def from_blob(blob: bytes) -> Participants:
     return check_participants(np.frombuffer(blob, dtype=_DTYPE))
 
 
+def place_of(participants: Participants, others: Participants) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """For each participant its place among the others (both sorted; any place if it is not there), and if it is there.
+
+    Searches the first halves as numbers, which is several times as fast as comparing bytes; where two others share a
+    first half and it found the wrong one, it compares bytes.
+    """
+    if len(others) == 0:
+        return np.zeros(len(participants), dtype=np.int64), np.zeros(len(participants), dtype=bool)
+    first_halves = _first_halves(others)
+    wanted = _first_halves(participants)
+    place = np.minimum(np.searchsorted(first_halves, wanted), len(others) - 1)
+    found: NDArray[np.bool_] = others[place] == participants
+    unsure = np.flatnonzero(~found & (first_halves[place] == wanted))
+    place[unsure] = np.minimum(np.searchsorted(others, participants[unsure]), len(others) - 1)
+    found[unsure] = others[place[unsure]] == participants[unsure]
+    return place, found
+
+
 def contained(participants: Participants, others: Participants) -> NDArray[np.bool_]:
     """For each participant, whether it is among the others (both sorted)."""
-    if len(others) == 0:
-        return np.zeros(len(participants), dtype=bool)
-    place = np.minimum(np.searchsorted(others, participants), len(others) - 1)
-    found: NDArray[np.bool_] = others[place] == participants
-    return found
+    return place_of(participants, others)[1]
 
 
-def affordable(
-    participants: Participants,
-    history: Sequence[tuple[Participants, Cost]],
-    cost: Cost,
-    limits: Sequence[float],
-) -> NDArray[np.bool_]:
-    """For each participant, whether its own history and `cost` together stay under the cap.
-
-    Individual filters (Feldman & Zrnic 2021, section 5): valid if whoever does not fit is left out silently. Owners
-    with the same history form a class, and sums are taken once a class.
-
-    Args:
-        participants: whom the new entry would cost.
-        history: for each earlier entry its participants and its cost (`RenyiFilter.cost`).
-        cost: the new entry's cost.
-        limits: the account's (`RenyiFilter.limits`).
-    """
-    if len(participants) == 0:
-        return np.zeros(0, dtype=bool)
-    packed = np.zeros((len(participants), len(history) // 8 + 1), dtype=np.uint8)
-    for index, (members, _) in enumerate(history):
-        packed[:, index // 8] |= contained(participants, members).astype(np.uint8) << np.uint8(index % 8)
-    classes, class_of = np.unique(packed, axis=0, return_inverse=True)
-    took_part = np.unpackbits(classes, axis=1, bitorder="little")[:, : len(history)].astype(np.float64)
-    costs = np.array([spent for _, spent in history], dtype=np.float64).reshape(len(history), len(cost))
-    return within(took_part @ costs + np.asarray(cost), limits)[class_of.reshape(-1)]
+def _first_halves(participants: Participants) -> NDArray[np.uint64]:
+    halves: NDArray[np.uint64] = np.ascontiguousarray(participants).view(">u8")[::2].astype(np.uint64)
+    return halves

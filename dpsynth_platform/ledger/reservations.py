@@ -7,17 +7,16 @@ visible verdicts (`verdicts`), transactions (`store`).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from sqlalchemy import Connection, insert, select, update
 
 from dpsynth_platform.errors import LedgerError, SpendRepeated
 from dpsynth_platform.ledger import chain, rows, schema
 from dpsynth_platform.ledger.filter import add_up
-from dpsynth_platform.ledger.owners import Participants, affordable, commitment, contained, to_blob
+from dpsynth_platform.ledger.owners import Participants, commitment, contained, to_blob
 from dpsynth_platform.ledger.records import Account, CostRequest, Entry, OverlapPolicy
+from dpsynth_platform.ledger.standing import Standing
 
 _NONCE_BYTES = 32
 
@@ -55,20 +54,20 @@ def charge(
         if account.mode == "per-owner" or policy != "compose":
             raise LedgerError(f"{request.place}: participants are needed in per-owner mode and for {policy!r}")
         return None, False
-    history = rows.charged_participants(connection, account.family)
+    nothing = account.filter.nothing
+    standing = rows.find_standing(connection, account.family, nothing) or Standing.nobody(nothing)
+    pending = rows.pending_participants(connection, account.family)
     if policy != "compose":
-        seen = contained(participants, _union(participants, [members for members, _ in history]))
+        seen = contained(participants, standing.owners)
+        for members, _ in pending:
+            seen |= contained(participants, members)
         if policy == "block":
             return participants, bool(seen.any())
         participants = participants[~seen]
     if account.mode == "per-owner":
         cost = account.filter.cost(request.curve, request.delta_slack)
-        participants = participants[affordable(participants, history, cost, account.filter.limits)]
+        participants = participants[standing.affordable(participants, pending, cost, account.filter.limits)]
     return participants, False
-
-
-def _union(like: Participants, sets: Sequence[Participants]) -> Participants:
-    return np.unique(np.concatenate(sets)) if sets else like[:0]
 
 
 def insert_entry(
@@ -126,7 +125,18 @@ def transition(connection: Connection, entry: Entry, kind: str, payload: dict[st
 
 
 def _settle(connection: Connection, entry: Entry) -> None:
-    mine, account = schema.entry, schema.account
-    cost = connection.execute(select(mine.c.cost).where(mine.c.entry_id == entry.entry_id)).scalar_one()
-    total = add_up(rows.settled(connection, entry.family), rows.cost_of(cost))
-    connection.execute(update(account).where(account.c.family == entry.family).values(settled=rows.cost_text(total)))
+    """Adds a started entry to the sums of its account and of its owners."""
+    mine, account, standing = schema.entry, schema.account, schema.standing
+    cost = rows.cost_of(connection.execute(select(mine.c.cost).where(mine.c.entry_id == entry.entry_id)).scalar_one())
+    total = rows.cost_text(add_up(rows.settled(connection, entry.family), cost))
+    connection.execute(update(account).where(account.c.family == entry.family).values(settled=total))
+    members = rows.participants_of(connection, entry.entry_id)
+    if members is None:
+        return
+    nothing = (0.0,) * len(cost)
+    before = rows.find_standing(connection, entry.family, nothing)
+    after = (before or Standing.nobody(nothing)).charged(members, cost).to_blobs()
+    if before is None:
+        connection.execute(insert(standing).values(family=entry.family, **after))
+    else:
+        connection.execute(update(standing).where(standing.c.family == entry.family).values(after))

@@ -18,6 +18,7 @@ from dpsynth_platform.ledger import chain, schema
 from dpsynth_platform.ledger.filter import Cost, RenyiFilter
 from dpsynth_platform.ledger.owners import Participants, from_blob
 from dpsynth_platform.ledger.records import Account, ChainEvent, CostRequest, Decision, Entry
+from dpsynth_platform.ledger.standing import Standing
 
 
 def find_account(connection: Connection, family: str) -> Account | None:
@@ -112,14 +113,22 @@ def expired(connection: Connection, family: str) -> list[Entry]:
     return [entry_of(row) for row in connection.execute(query)]
 
 
-def charged_participants(connection: Connection, family: str) -> list[tuple[Participants, Cost]]:
-    """For each charged entry that names participants, who they are and what each of them pays. Restricted."""
+def pending_participants(connection: Connection, family: str) -> list[tuple[Participants, Cost]]:
+    """For each reservation within its deadline that names participants, who they are and its cost. Restricted."""
     table, people = schema.entry, schema.participants
-    is_charged = _of(family, chain.STARTED, chain.SPENT) | (
-        _of(family, chain.RESERVED) & (table.c.deadline > now_text())
+    query = (
+        select(people.c.fingerprints, table.c.cost)
+        .join(table)
+        .where(_of(family, chain.RESERVED), table.c.deadline > now_text())
     )
-    query = select(people.c.fingerprints, table.c.cost).join(table).where(is_charged)
     return [(from_blob(row.fingerprints), cost_of(row.cost)) for row in connection.execute(query)]
+
+
+def find_standing(connection: Connection, family: str, nothing: Cost) -> Standing | None:
+    """Where an account's owners stand, or None while no entry that names any has started. Restricted."""
+    table = schema.standing
+    row = connection.execute(select(table).where(table.c.family == family)).one_or_none()
+    return Standing.from_blobs(row.owners, row.class_of, row.sums, nothing) if row else None
 
 
 def cost_of(text: str) -> Cost:
@@ -138,8 +147,8 @@ def cost_text(cost: Cost) -> str:
     return json.dumps(cost)
 
 
-def _of(family: str, *states: str) -> ColumnElement[bool]:
-    return (schema.entry.c.family == family) & schema.entry.c.state.in_(states)
+def _of(family: str, state: str) -> ColumnElement[bool]:
+    return (schema.entry.c.family == family) & (schema.entry.c.state == state)
 
 
 def participants_of(connection: Connection, entry_id: str) -> Participants | None:

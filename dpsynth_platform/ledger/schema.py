@@ -6,7 +6,8 @@ What belongs here: table definitions and the name of their schema version. What 
 `event` is the hash chain and the truth; `account` and `entry` are what follows from it, kept for queries and checked
 against it by `verify`. So are `entry.cost` (what the entry takes of each of its account's limits) and `account.settled`
 (the sum over what was started): with them a decision takes the same time after ten entries and after ten thousand.
-`participants` is restricted: the fingerprints, and the nonces that hide them in commitments.
+`standing` is the same for owners. `participants` and `standing` are restricted: the fingerprints, the nonces that hide
+them in commitments, and what each owner was charged.
 """
 
 from __future__ import annotations
@@ -70,6 +71,15 @@ entry = Table(
     Column("cost", Text, nullable=False, server_default="[]"),
     UniqueConstraint("run_key", "attempt", name="entry_attempt"),
     Index("ix_entry_family_state", "family", "state"),
+)
+
+standing = Table(
+    "standing",
+    metadata,
+    Column("family", String(63), ForeignKey("account.family"), primary_key=True),
+    Column("owners", LargeBinary, nullable=False),
+    Column("class_of", LargeBinary, nullable=False),
+    Column("sums", LargeBinary, nullable=False),
 )
 
 participants = Table(

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 from sqlalchemy import Connection, select
 
 from dpsynth_platform.errors import AccountingError, LedgerError
-from dpsynth_platform.ledger import chain, schema
-from dpsynth_platform.ledger.filter import RenyiFilter, add_up
-from dpsynth_platform.ledger.owners import affordable, commitment, from_blob
+from dpsynth_platform.ledger import chain, rows, schema
+from dpsynth_platform.ledger.filter import Cost, RenyiFilter, add_up, within
+from dpsynth_platform.ledger.owners import Participants, commitment, from_blob
 from dpsynth_platform.ledger.records import ChainEvent, CostRequest, Head, VerificationReport
-from dpsynth_platform.ledger.rows import cost_text
+from dpsynth_platform.ledger.standing import Standing
 
 Rows = dict[str, dict[str, Any]]
 
@@ -34,7 +33,7 @@ def verify(connection: Connection, known_heads: Iterable[Head]) -> VerificationR
     if not problems:
         problems += check_sums(events, accounts, entries)
         problems += check_family_caps(accounts, entries)
-        problems += _check_owner_caps(accounts, entries, participants)
+        problems += _check_owners(connection, events, accounts, entries, participants)
     return VerificationReport(chain.head(connection), len(events), len(entries), tuple(problems))
 
 
@@ -80,7 +79,7 @@ def check_sums(events: list[ChainEvent], accounts: Rows, entries: Rows) -> list[
     for name, entry in entries.items():
         request = _request(entry)
         costs[name] = filters[entry["family"]].cost(request.curve, request.delta_slack)
-        if entry["cost"] != cost_text(costs[name]):
+        if entry["cost"] != rows.cost_text(costs[name]):
             problems.append(f"entry {name}: its cost is not its curve's")
     for event in events:
         if event.kind == chain.STARTED:
@@ -89,7 +88,7 @@ def check_sums(events: list[ChainEvent], accounts: Rows, entries: Rows) -> list[
     problems += [
         f"account {family}: its running sum is not that of its started entries"
         for family, account in accounts.items()
-        if account["settled"] != cost_text(sums[family])
+        if account["settled"] != rows.cost_text(sums[family])
     ]
     return problems
 
@@ -119,13 +118,44 @@ def _check_participants(entries: Rows, participants: Rows) -> list[str]:
     return problems
 
 
-def _check_owner_caps(accounts: Rows, entries: Rows, participants: Rows) -> list[str]:
-    return [
-        f"account {family}: charged beyond its cap"
-        for family, account in accounts.items()
-        if chain.parse(account["terms"])["mode"] == "per-owner"
-        and not _every_owner_fits(_filter(account), _live(entries, family), participants)
-    ]
+def _check_owners(
+    connection: Connection, events: list[ChainEvent], accounts: Rows, entries: Rows, participants: Rows
+) -> list[str]:
+    """Whether owners stand where their entries put them, and none is beyond the cap."""
+    problems = []
+    for family, account in accounts.items():
+        limits = _filter(account)
+        told, pending = _told_standing(limits, family, events, entries, participants)
+        try:
+            stored = rows.find_standing(connection, family, limits.nothing)
+        except LedgerError:
+            stored = None
+        if (stored and stored.to_blobs()) != (told and told.to_blobs()):
+            problems.append(f"account {family}: its owners do not stand where its started entries put them")
+        if chain.parse(account["terms"])["mode"] == "per-owner":
+            standing = told or Standing.nobody(limits.nothing)
+            for members, cost in pending:
+                standing = standing.charged(members, cost)
+            if not within(standing.sums, limits.limits).all():
+                problems.append(f"account {family}: charged beyond its cap")
+    return problems
+
+
+def _told_standing(
+    limits: RenyiFilter, family: str, events: list[ChainEvent], entries: Rows, participants: Rows
+) -> tuple[Standing | None, list[tuple[Participants, Cost]]]:
+    """The standing that follows from the started entries in their order, and the reservations beside it."""
+    costs = {
+        name: limits.cost(request.curve, request.delta_slack)
+        for name, request in _live(entries, family).items()
+        if name in participants
+    }
+    standing = None
+    for event in events:
+        if event.kind == chain.STARTED and event.subject in costs:
+            members = from_blob(participants[event.subject]["fingerprints"])
+            standing = (standing or Standing.nobody(limits.nothing)).charged(members, costs.pop(event.subject))
+    return standing, [(from_blob(participants[name]["fingerprints"]), cost) for name, cost in costs.items()]
 
 
 def _live(entries: Rows, family: str) -> dict[str, CostRequest]:
@@ -139,19 +169,6 @@ def _live(entries: Rows, family: str) -> dict[str, CostRequest]:
 def _filter(account: dict[str, Any]) -> RenyiFilter:
     terms = chain.parse(account["terms"])
     return RenyiFilter.from_json(terms["filter"], terms["cap"]["epsilon"], terms["cap"]["delta"])
-
-
-def _every_owner_fits(limits: RenyiFilter, live: dict[str, CostRequest], participants: Rows) -> bool:
-    history = [
-        (from_blob(participants[name]["fingerprints"]), limits.cost(request.curve, request.delta_slack))
-        for name, request in live.items()
-        if name in participants
-    ]
-    if not history:
-        return True
-    everybody = np.unique(np.concatenate([members for members, _ in history]))
-    nothing = (0.0,) * len(limits.limits)
-    return bool(affordable(everybody, history, nothing, limits.limits).all())
 
 
 def _request(entry: dict[str, Any]) -> CostRequest:

@@ -62,12 +62,14 @@ def test_a_newer_schema_is_named(url):
 
 def test_an_older_schema_is_brought_up_to_date(ledger, url):
     """The first schema had no costs: they are computed from what was recorded, and decisions go on from there."""
-    for count in range(3):
-        entry = ledger.reserve("everyone", f"k{count}", request(0.03, plan=f"{count}"), people(count), "compose")
-        if count:
+    for count in range(6):
+        name = ("everyone", "each")[count % 2]
+        entry = ledger.reserve(name, f"k{count}", request(0.03, plan=f"{count}"), people(count, 9), "compose")
+        if count > 1:
             ledger.start(entry.entry_id)
     left = ledger.left("everyone", DELTA)
     with sqlite3.connect(path_of(url)) as connection:
+        connection.execute("DROP TABLE standing")
         connection.execute("DROP INDEX ix_entry_family_state")
         connection.execute("ALTER TABLE entry DROP COLUMN cost")
         connection.execute("ALTER TABLE account DROP COLUMN settled")

@@ -55,6 +55,9 @@ def tamper(url, *statements):
             "its running sum is not that of its started entries",
         ),
         ("UPDATE account SET settled = '[0.0]'", "its running sum is not that of its started entries"),
+        ("UPDATE standing SET sums = zeroblob(length(sums))", "its owners do not stand where"),
+        ("UPDATE standing SET sums = x'00'", "its owners do not stand where"),
+        ("DELETE FROM standing WHERE family = 'each'", "its owners do not stand where"),
         ("UPDATE participants SET fingerprints = zeroblob(16)", "participants do not match their commitment"),
         ("UPDATE participants SET fingerprints = x'00'", "participants do not match their commitment"),
         ("UPDATE participants SET nonce = x'00'", "participants do not match their commitment"),
@@ -97,14 +100,15 @@ def test_a_forged_curve_is_found_even_in_a_consistent_chain(ledger, monkeypatch)
 
 @pytest.mark.parametrize("name", ["everyone", "each"])
 def test_an_account_beyond_its_cap_is_found(ledger, monkeypatch, name):
-    from dpsynth_platform.ledger import reservations, verdicts
+    from dpsynth_platform.ledger import verdicts
+    from dpsynth_platform.ledger.standing import Standing
 
-    def everybody(participants, *_):
+    def everybody(_, participants, *__):
         return participants == participants
 
     with monkeypatch.context() as broken:
         broken.setattr(verdicts, "refusal_of", lambda *_: None)
-        broken.setattr(reservations, "affordable", everybody)
+        broken.setattr(Standing, "affordable", everybody)
         for count in range(3):
             ledger.reserve(name, f"k{count}", request(0.2, plan=f"{count}"), people(1, 2), "compose")
     assert ledger.verify().problems == (f"account {name}: charged beyond its cap",)

@@ -1,4 +1,4 @@
-"""What each entry costs its account, and the running sum of what was started, beside the texts they follow from."""
+"""What each entry costs, and the running sums of what was started: of the account and of each owner."""
 
 import json
 
@@ -6,7 +6,9 @@ import sqlalchemy as sa
 from alembic import op
 
 from dpsynth_platform.ledger.filter import RenyiFilter, add_up
+from dpsynth_platform.ledger.owners import from_blob
 from dpsynth_platform.ledger.records import CostRequest
+from dpsynth_platform.ledger.standing import Standing
 
 revision = "0002"
 down_revision = "0001"
@@ -15,6 +17,8 @@ depends_on = None
 
 _ENTRY = sa.table("entry", *(sa.column(name) for name in ("entry_id", "family", "request", "cost")))
 _ACCOUNT = sa.table("account", *(sa.column(name) for name in ("family", "terms", "settled")))
+_PARTICIPANTS = sa.table("participants", sa.column("entry_id"), sa.column("fingerprints"))
+_STANDING = sa.table("standing", *(sa.column(name) for name in ("family", "owners", "class_of", "sums")))
 _EVENT = sa.table("event", *(sa.column(name) for name in ("sequence", "kind", "subject")))
 
 
@@ -22,6 +26,13 @@ def upgrade() -> None:
     """Adds the columns and fills them from what is recorded."""
     op.add_column("entry", sa.Column("cost", sa.Text, nullable=False, server_default="[]"))
     op.add_column("account", sa.Column("settled", sa.Text, nullable=False, server_default="[]"))
+    op.create_table(
+        "standing",
+        sa.Column("family", sa.String(63), sa.ForeignKey("account.family"), primary_key=True),
+        sa.Column("owners", sa.LargeBinary, nullable=False),
+        sa.Column("class_of", sa.LargeBinary, nullable=False),
+        sa.Column("sums", sa.LargeBinary, nullable=False),
+    )
     op.create_index("ix_entry_family_state", "entry", ["family", "state"])
     connection = op.get_bind()
     started = sa.select(_EVENT.c.subject).where(_EVENT.c.kind == "started").order_by(_EVENT.c.sequence)
@@ -37,10 +48,17 @@ def upgrade() -> None:
             connection.execute(
                 sa.update(_ENTRY).where(_ENTRY.c.entry_id == row.entry_id).values(cost=json.dumps(costs[row.entry_id]))
             )
-        settled = limits.nothing
+        settled, standing, named = limits.nothing, Standing.nobody(limits.nothing), False
         for entry_id in in_order:
-            if entry_id in costs:
-                settled = add_up(settled, costs[entry_id])
+            if entry_id not in costs:
+                continue
+            settled = add_up(settled, costs[entry_id])
+            members = sa.select(_PARTICIPANTS.c.fingerprints).where(_PARTICIPANTS.c.entry_id == entry_id)
+            blob = connection.execute(members).scalar_one_or_none()
+            if blob is not None:
+                standing, named = standing.charged(from_blob(blob), costs[entry_id]), True
+        if named:
+            connection.execute(sa.insert(_STANDING).values(family=account.family, **standing.to_blobs()))
         connection.execute(
             sa.update(_ACCOUNT).where(_ACCOUNT.c.family == account.family).values(settled=json.dumps(settled))
         )

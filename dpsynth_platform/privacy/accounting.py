@@ -135,7 +135,7 @@ def cost(event: DpEvent) -> Cost:
             raise AccountingError("the thresholds are so low that nothing is promised; accepted: higher thresholds")
         total = np.zeros(len(ORDERS))
         for leaf, times in way.items():
-            total += times * (_leaf_curve(_core(leaf)) - math.log1p(-threshold_slack(leaf)))
+            total += _leaf_curve(_core(leaf), times) - times * math.log1p(-threshold_slack(leaf))
         totals.append(total)
         slacks.append(slack)
     return Cost(RenyiCurve.upper(np.max(totals, axis=0).tolist()), max(slacks) * (1 + 2.0**-40))
@@ -363,16 +363,17 @@ def _core(leaf: DpEvent) -> DpEvent:
     return leaf.counts if isinstance(leaf, ThresholdedCountsEvent) else leaf
 
 
-def _leaf_curve(leaf: DpEvent) -> Array:
+def _leaf_curve(leaf: DpEvent, times: int) -> Array:
+    """The curve of a leaf that runs `times` times. Ledgers compare stored curves: the order of operations is fixed."""
     orders = np.array(ORDERS)
     if isinstance(leaf, BoundedRangeSelectionEvent):
-        return np.minimum(orders * leaf.epsilon**2 / 8, leaf.epsilon)
+        return times * np.minimum(orders * leaf.epsilon**2 / 8, leaf.epsilon)
     if isinstance(leaf, SampledGaussianEvent):
         replace = leaf.adjacency == "replace-one"
         sampled = (leaf.noise_multiplier, leaf.sampling_probability, leaf.most_in_sample, replace)
-        return np.array(sampled_gaussian_renyi(*sampled))
+        return times * np.array(sampled_gaussian_renyi(*sampled))
     squared = count_sensitivity(leaf.adjacency, leaf.max_contributions).l2_squared
-    curve: Array = orders * (squared / (2 * leaf.sigma**2))
+    curve: Array = times * orders * (squared / (2 * leaf.sigma**2))
     return curve
 
 

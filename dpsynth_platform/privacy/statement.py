@@ -10,16 +10,24 @@ how to verify.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dp_accounting import dp_event
+
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.privacy.accounting import EpsilonResult, epsilon, renyi_curve
+from dpsynth_platform.privacy.accounting import EpsilonResult, cost, epsilon
 from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
+    DiscreteGaussianCountsEvent,
     DpEvent,
+    GaussianCountsEvent,
+    ParallelDpEvent,
+    SampledGaussianEvent,
+    ThresholdedCountsEvent,
     adjacency_of,
     event_from_json,
     event_to_json,
@@ -35,6 +43,43 @@ class Assumption:
     assumption: str
     holds: str
     because: str
+
+
+@dataclass(frozen=True)
+class MechanismWords:
+    """How a mechanism names its accesses to the data, and what its randomness rests on. The defaults are MST's.
+
+    What a mechanism does not say of its sampling and of its continuous noise is reported as not stated.
+
+    Attributes:
+        counts: what is counted.
+        choices: what is chosen by the exponential mechanism.
+        selection: how choices are drawn.
+        sampling: how samples of records or users are drawn.
+        noise: how continuous Gaussian noise is drawn.
+    """
+
+    counts: str = "tables of counts (one or two columns each)"
+    choices: str = "choices of which two columns to count together"
+    selection: Assumption = Assumption(
+        "Choices are drawn from the exponential mechanism's distribution.",
+        "yes",
+        "Scores are integers; OpenDP adds Gumbel noise and compares digit by digit until they differ, so that "
+        "neither rounding nor ties occur. The scale is rounded up.",
+    )
+    sampling: Assumption = Assumption(
+        "Every step's sample is Poisson: each member by its own coin of the stated probability, fresh in every step.",
+        "not stated",
+        "The mechanism does not say how it draws samples.",
+    )
+    noise: Assumption = Assumption(
+        "Continuous noise is drawn from the Gaussian distribution, from unpredictable randomness.",
+        "not stated",
+        "The mechanism does not say how it draws noise. Floating point never gives the Gaussian distribution exactly.",
+    )
+
+
+MST_WORDS = MechanismWords()
 
 
 @dataclass(frozen=True)
@@ -113,7 +158,10 @@ class PrivacyStatement:
 
 
 def privacy_statement(
-    contract: DataContract, family: FamilyBudget, event: DpEvent | dict[str, Any]
+    contract: DataContract,
+    family: FamilyBudget,
+    event: DpEvent | dict[str, Any],
+    words: MechanismWords = MST_WORDS,
 ) -> PrivacyStatement:
     """The statement for a release of a dataset, computed from public inputs only.
 
@@ -121,6 +169,7 @@ def privacy_statement(
         contract: the sealed snapshot.
         family: the budget of the contract's family.
         event: the sealed plan's event, as a tree or as JSON.
+        words: the mechanism's own words.
 
     Raises:
         AccountingError: the event is for another adjacency or contribution bound than the contract, or costs more
@@ -144,7 +193,7 @@ def privacy_statement(
             "Central model: a trusted organisation holds the data, runs the mechanism and publishes only its "
             "differentially private output."
         ),
-        covered=_covered(tree),
+        covered=_covered(tree, words),
         not_covered=_not_covered(contract),
         output=(
             f"The published table of {contract.generate.rows} synthetic rows, and the audit's results on fictional "
@@ -153,8 +202,8 @@ def privacy_statement(
         ),
         unit=_UNIT_WORDS[target.unit](contract),
         adjacency=_ADJACENCY_WORDS[target.adjacency],
-        accounting=_accounting(result),
-        assumptions=_assumptions(contract, tree),
+        accounting=_accounting(tree, result),
+        assumptions=_assumptions(contract, tree, words),
         formal=_formal(claimed),
         groups=(
             "For k units together, epsilon becomes k times as large and delta is multiplied by "
@@ -162,7 +211,7 @@ def privacy_statement(
         ),
         account=_account(family),
         event=event_to_json(tree),
-        renyi=renyi_curve(tree).to_json(),
+        renyi=cost(tree).curve.to_json(),
         tuning=(
             "No hyper-parameter was chosen by looking at the data. Every attempt whose mechanism started is an entry "
             "of its own in the ledger and is charged to the account, also if it failed."
@@ -228,16 +277,25 @@ _ADJACENCY_WORDS = {
 }
 
 
-def _covered(event: DpEvent) -> tuple[str, ...]:
-    counts, choices = 0, 0
+def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
+    total: Counter[type[DpEvent]] = Counter()
     for leaf, times in leaves(event):
-        if isinstance(leaf, BoundedRangeSelectionEvent):
-            choices += times
-        else:
-            counts += times
-    covered = [f"{counts} tables of counts (one or two columns each), every cell with discrete Gaussian noise."]
-    if choices:
-        covered.append(f"{choices} choices of which two columns to count together, by the exponential mechanism.")
+        total[type(leaf)] += times
+    covered = [
+        said.format(number=total[kind])
+        for kind, said in (
+            (DiscreteGaussianCountsEvent, f"{{number}} {words.counts}, every cell with discrete Gaussian noise."),
+            (GaussianCountsEvent, f"{{number}} {words.counts}, every cell with Gaussian noise."),
+            (
+                ThresholdedCountsEvent,
+                f"{{number}} {words.counts} over cells that the data has, every cell with discrete Gaussian noise and "
+                "shown only from a threshold up.",
+            ),
+            (BoundedRangeSelectionEvent, f"{{number}} {words.choices}, by the exponential mechanism."),
+            (SampledGaussianEvent, "{number} training steps, each a sum of clipped gradients with Gaussian noise."),
+        )
+        if total[kind]
+    ]
     return (*covered, "Everything computed from these: the fitted model, the synthetic rows, the audit on canaries.")
 
 
@@ -263,28 +321,70 @@ def _not_covered(contract: DataContract) -> tuple[str, ...]:
     return tuple(listed)
 
 
-def _accounting(result: EpsilonResult) -> dict[str, Any]:
+def _accounting(event: DpEvent, result: EpsilonResult) -> dict[str, Any]:
     names = {"pld": "privacy loss distributions", "renyi": "Renyi differential privacy"}
+    parallel = ", and parallel over disjoint participants where the event says so" if _has_parallel(event) else ""
+    slack = cost(event).delta_slack
     return {
         "type": names[result.method],
         "epsilon": result.epsilon,
         "delta": result.delta,
         "epsilon_by_pld": result.pld,
         "epsilon_by_renyi": result.renyi,
-        "composition": "fully adaptive, of the mechanisms listed in the event",
-        "amplification": "none is used",
-    }
+        "composition": f"fully adaptive, of the mechanisms listed in the event{parallel}",
+        "amplification": "by Poisson sampling" if _samples(event) else "none is used",
+    } | ({"delta_slack": slack} if slack else {})
 
 
-def _assumptions(contract: DataContract, event: DpEvent) -> tuple[Assumption, ...]:
-    privacy = contract.privacy
-    listed = [
-        Assumption(
+def _samples(event: DpEvent) -> bool:
+    return any(isinstance(leaf, SampledGaussianEvent) and leaf.sampling_probability < 1 for leaf, _ in leaves(event))
+
+
+def _has_parallel(event: DpEvent) -> bool:
+    if isinstance(event, ParallelDpEvent):
+        return True
+    if isinstance(event, dp_event.SelfComposedDpEvent):
+        return _has_parallel(event.event)
+    return isinstance(event, dp_event.ComposedDpEvent) and any(_has_parallel(part) for part in event.events)
+
+
+def _assumptions(contract: DataContract, event: DpEvent, words: MechanismWords) -> tuple[Assumption, ...]:
+    return (*_randomness(event, words), *_around(contract))
+
+
+def _randomness(event: DpEvent, words: MechanismWords) -> Iterator[Assumption]:
+    kinds = {type(leaf) for leaf, _ in leaves(event)}
+    if kinds & {DiscreteGaussianCountsEvent, ThresholdedCountsEvent}:
+        yield Assumption(
             "Noise is drawn exactly from the discrete Gaussian distribution, from unpredictable randomness.",
             "yes",
             "OpenDP's sampler works on integers and rationals, without floating point, on the operating system's "
             "cryptographic randomness. Timing of the sampler is not hidden from the operator.",
-        ),
+        )
+    if BoundedRangeSelectionEvent in kinds:
+        yield words.selection
+    if kinds & {GaussianCountsEvent, SampledGaussianEvent}:
+        yield words.noise
+    if _samples(event):
+        yield words.sampling
+    if SampledGaussianEvent in kinds:
+        yield Assumption(
+            "The number of expected members, by which the sampling probability is set, is public and not read off the "
+            "data; empty samples add noise and count as steps.",
+            "as declared",
+            "The sampling probability stands in the event.",
+        )
+    if _has_parallel(event):
+        yield Assumption(
+            "Every unit takes part in at most one of the parallel branches.",
+            "as declared",
+            "The cost of parallel branches is that of the dearest one only if this holds.",
+        )
+
+
+def _around(contract: DataContract) -> tuple[Assumption, ...]:
+    privacy = contract.privacy
+    return (
         Assumption(
             f"No owner contributes more than {privacy.max_contributions} records, and an owner's records depend on "
             "that owner's data alone.",
@@ -307,18 +407,7 @@ def _assumptions(contract: DataContract, event: DpEvent) -> tuple[Assumption, ..
             "Sampler and accountant read the same sealed plan; the ledger's entry is started once, before the "
             "mechanism reads its first record.",
         ),
-    ]
-    if any(isinstance(leaf, BoundedRangeSelectionEvent) for leaf, _ in leaves(event)):
-        listed.insert(
-            1,
-            Assumption(
-                "Choices are drawn from the exponential mechanism's distribution.",
-                "yes",
-                "Scores are integers; OpenDP adds Gumbel noise and compares digit by digit until they differ, so that "
-                "neither rounding nor ties occur. The scale is rounded up.",
-            ),
-        )
-    return tuple(listed)
+    )
 
 
 def _formal(claimed: Guarantee) -> str:

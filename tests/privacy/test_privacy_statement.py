@@ -2,14 +2,24 @@ import json
 from pathlib import Path
 
 import pytest
+from dp_accounting import dp_event
 
 from dpsynth_platform.contracts import load_contract, load_family
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.privacy.accounting import calibrate_mst
-from dpsynth_platform.privacy.events import event_to_json, mst_event
+from dpsynth_platform.privacy.events import (
+    BoundedRangeSelectionEvent,
+    DiscreteGaussianCountsEvent,
+    GaussianCountsEvent,
+    ParallelDpEvent,
+    SampledGaussianEvent,
+    ThresholdedCountsEvent,
+    event_to_json,
+    mst_event,
+)
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import RenyiCurve
-from dpsynth_platform.privacy.statement import privacy_statement
+from dpsynth_platform.privacy.statement import Assumption, MechanismWords, privacy_statement
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -79,3 +89,53 @@ def test_a_plan_that_costs_more_than_asked_or_is_for_other_neighbours_is_refused
     other = mst_event(6, calibrate_mst(6, Guarantee.target(contract)), "add-or-remove", 1)
     with pytest.raises(AccountingError, match="adjacency and bound"):
         privacy_statement(contract, budget, other)
+
+
+TRAINED = MechanismWords(
+    counts="histograms of topics",
+    choices="tokens",
+    selection=Assumption("Tokens are drawn from the softmax.", "yes", "By integers."),
+    sampling=Assumption("Samples are Poisson.", "yes", "By a keyed cryptographic stream."),
+)
+
+
+def test_trained_models_name_their_accesses_and_what_their_sampling_rests_on():
+    contract, budget = load("census", "household-surveys")
+    step = SampledGaussianEvent(60.0, 0.01, "record", "add-or-remove", 2)
+    event = dp_event.ComposedDpEvent(
+        [
+            dp_event.SelfComposedDpEvent(step, 100),
+            DiscreteGaussianCountsEvent(60.0, "add-or-remove", 2),
+            GaussianCountsEvent(60.0, "add-or-remove", 2),
+            ThresholdedCountsEvent(60.0, 400.0, "add-or-remove", 2),
+            ParallelDpEvent([BoundedRangeSelectionEvent(eps, "add-or-remove", 2) for eps in (0.01, 0.02)]),
+        ]
+    )
+    statement = privacy_statement(contract, budget, event, TRAINED)
+    covered = " ".join(statement.covered)
+    for words in ("1 histograms of topics", "100 training steps", "2 tokens", "threshold", "clipped gradients"):
+        assert words in covered
+    assert "two columns" not in covered
+    told = {item.assumption: item for item in statement.assumptions}
+    assert told["Samples are Poisson."].because == "By a keyed cryptographic stream."
+    assert [item.holds for words, item in told.items() if words.startswith("Continuous noise")] == ["not stated"]
+    assert any("parallel branches" in words for words in told)
+    assert any("expected members" in words for words in told)
+    assert "OpenDP adds Gumbel" not in str(statement.to_json())
+    assert statement.accounting["amplification"] == "by Poisson sampling"
+    assert "parallel" in statement.accounting["composition"]
+    assert 0 < statement.accounting["delta_slack"] < statement.guarantee.delta
+    json.dumps(statement.to_json(), allow_nan=False)
+
+
+def test_mst_says_nothing_of_what_it_does_not_do():
+    contract, budget = load("census", "household-surveys")
+    statement = privacy_statement(contract, budget, event_of(contract))
+    assert statement.accounting["amplification"] == "none is used"
+    assert "delta_slack" not in statement.accounting
+    told = " ".join(item.assumption for item in statement.assumptions)
+    assert "Poisson" not in told and "Continuous" not in told and "parallel" not in told
+    assert statement.covered[0] == (
+        "11 tables of counts (one or two columns each), every cell with discrete Gaussian noise."
+    )
+    assert statement.covered[1] == "5 choices of which two columns to count together, by the exponential mechanism."

@@ -23,7 +23,9 @@ def _audit_passed(contract: DataContract) -> dg.AssetChecksDefinition:
         name="audit_verdict",
         description="The audit neither refutes the guarantee nor lacks the power to do so.",
     )
-    def check(context: dg.AssetCheckExecutionContext, storage: res.StorageResource) -> dg.AssetCheckResult:
+    def check(
+        context: dg.AssetCheckExecutionContext, storage: dg.ResourceParam[res.StorageResource]
+    ) -> dg.AssetCheckResult:
         place = Place(contract.dataset, context.partition_key if context.has_partition_key else None)
         report = audit_report(place, storage.open().require(place, "audit"))
         return dg.AssetCheckResult(
@@ -40,7 +42,7 @@ def _ledger_verifies(contract: DataContract) -> dg.AssetChecksDefinition:
         name="ledger_chain",
         description="The ledger's hash chain is whole and agrees with its entries.",
     )
-    def check(ledger: res.LedgerResource) -> dg.AssetCheckResult:
+    def check(ledger: dg.ResourceParam[res.LedgerResource]) -> dg.AssetCheckResult:
         report = ledger.open().verify()
         return dg.AssetCheckResult(
             passed=report.ok, metadata={"events": report.events, "problems": list(report.problems)}

@@ -77,12 +77,12 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str) 
     def compute(
         context: dg.AssetExecutionContext,
         config: RunWord,
-        storage: res.StorageResource,
-        vault: res.VaultResource,
-        ledger: res.LedgerResource,
-        lineage: res.LineageResource,
-        sql: res.ComputeResource,
-        accelerator: res.AcceleratorResource,
+        storage: dg.ResourceParam[res.StorageResource],
+        vault: dg.ResourceParam[res.VaultResource],
+        ledger: dg.ResourceParam[res.LedgerResource],
+        lineage: dg.ResourceParam[res.LineageResource],
+        sql: dg.ResourceParam[res.ComputeResource],
+        accelerator: dg.ResourceParam[res.AcceleratorResource],
     ) -> dg.MaterializeResult[None]:
         die_with_run()
         place = Place(contract.dataset, context.partition_key if context.has_partition_key else None)

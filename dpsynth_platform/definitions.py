@@ -85,12 +85,10 @@ def job_named(name: str) -> dg.JobDefinition:
 
 
 def _resources(settings: Settings) -> dict[str, object]:
-    # A ledger URL from the environment may hold a password; as an EnvVar it is not shown in the UI.
-    from_environment = settings.ledger_url_is_configured
     return {
         "storage": res.StorageResource(restricted=str(settings.restricted)),
         "vault": res.VaultResource(directory=str(settings.vault)),
-        "ledger": res.LedgerResource(url=dg.EnvVar("DPSYNTH_LEDGER_URL") if from_environment else settings.ledger_url),
+        "ledger": res.LedgerResource(url=settings.ledger_url),
         "lineage": res.LineageResource(file=str(settings.lineage_file)),
         "sql": res.ComputeResource(),
         "accelerator": res.AcceleratorResource(device=settings.device, logs=str(logs_of(settings.restricted))),

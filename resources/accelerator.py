@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
@@ -15,11 +16,12 @@ from dpsynth_platform.worker import codes, launch
 from dpsynth_platform.worker.job import WorkerJob
 
 
-class AcceleratorResource(dg.ConfigurableResource[None]):
+@dataclass(frozen=True)
+class AcceleratorResource:
     """The device of the worker (`auto`, `cpu`, `cuda`) and the restricted directory for what it prints."""
 
-    device: str = "auto"
     logs: str
+    device: str = "auto"
 
     def runner(self, context: dg.AssetExecutionContext) -> Callable[[WorkerJob], None]:
         """A function that runs one job in a worker and returns when it has ended well.

@@ -1,9 +1,10 @@
 """Limits of the SQL engine (DuckDB in process)."""
 
-import dagster as dg
+from dataclasses import dataclass
 
 
-class ComputeResource(dg.ConfigurableResource[None]):
+@dataclass(frozen=True)
+class ComputeResource:
     """How much memory and how many threads one step's SQL may take.
 
     Spill files go into the step's own restricted directory and vanish with it.

@@ -1,14 +1,15 @@
 """Which database holds the privacy budget."""
 
-import dagster as dg
+from dataclasses import dataclass, field
 
 from dpsynth_platform.ledger.store import Ledger
 
 
-class LedgerResource(dg.ConfigurableResource[Ledger]):
-    """SQLAlchemy URL of the ledger. Give it as an `EnvVar` where it holds a password: Dagster shows resource values."""
+@dataclass(frozen=True)
+class LedgerResource:
+    """SQLAlchemy URL of the ledger. It may hold a password, so it is not shown."""
 
-    url: str
+    url: str = field(repr=False)
 
     def open(self) -> Ledger:
         """The library's ledger in this database."""

@@ -1,13 +1,13 @@
 """Where lineage events are kept; a further transport comes from the standard OpenLineage configuration."""
 
+from dataclasses import dataclass
 from pathlib import Path
-
-import dagster as dg
 
 from dpsynth_platform.lineage.emitter import LineageEmitter
 
 
-class LineageResource(dg.ConfigurableResource[LineageEmitter]):
+@dataclass(frozen=True)
+class LineageResource:
     """Path of the platform's own event record."""
 
     file: str

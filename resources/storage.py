@@ -1,13 +1,13 @@
 """Where step outputs live (the restricted zone)."""
 
+from dataclasses import dataclass
 from pathlib import Path
-
-import dagster as dg
 
 from dpsynth_platform.storage import Storage
 
 
-class StorageResource(dg.ConfigurableResource[Storage]):
+@dataclass(frozen=True)
+class StorageResource:
     """Root directory of the restricted zone."""
 
     restricted: str

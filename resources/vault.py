@@ -1,13 +1,13 @@
 """Where the keys live, outside every table's directory."""
 
+from dataclasses import dataclass
 from pathlib import Path
-
-import dagster as dg
 
 from dpsynth_platform.vault import Vault
 
 
-class VaultResource(dg.ConfigurableResource[Vault]):
+@dataclass(frozen=True)
+class VaultResource:
     """Directory of the keys."""
 
     directory: str

@@ -30,7 +30,9 @@ def approval_sensor(
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
-    def sensor(context: dg.SensorEvaluationContext, ledger: res.LedgerResource) -> Iterator[dg.RunRequest]:
+    def sensor(
+        context: dg.SensorEvaluationContext, ledger: dg.ResourceParam[res.LedgerResource]
+    ) -> Iterator[dg.RunRequest]:
         store = ledger.open()
         for event in store.history(after=int(context.cursor or 0), kinds=[APPROVED]):
             request = store.entry(event.payload["entry"]).request

@@ -7,6 +7,7 @@ import copy
 from dataclasses import replace
 from pathlib import Path
 
+import dagster as dg
 import pyarrow as pa
 import pytest
 from deployment import Deployment
@@ -15,6 +16,7 @@ from line_cases import PEOPLE, run_here, small_deployment
 
 from assets import released
 from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.release.evidence import candidate_digest, check_evidence
 from dpsynth_platform.reviewing import approve
@@ -164,3 +166,13 @@ def test_the_number_left_out_shows_nowhere(tmp_path: Path) -> None:
     assert "dagster/row_count" not in shown
     assert "owners" not in shown
     assert shown["row count"] == "restricted"
+
+
+@pytest.mark.parametrize("resource", ["ledger", "vault", "storage", "lineage", "accelerator", "sql"])
+def test_no_run_points_the_line_elsewhere(tmp_path: Path, resource: str) -> None:
+    """What the Launchpad takes as run config; the places of a deployment are none of it."""
+    deployment = small_deployment(tmp_path)
+    job = build_definitions(deployment.settings).resolve_job_def("people_candidate")
+    offered = {"url": "sqlite:////tmp/other.db"} if resource == "ledger" else {"directory": "/tmp/other"}
+    with pytest.raises(dg.DagsterInvalidConfigError):
+        dg.validate_run_config(job, {"resources": {resource: {"config": offered}}})

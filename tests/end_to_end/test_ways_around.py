@@ -168,11 +168,23 @@ def test_the_number_left_out_shows_nowhere(tmp_path: Path) -> None:
     assert shown["row count"] == "restricted"
 
 
-@pytest.mark.parametrize("resource", ["ledger", "vault", "storage", "lineage", "accelerator", "sql"])
-def test_no_run_points_the_line_elsewhere(tmp_path: Path, resource: str) -> None:
-    """What the Launchpad takes as run config; the places of a deployment are none of it."""
+def test_no_run_points_the_line_elsewhere(tmp_path: Path) -> None:
+    """What somebody may write in the Launchpad: the places of a deployment are no run config, and nothing reads it."""
     deployment = small_deployment(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
     job = build_definitions(deployment.settings).resolve_job_def("people_candidate")
-    offered = {"url": "sqlite:////tmp/other.db"} if resource == "ledger" else {"directory": "/tmp/other"}
-    with pytest.raises(dg.DagsterInvalidConfigError):
-        dg.validate_run_config(job, {"resources": {resource: {"config": offered}}})
+    offered = {
+        "ledger": {"url": f"sqlite:///{elsewhere}/other.db"},
+        "vault": {"directory": str(elsewhere)},
+        "storage": {"restricted": str(elsewhere)},
+        "lineage": {"file": str(elsewhere / "events.jsonl")},
+        "accelerator": {"logs": str(elsewhere), "device": "cpu"},
+    }
+    result = job.execute_in_process(
+        run_config={"resources": {name: {"config": config} for name, config in offered.items()}},
+        asset_selection=[dg.AssetKey(["people", step]) for step in ("raw", "scrubbed", "clearance")],
+        raise_on_error=False,
+    )
+    assert result.success
+    assert not elsewhere.exists()
+    assert states(deployment) == ["reserved"]

@@ -1,11 +1,5 @@
 """The same ledger on a PostgreSQL server of the tests' own. Skipped where no server is installed."""
 
-import os
-import shutil
-import subprocess
-import tempfile
-from pathlib import Path
-
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -16,40 +10,10 @@ from test_ledger_processes import RACE, START, launch, outputs
 from dpsynth_platform.errors import BudgetExceeded, SpendRepeated
 from dpsynth_platform.ledger import Ledger, schema
 
-TOOLS = ("initdb", "pg_ctl")
-
-
-def run(tool, *arguments):
-    """PostgreSQL refuses to run as root, so root steps down."""
-    step_down = ["setpriv", "--reuid=nobody", "--clear-groups"] if os.getuid() == 0 else []
-    subprocess.run([*step_down, tool, *arguments], check=True, capture_output=True, timeout=60, cwd="/")
-
-
-@pytest.fixture(scope="module")
-def server():
-    needed = [*TOOLS, "setpriv"] if os.getuid() == 0 else TOOLS
-    if not all(shutil.which(tool) for tool in needed):
-        pytest.skip("no PostgreSQL server is installed")
-    directory = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))  # a socket's path must be short
-    if os.getuid() == 0:
-        shutil.chown(directory, "nobody")
-    data = directory / "data"
-    run("initdb", "-D", data, "-A", "trust", "-U", "ledger")
-    options = f"-k {directory} -c listen_addresses='' -c fsync=off"
-    run("pg_ctl", "-D", data, "-o", options, "-l", directory / "log", "-w", "start")
-    yield f"host={directory}"
-    run("pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
-    shutil.rmtree(directory)
-
 
 @pytest.fixture
-def url(server, request):
-    name = f"t{abs(hash(request.node.name))}"
-    admin = create_engine(f"postgresql+psycopg://ledger@/postgres?{server}", isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    admin.dispose()
-    return f"postgresql+psycopg://ledger@/{name}?{server}"
+def url(postgresql_url):
+    return postgresql_url
 
 
 def test_a_whole_life(ledger, url):

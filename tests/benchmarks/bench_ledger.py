@@ -1,0 +1,137 @@
+"""How long the ledger's decisions take. Not a test: run it, and it prints a table.
+
+    python tests/benchmarks/bench_ledger.py                                   # small, under a minute
+    python tests/benchmarks/bench_ledger.py --entries 10 1000 10000           # decisions without participants
+    python tests/benchmarks/bench_ledger.py --owners 10000000 --releases 24   # needs 5 GB of disk and 3 GB of memory
+
+What belongs here: timing `admit`, `reserve` and `start` on SQLite as a deployment opens it. What does not: asserting;
+the tests in `tests/ledger` hold what must hold at any speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from dpsynth_platform.contracts import Cap, FamilyBudget
+from dpsynth_platform.ledger import Ledger
+from dpsynth_platform.ledger.owners import Participants
+from dpsynth_platform.ledger.records import CostRequest
+from dpsynth_platform.privacy.events import DiscreteGaussianCountsEvent
+from dpsynth_platform.privacy.guarantee import Guarantee
+
+
+def request(number: int, rho: float) -> CostRequest:
+    """A Gaussian mechanism of zCDP cost `rho`."""
+    return CostRequest.of(
+        DiscreteGaussianCountsEvent(1 / math.sqrt(2 * rho), "add-or-remove", 1),
+        dataset="bench",
+        period=None,
+        guarantee=Guarantee(1.0, 1e-6, "user", "add-or-remove", 1),
+        plan_digest=hashlib.sha256(str(number).encode()).hexdigest(),
+        runner="bench",
+    )
+
+
+def open_ledger(directory: str, mode: str) -> Ledger:
+    """A ledger with one account that has room for all."""
+    ledger = Ledger(f"sqlite:///{directory}/ledger.db")
+    cap = Cap(epsilon=100.0, delta=1e-5)
+    ledger.open_account(
+        FamilyBudget.model_validate(
+            {"family": "bench", "unit": "user", "namespace": "person", "mode": mode, "cap": cap.model_dump()}
+        ),
+        ["key"],
+    )
+    return ledger
+
+
+def milliseconds(work: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    began = time.perf_counter()
+    work()
+    return 1000 * (time.perf_counter() - began)
+
+
+def without_participants(sizes: list[int]) -> None:
+    """Decisions in `family` mode beside a growing number of entries."""
+    print(f"{'entries':>8} {'admit ms':>9} {'reserve ms':>11} {'start ms':>9} {'decisions/s':>12} {'storage MB':>11}")
+    with tempfile.TemporaryDirectory() as directory:
+        ledger = open_ledger(directory, "family")
+        filled = 0
+        for size in sorted(sizes):
+            for filled in range(filled + 1, size + 1):  # noqa: B020
+                ledger.start(ledger.reserve("bench", f"k{filled}", request(filled, 1e-4), None, "compose").entry_id)
+            times: dict[str, list[float]] = {"admit": [], "reserve": [], "start": []}
+            for turn in range(20):
+                key, cost = f"probe-{size}-{turn}", request(turn, 1e-4)
+                times["admit"].append(milliseconds(lambda cost=cost: ledger.admit("bench", cost)))  # type: ignore[misc]
+                times["reserve"].append(
+                    milliseconds(lambda key=key, cost=cost: ledger.reserve("bench", key, cost, None, "compose"))  # type: ignore[misc]
+                )
+                entry = ledger.entry_for_key(key)
+                assert entry is not None
+                times["start"].append(milliseconds(lambda entry=entry: ledger.start(entry.entry_id)))  # type: ignore[misc]
+            middle = {name: statistics.median(values) for name, values in times.items()}
+            print(
+                f"{size:>8} {middle['admit']:>9.1f} {middle['reserve']:>11.1f} {middle['start']:>9.1f} "
+                f"{1000 / middle['reserve']:>12.0f} {storage(directory):>11.1f}",
+                flush=True,
+            )
+
+
+def with_participants(owners: int, releases: int) -> None:
+    """Decisions in `per-owner` mode about random halves of many owners."""
+    print(f"\n{owners} owners, each in about half of {releases} releases")
+    print(f"{'entry':>8} {'reserve s':>10} {'start s':>8} {'peak MB':>8} {'storage MB':>11}")
+    random = np.random.default_rng()
+    everybody: Participants = np.unique(np.frombuffer(random.bytes(16 * owners), dtype="S16"))
+    with tempfile.TemporaryDirectory() as directory:
+        ledger = open_ledger(directory, "per-owner")
+        for number in range(1, releases + 1):
+            who = everybody[random.random(len(everybody)) < 0.5]
+            cost, key = request(number, 0.01), f"k{number}"
+            reserving = milliseconds(lambda who=who, cost=cost, key=key: reserve(ledger, key, cost, who))  # type: ignore[misc]
+            entry = ledger.entry_for_key(key)
+            assert entry is not None
+            starting = milliseconds(lambda entry=entry: ledger.start(entry.entry_id))  # type: ignore[misc]
+            if number in {1, releases} or number % 6 == 0:
+                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+                print(
+                    f"{number:>8} {reserving / 1000:>10.2f} {starting / 1000:>8.2f} {peak:>8.0f} "
+                    f"{storage(directory):>11.0f}",
+                    flush=True,
+                )
+        everyone = milliseconds(lambda: reserve(ledger, "all", request(0, 0.01), everybody))
+        print(f"{'all':>8} {everyone / 1000:>10.2f}", flush=True)
+
+
+def reserve(ledger: Ledger, key: str, cost: CostRequest, who: Participants) -> None:
+    """One decision with participants."""
+    ledger.reserve("bench", key, cost, who, "compose")
+
+
+def storage(directory: str) -> float:
+    """What lies on disk, in MB."""
+    return sum(path.stat().st_size for path in Path(directory).iterdir()) / 1e6
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--entries", type=int, nargs="*", default=[10, 1000], help="0 entries: skip that table")
+    parser.add_argument("--owners", type=int, default=200_000, help="0: skip that table")
+    parser.add_argument("--releases", type=int, default=12)
+    chosen = parser.parse_args()
+    if chosen.entries:
+        without_participants(chosen.entries)
+    if chosen.owners:
+        with_participants(chosen.owners, chosen.releases)

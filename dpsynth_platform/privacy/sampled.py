@@ -59,7 +59,7 @@ class _Step:
         self.numbers = np.arange(most + 1, dtype=np.float64)
         self.log_p: Array = binom.logpmf(np.arange(most + 1), most, probability)
         self.limit = 2**14 if most == 1 else max(16, math.isqrt(2 * MAX_TERMS) // most)
-        self.table = None if most == 1 else self._convolved()
+        self.table = None if most == 1 or probability == 1 else self._convolved()
 
     def divergence(self, order: float) -> float:
         """The larger of both directions, at any order above 1."""
@@ -79,10 +79,10 @@ class _Step:
         """Bound for replacing the unit's records."""
         from scipy.special import logsumexp
 
-        told = logsumexp(self.log_p + order * (order - 1) * (2 * self.numbers) ** 2 / (2 * self.sigma**2))
-        told_bound = float(told + ROUNDING * (16 + abs(told))) / (order - 1)
         if self.probability == 1:
             return order * (2 * self.most) ** 2 / (2 * self.sigma**2)
+        told = logsumexp(self.log_p + order * (order - 1) * (2 * self.numbers) ** 2 / (2 * self.sigma**2))
+        told_bound = float(told + ROUNDING * (16 + abs(told))) / (order - 1)
         through = (order - 0.5) / (order - 1) * self.divergence(2 * order) + self.divergence(2 * order - 1)
         return min(told_bound, through)
 

@@ -28,8 +28,11 @@ def body(step: StepContext) -> Outcome:
         plan = planning.plan_release(contract, pinned.schema, place.period)
     run_key = planning.run_key(contract, pinned, place.period, plan)
     admission = step.ledger.admit(contract.family, planning.cost_request(plan, step.runner), key=run_key)
+    paid = admission.entry is not None and admission.entry.live
     step.progress(
-        f"admitted: epsilon {contract.privacy.guarantee.epsilon:g}, epsilon {admission.epsilon_left:.3g} was left"
+        f"covered by ledger entry {admission.entry.entry_id}: nothing new is asked for"
+        if paid and admission.entry is not None
+        else f"admitted: epsilon {contract.privacy.guarantee.epsilon:g}"
     )
     facts = {
         "contract": contract.snapshot(),

@@ -39,7 +39,9 @@ def body(step: StepContext) -> Outcome:
         step.vault.signing_key(),
     )
     if not step.ledger.history(kinds=["released"], subject=made.release_id):
-        step.ledger.record("released", made.release_id, {"entry": checked.candidate.entry_id})
+        step.ledger.record(
+            "released", made.release_id, {"entry": checked.candidate.entry_id, "candidate": checked.candidate.digest}
+        )
     step.progress(f"release {made.release_id} is at {made.path}")
     facts = {"release_id": made.release_id, "path": str(made.path), "candidate": checked.candidate.digest}
     record = step.record("released", run_key=raw.run_key, facts=facts)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import enum
 import json
 import os
+import socket
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -19,10 +21,10 @@ import typer
 
 from dpsynth_platform import reviewing
 from dpsynth_platform.contracts import contract_json_schema, load_contract
-from dpsynth_platform.errors import VerificationFailed
-from dpsynth_platform.planning import check_with_family, load_all, load_dataset
+from dpsynth_platform.errors import ConfigurationError, ContractError, VerificationFailed
+from dpsynth_platform.planning import check_affordable, check_with_family, load_all, load_dataset
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place
+from dpsynth_platform.storage import Place, Storage
 from dpsynth_platform.terminal import BLOCKED, Json, Shown, command
 
 app = typer.Typer(
@@ -134,7 +136,10 @@ def purge(
 
     shown = Shown(as_json)
     settings = Settings.from_environment()
-    found = purge_due(settings, [contract for contract, _ in load_all(settings)], dry_run=dry_run)
+    loaded, faults = load_all(settings)
+    for fault in faults:
+        print(f"left out: {fault}", file=sys.stderr)
+    found = purge_due(settings, [contract for contract, _ in loaded], dry_run=dry_run)
     rows = [(item.label, item.step, item.reason, str(item.age).split(".")[0]) for item in found]
     shown.json([dict(zip(("dataset", "step", "reason", "age"), row, strict=True)) for row in rows])
     shown.say(f"{len(rows)} outputs and logs {'would be' if dry_run else 'were'} deleted")
@@ -145,13 +150,16 @@ def purge(
 @app.command()
 @command
 def up(
-    port: Annotated[int, typer.Option(help="Port of the UI on this machine.")] = 3000,
+    port: Annotated[int, typer.Option(help="Port of the UI on this machine.", min=1, max=65535)] = 3000,
     as_json: Json = False,
 ) -> None:
     """Starts Dagster's UI and daemon on this deployment (ends with Ctrl-C)."""
     from dpsynth_platform.running import open_instance
 
     settings = Settings.from_environment()
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            raise ConfigurationError(f"--port {port} is taken on this machine; choose another one, or end what uses it")
     with open_instance(settings):
         pass  # makes the databases, which UI and daemon would otherwise make both at once
     settings.export()
@@ -172,7 +180,9 @@ def contract_check(
     shown = Shown(as_json)
     settings = Settings.from_environment()
     contract = load_contract(file, settings.variables)
-    check_with_family(settings, contract)
+    check_affordable(contract, check_with_family(settings, contract))
+    if file.resolve().parent == settings.contracts and file.stem != contract.dataset:
+        raise ContractError(f"{file}: dataset: {contract.dataset!r}; accepted: {file.stem!r}, as the file is named")
     shown.json({"dataset": contract.dataset, "digest": contract.digest(), "valid": True})
     shown.say(f"{file}: valid; dataset {contract.dataset}, {len(contract.modelled)} modelled columns")
 
@@ -201,7 +211,8 @@ def ledger_show(as_json: Json = False) -> None:
         shown.head(f"{account['family']} ({account['mode']})")
         cap = account["cap"]
         shown.say(
-            f"cap: epsilon {cap['epsilon']:g}, delta {cap['delta']:g}; epsilon left {account['epsilon_left']:.3g}"
+            f"cap: epsilon {cap['epsilon']:g}, delta {cap['delta']:g}; "
+            f"{reviewing.left_words(account['epsilon_left'], account['mode'])}"
         )
         shown.table(
             ("entry", "dataset", "epsilon", "state", "since"),
@@ -218,12 +229,21 @@ def ledger_history(as_json: Json = False) -> None:
     """Every event of the ledger's hash chain, oldest first."""
     shown = Shown(as_json)
     events = reviewing.ledger(Settings.from_environment()).history()
-    shown.json(
-        [{"sequence": e.sequence, "at": e.at, "kind": e.kind, "subject": e.subject, "hash": e.hash} for e in events]
-    )
+    shown.json([asdict(event) for event in events])
     shown.table(
-        ("#", "at", "event", "about", "hash"),
-        [(e.sequence, e.at[:19], e.kind, e.subject[:40], e.hash[:12]) for e in events],
+        ("#", "at (UTC)", "event", "about", "by", "words", "hash"),
+        [
+            (
+                e.sequence,
+                e.at[:19],
+                e.kind,
+                e.subject,
+                e.payload.get("by", ""),
+                e.payload.get("reason", ""),
+                e.hash[:12],
+            )
+            for e in events
+        ],
     )
 
 
@@ -306,9 +326,13 @@ def release_refuse(
     shown = Shown(as_json)
     settings = Settings.from_environment()
     load_dataset(settings, dataset)
-    decision = reviewing.refuse(settings, Place(dataset, period), by or settings.user, reason)
+    place = Place(dataset, period)
+    decision = reviewing.refuse(settings, place, by or settings.user, reason)
     shown.json({"candidate": decision.candidate, "by": decision.by, "at": decision.at})
     shown.say(f"refused by {decision.by}: candidate {decision.candidate}")
+    release = reviewing.published_as(Storage(settings.restricted), place, decision.candidate)
+    if release is not None:
+        shown.say(f"it was published before as {release}, and stays so: a refusal does not withdraw a release")
 
 
 @release_app.command("verify")
@@ -341,7 +365,10 @@ def release_verify(
         raise VerificationFailed(
             "\n".join([f"{report.path}: NOT what was signed", *(f"  {problem}" for problem in report.problems)])
         )
-    shown.say(f"{report.path}: verified; {report.files} files, {report.rows} rows. {report.key_note}")
+    note = report.key_note
+    if public_key is None and report.key_trusted:
+        note = f"Signed by this deployment's own key (fingerprint {report.key_fingerprint})."
+    shown.say(f"{report.path}: verified; {report.files} files, {report.rows} rows. {note}")
 
 
 @release_app.command("key")

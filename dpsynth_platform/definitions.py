@@ -15,6 +15,7 @@ import resources as res
 from assets.checks import build_checks
 from assets.line import build_line, partitions_of
 from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.errors import ContractError
 from dpsynth_platform.planning import load_all
 from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.settings import Settings
@@ -25,9 +26,11 @@ def build_definitions(settings: Settings, **overrides: object) -> dg.Definitions
     """Everything that this deployment's contracts declare; `overrides` replaces resources by name, for tests.
 
     Raises:
-        ContractError: a contract or family file is not acceptable.
+        ContractError: every contract file is bad. Of some bad ones the sensor `contract_faults` tells.
     """
-    loaded = load_all(settings)
+    loaded, faults = load_all(settings)
+    if faults and not loaded:
+        raise ContractError("\n".join(faults))
     contracts = [contract for contract, _ in loaded]
     candidates = [candidate_job(contract) for contract in contracts]
     releases = [release_job(contract) for contract in contracts]
@@ -40,7 +43,7 @@ def build_definitions(settings: Settings, **overrides: object) -> dg.Definitions
             for contract, job in zip(contracts, candidates, strict=True)
             if contract.release.cadence is not None
         ],
-        sensors=build_sensors(settings, contracts, releases),
+        sensors=build_sensors(settings, contracts, releases, faults),
         resources=_resources(settings) | overrides,
         executor=dg.multiprocess_executor.configured(
             {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": ["dpsynth_platform.definitions"]}}}

@@ -56,6 +56,8 @@ def run_dataset(settings: Settings, dataset: str, period: str | None, spend_agai
     contract, _ = load_dataset(settings, dataset)
     reviewing.check_period(contract, period)
     place = Place(dataset, period)
+    if spend_again is not None:
+        reviewing.check_given_up(settings, place, spend_again)
     known = _entries(settings, place)
     with running.open_instance(settings) as instance:
         for run_id in running.reconcile(settings, instance):
@@ -112,6 +114,8 @@ def _outcome(contract: DataContract, period: str | None, result: LineResult, new
 
 
 def _entries(settings: Settings, place: Place) -> list[str]:
+    if not reviewing.has_ledger(settings):
+        return []
     entries = reviewing.ledger(settings).entries()
     return [entry.entry_id for entry in entries if entry.request.place == place.label]
 

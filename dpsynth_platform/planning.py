@@ -77,14 +77,38 @@ def load_dataset(settings: Settings, dataset: str) -> tuple[DataContract, Family
 
 def check_with_family(settings: Settings, contract: DataContract) -> FamilyBudget:
     """The budget of a contract's family. Raises `ContractError` if there is none or it cannot carry the contract."""
-    family = load_family(settings.families / f"{contract.family}.yaml")
+    path = settings.families / f"{contract.family}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(item.stem for item in settings.families.glob("*.yaml"))) or "none"
+        raise ContractError(
+            f"{contract.dataset}: family: {contract.family!r} has no file in {settings.families}; accepted: {known}"
+        )
+    family = load_family(path)
     check_family(contract, family)
     return family
 
 
-def load_all(settings: Settings) -> list[tuple[DataContract, FamilyBudget]]:
-    """Every contract of this deployment with its family. Raises `ContractError` naming the first bad file."""
-    return [load_dataset(settings, path.stem) for path in sorted(settings.contracts.glob("*.yaml"))]
+def load_all(settings: Settings) -> tuple[list[tuple[DataContract, FamilyBudget]], list[str]]:
+    """Every sound contract of this deployment with its family, and what is wrong with the others.
+
+    One bad file must not stop the releases, the retention or the review of all other datasets.
+    """
+    loaded, faults = [], []
+    for path in sorted(settings.contracts.glob("*.yaml")):
+        try:
+            loaded.append(load_dataset(settings, path.stem))
+        except ContractError as error:
+            faults.append(str(error))
+    return loaded, faults
+
+
+def check_affordable(contract: DataContract, family: FamilyBudget) -> None:
+    """Refuses a contract of which not even one release fits under its family's cap."""
+    if contract.privacy.guarantee.epsilon > family.cap.epsilon:
+        raise ContractError(
+            f"{contract.dataset}: privacy.guarantee.epsilon: {contract.privacy.guarantee.epsilon:g} alone exceeds the "
+            f"cap of family {family.family}; accepted: at most {family.cap.epsilon:g}"
+        )
 
 
 def family_path(settings: Settings, contract: DataContract) -> Path:

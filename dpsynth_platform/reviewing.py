@@ -14,8 +14,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.errors import BudgetExceeded, ConfigurationError, ReleaseRefused, VerificationFailed
+from dpsynth_platform.contracts import DataContract, FamilyBudget, canonical_digest
+from dpsynth_platform.errors import (
+    BudgetExceeded,
+    ConfigurationError,
+    LedgerError,
+    ReleaseRefused,
+    SourceError,
+    VerificationFailed,
+)
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import CostRequest, Decision, Entry, Head, VerificationReport
 from dpsynth_platform.ledger.store import Ledger
@@ -25,6 +32,7 @@ from dpsynth_platform.privacy.statement import privacy_statement
 from dpsynth_platform.release import evidence
 from dpsynth_platform.release import verify as verification
 from dpsynth_platform.settings import Settings
+from dpsynth_platform.source import pin
 from dpsynth_platform.storage import Place, Storage
 from dpsynth_platform.vault import SIGNING_KEY, Vault
 
@@ -40,8 +48,10 @@ class Forecast:
     Attributes:
         claimed: the epsilon that the release would claim: the smaller of PLD and Renyi, never above the target.
         left: what is left of the family's cap for a Gaussian-like mechanism, before this run.
+        mode: how the family is charged.
         fits: whether the run would be admitted.
         refusal: why not, where it would not.
+        standing: ledger entry that has paid already for the run as it would be now; then it costs nothing.
     """
 
     dataset: str
@@ -56,8 +66,10 @@ class Forecast:
     family: str
     cap: dict[str, float]
     left: float
+    mode: str
     fits: bool
     refusal: str | None
+    standing: str | None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -77,10 +89,21 @@ class Forecast:
             *((name.replace("_", " "), f"{value:.4g}") for name, value in self.size.items()),
             (
                 f"budget of {self.family}",
-                f"cap epsilon {self.cap['epsilon']:g}, delta {self.cap['delta']:g}; epsilon left {self.left:.3g}",
+                f"cap epsilon {self.cap['epsilon']:g}, delta {self.cap['delta']:g}; {left_words(self.left, self.mode)}",
             ),
-            ("verdict", "would be admitted" if self.fits else f"would be blocked: {self.refusal}"),
+            ("verdict", self._verdict()),
         ]
+
+    def _verdict(self) -> str:
+        if self.standing is not None:
+            return f"a run now would spend nothing: ledger entry {self.standing} has paid for it"
+        return "would be admitted" if self.fits else f"would be blocked: {self.refusal}"
+
+
+def left_words(left: float, mode: str) -> str:
+    """What is left of a cap, with what keeps it from being the cap less what was spent."""
+    whose = " of an owner who was never charged" if mode == "per-owner" else ""
+    return f"epsilon left{whose}: {left:.3g} (guarantees compose by their Renyi curves, epsilons do not subtract)"
 
 
 def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
@@ -95,9 +118,10 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     plan = plan_release(contract, source_schema_of(contract), period)
     described = plan.describe()
     statement = privacy_statement(contract, family, plan.event)
-    store = ledger(settings)
+    store = ledger(settings) if has_ledger(settings) else None
     request = cost_request(plan, settings.user)
     left, refusal = _standing_of(store, family, request)
+    standing = _standing_entry(settings, store, contract, period)
     return Forecast(
         dataset=dataset,
         period=period,
@@ -113,8 +137,10 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         family=family.family,
         cap=family.cap.model_dump(),
         left=left,
-        fits=refusal is None,
+        mode=family.mode,
+        fits=refusal is None or standing is not None,
         refusal=refusal,
+        standing=standing,
     )
 
 
@@ -139,12 +165,37 @@ def check_period(contract: DataContract, period: str | None) -> None:
 
 
 def ledger(settings: Settings) -> Ledger:
-    """The deployment's ledger."""
+    """The deployment's ledger.
+
+    Raises:
+        ConfigurationError: there is none; looking at one makes none.
+    """
+    if not has_ledger(settings):
+        raise ConfigurationError(
+            f"there is no ledger in {settings.home} (DPSYNTH_HOME); the first run of a dataset makes it"
+        )
     return Ledger(settings.ledger_url)
+
+
+def has_ledger(settings: Settings) -> bool:
+    """Whether the deployment's ledger was made already; one that is configured is taken to exist."""
+    return settings.ledger_url_is_configured or (settings.home / "ledger" / "ledger.db").exists()
+
+
+def check_given_up(settings: Settings, place: Place, entry_id: str) -> None:
+    """Refuses the word for a second spend where it names no entry of this dataset that could be given up."""
+    entry = ledger(settings).entry(entry_id)
+    if entry.request.place != place.label or entry.state != "started":
+        raise LedgerError(
+            f"{place.label}: entry {entry_id} is {entry.state} and of {entry.request.place}; only an entry of "
+            f"{place.label} that started and did not complete can be given up"
+        )
 
 
 def accounts(settings: Settings) -> list[dict[str, Any]]:
     """All accounts with cap, what is left (for a Gaussian-like mechanism at the cap's delta), and entries."""
+    if not has_ledger(settings):
+        return []
     store = ledger(settings)
     return [
         {
@@ -236,18 +287,25 @@ def refuse(settings: Settings, place: Place, by: str, reason: str) -> Decision:
 
 
 def releases(settings: Settings) -> list[dict[str, str]]:
-    """Published releases, and candidates that are not published yet."""
-    storage = Storage(settings.restricted)
+    """Published releases, and candidates that are not published (or were refused)."""
+    storage, store = Storage(settings.restricted), ledger(settings)
     listing = [_listed(path) for path in _published(settings)]
     for place in storage.places():
         try:
             digest = evidence.candidate_digest(storage, place, _sealed(storage, place))
         except ReleaseRefused:
             continue
-        released = storage.read(place, "released")
-        if released is None or released.facts["candidate"] != digest:
-            listing.append({"place": place.label, "state": "candidate", "id": digest[:16], "where": "not published"})
+        if published_as(storage, place, digest) is None:
+            decisions = store.approvals(digest)
+            state = "refused" if decisions and decisions[-1].decision == evidence.REFUSE else "candidate"
+            listing.append({"place": place.label, "state": state, "id": digest[:16], "where": "not published"})
     return sorted(listing, key=lambda item: (item["place"], item["state"], item["id"]))
+
+
+def published_as(storage: Storage, place: Place, candidate: str) -> str | None:
+    """Id of the release that a candidate was published as, or None."""
+    released = storage.read(place, "released")
+    return released.facts["release_id"] if released and released.facts["candidate"] == candidate else None
 
 
 def verify(settings: Settings, release: str, public_key: Path | None) -> verification.VerificationReport:
@@ -280,6 +338,8 @@ def public_key(settings: Settings) -> tuple[str, str]:
 
 def _find(settings: Settings, release: str) -> Path:
     if Path(release).is_dir():
+        if not (Path(release) / "manifest.json").exists():
+            raise VerificationFailed(f"{release}: manifest.json: is missing; accepted: the directory of one release")
         return Path(release)
     published = _published(settings)
     named = [path for path in published if path.name == release]
@@ -292,8 +352,8 @@ def _find(settings: Settings, release: str) -> Path:
 
 
 def _published(settings: Settings) -> list[Path]:
-    """Directories of all published releases of this deployment's contracts."""
-    targets = {Path(contract.release.uri) for contract, _ in load_all(settings)}
+    """Directories of all published releases of this deployment's sound contracts."""
+    targets = {Path(contract.release.uri) for contract, _ in load_all(settings)[0]}
     return sorted(path.parent for target in targets for path in target.glob("*/manifest.json"))
 
 
@@ -330,10 +390,25 @@ def _standing(storage: Storage, place: Place, contract: DataContract, store: Led
     return "all evidence holds and it is approved"
 
 
-def _standing_of(store: Ledger, family: FamilyBudget, request: CostRequest) -> tuple[float, str | None]:
-    """What is left of the family's cap, and why the request would be refused (None: it would not be)."""
-    delta = request.guarantee.delta
-    if all(account.family != family.family for account in store.accounts()):
+def _standing_entry(settings: Settings, store: Ledger | None, contract: DataContract, period: str | None) -> str | None:
+    """The live entry of the last run, if contract and source are still what they were. Reads metadata only."""
+    raw = Storage(settings.restricted).read(Place(contract.dataset, period), "raw")
+    if store is None or raw is None:
+        return None
+    entry = store.entry_for_key(raw.run_key)
+    same = raw.facts["mechanism_digest"] == canonical_digest(contract.mechanism_snapshot())
+    if entry is None or entry.state != "spent" or not same:
+        return None
+    try:
+        return entry.entry_id if pin(contract).name == raw.facts["source"] else None
+    except SourceError:
+        return None
+
+
+def _standing_of(store: Ledger | None, family: FamilyBudget, request: CostRequest) -> tuple[float, str | None]:
+    """What is left of the family's cap (at its own delta), and why the request would be refused, or None."""
+    delta = family.cap.delta
+    if store is None or all(account.family != family.family for account in store.accounts()):
         sealed = RenyiFilter.seal(family.cap.epsilon, family.cap.delta)
         fits = sealed.fits([(request.curve, request.delta_slack)])
         return sealed.left([], delta), None if fits else "it alone exceeds the family's cap"

@@ -27,6 +27,7 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.restricted_log import logs_of, output_to
 from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import STEPS
 
 PROCESS_TAG = "dpsynth/process"
 INVOCATION_TAG = "dpsynth/invocation"
@@ -174,6 +175,8 @@ def _following(instance: dg.DagsterInstance, invocation: str, progress: Progress
         page = instance.get_records_for_run(run_id, cursor=cursor)
         for record in page.records:
             entry = record.event_log_entry
+            if _step_name(entry.step_key) not in STEPS:
+                continue  # asset checks and Dagster's own
             if entry.dagster_event is None:
                 # Dagster's own words about the worker's start are no step's.
                 if int(entry.level) <= logging.WARNING and not entry.user_message.startswith("[pipes]"):

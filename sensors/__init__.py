@@ -13,15 +13,20 @@ from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.settings import Settings
 from sensors.approvals import approval_sensor
 from sensors.close_out import close_out_sensor
+from sensors.faults import faults_sensor
 from sensors.retention import retention_sensor
 
 
 def build_sensors(
-    settings: Settings, contracts: Sequence[DataContract], release_jobs: Sequence[UnresolvedAssetJobDefinition]
+    settings: Settings,
+    contracts: Sequence[DataContract],
+    release_jobs: Sequence[UnresolvedAssetJobDefinition],
+    faults: Sequence[str],
 ) -> list[dg.SensorDefinition]:
     """The deployment's sensors, on by default."""
     return [
         approval_sensor(contracts, release_jobs),
         retention_sensor(settings, contracts),
         close_out_sensor(settings),
+        *([faults_sensor(faults)] if faults else []),
     ]

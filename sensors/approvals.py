@@ -37,7 +37,10 @@ def approval_sensor(
         for event in store.history(after=int(context.cursor or 0), kinds=[APPROVED]):
             request = store.entry(event.payload["entry"]).request
             standing = standing_approvals(store.approvals(event.subject))
-            if request.dataset in jobs and len(standing) >= needed[request.dataset]:
+            published = any(
+                item.payload.get("candidate") == event.subject for item in store.history(kinds=["released"])
+            )
+            if request.dataset in jobs and not published and standing and len(standing) >= needed[request.dataset]:
                 yield dg.RunRequest(
                     run_key=f"approval-{event.sequence}",
                     job_name=jobs[request.dataset].name,

@@ -220,7 +220,7 @@ def test_plan_says_that_a_run_would_be_blocked(tmp_path, use):
 def test_plan_after_a_run_knows_what_is_left(published, use):
     before = ledger_of(published).history()
     _, out, _ = use(published, "plan", "people", "--mock-rows", "0", "--json")
-    assert json.loads(out)["left"] == pytest.approx(ledger_of(published).left("tests", 1e-6))
+    assert json.loads(out)["left"] == pytest.approx(ledger_of(published).left("tests", 1e-5))
     assert ledger_of(published).history() == before
 
 

@@ -106,7 +106,7 @@ def test_a_dataset_is_found_with_its_family(settings: Settings) -> None:
     declared, family = load_dataset(settings, "census")
     assert (declared.dataset, family.family) == ("census", "household-surveys")
     assert declared.source.uri == str(settings.home / "sources" / "census")
-    assert load_all(settings) == [(declared, family)]
+    assert load_all(settings) == ([(declared, family)], [])
     assert family_path(settings, declared).is_file()
 
 
@@ -116,18 +116,26 @@ def test_an_unknown_dataset_names_the_known_ones(settings: Settings) -> None:
     (settings.contracts / "census.yaml").unlink()
     with pytest.raises(ContractError, match="accepted: none"):
         load_dataset(settings, "census")
-    assert load_all(settings) == []
+    assert load_all(settings) == ([], [])
 
 
 def test_a_file_is_named_after_its_dataset(settings: Settings) -> None:
     (settings.contracts / "census.yaml").rename(settings.contracts / "other.yaml")
     with pytest.raises(ContractError, match=r"other\.yaml: dataset: 'census'; accepted: 'other', as the file is named"):
-        load_all(settings)
+        load_dataset(settings, "other")
+
+
+def test_one_bad_file_stops_no_other_dataset(settings: Settings) -> None:
+    (settings.contracts / "other.yaml").write_text("dataset: other\n")
+    loaded, faults = load_all(settings)
+    assert [contract.dataset for contract, _ in loaded] == ["census"]
+    assert len(faults) == 1
+    assert "other.yaml: description: missing" in faults[0]
 
 
 def test_a_family_without_a_file(settings: Settings) -> None:
     (settings.families / "household-surveys.yaml").unlink()
-    with pytest.raises(ContractError, match=r"families/household-surveys\.yaml: no such file"):
+    with pytest.raises(ContractError, match=r"family: 'household-surveys' has no file in .*families; accepted: none"):
         load_dataset(settings, "census")
 
 

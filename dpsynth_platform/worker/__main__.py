@@ -74,7 +74,7 @@ class _Reporter:
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         now = time.monotonic()
-        news = (stage, done) != self._said
+        news = done > 0 and (stage, done) != self._said
         if news and (stage != self._said[0] or now >= self._next or done == total):
             self._write(f"{stage}: {done} of {total}")
             self._said, self._next = (stage, done), now + REPORT_SECONDS

@@ -108,7 +108,7 @@ def test_launching_again_spends_nothing(deployment: Deployment) -> None:
 def test_no_retry_of_dagster_repeats_a_mechanism(deployment: Deployment, policy: dg.RetryPolicy | None) -> None:
     """A retry policy on the whole job, and the tag by which a run asks for retries."""
     settings = deployment.settings
-    (contract, family), *_ = load_all(settings)
+    ((contract, family), *_), _ = load_all(settings)
     definitions = dg.Definitions(
         assets=build_line(contract, family, settings.user),
         jobs=[dg.define_asset_job("insisting", op_retry_policy=policy, tags={"dagster/max_retries": "5"})],
@@ -123,7 +123,7 @@ def test_no_retry_of_dagster_repeats_a_mechanism(deployment: Deployment, policy:
 
 
 def test_every_step_says_that_it_is_not_to_be_retried(deployment: Deployment) -> None:
-    (contract, family), *_ = load_all(deployment.settings)
+    ((contract, family), *_), _ = load_all(deployment.settings)
     for asset in build_line(contract, family, "runner"):
         assert asset.op.tags["dagster/max_retries"] == "0"
         assert asset.op.retry_policy is None

@@ -22,7 +22,9 @@ import typer
 from dpsynth_platform import reviewing
 from dpsynth_platform.contracts import contract_json_schema, load_contract
 from dpsynth_platform.errors import ConfigurationError, ContractError, VerificationFailed
+from dpsynth_platform.ledger_command import authority_app
 from dpsynth_platform.planning import check_affordable, check_with_family, load_all, load_dataset
+from dpsynth_platform.privacy_command import privacy_app
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
 from dpsynth_platform.terminal import BLOCKED, Json, Shown, command
@@ -38,6 +40,8 @@ release_app = typer.Typer(no_args_is_help=True, help="Release candidates and rel
 app.add_typer(contract_app, name="contract")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(release_app, name="release")
+app.add_typer(privacy_app, name="privacy")
+ledger_app.add_typer(authority_app)
 
 Dataset = Annotated[str, typer.Argument(help="Name of the dataset, as its contract's file is named.")]
 Period = Annotated[str | None, typer.Option(help="Month (YYYY-MM), for datasets with a cadence.")]

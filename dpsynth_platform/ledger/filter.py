@@ -129,7 +129,13 @@ class RenyiFilter:
 
 
 def add_up(total: Cost, cost: Cost) -> Cost:
-    """A sum of costs, each part rounded up, so that no number of additions falls below the true sum."""
+    """A sum of costs, each part rounded up, so that no number of additions falls below the true sum.
+
+    Raises:
+        LedgerError: they have different numbers of parts, which only a row that was changed by hand can bring about.
+    """
+    if len(total) != len(cost):
+        raise LedgerError("a row of the ledger cannot be read; verify it with `dpsynth ledger verify`")
     return tuple(
         mine + more if mine == 0 or more == 0 else math.nextafter(mine + more, math.inf)
         for mine, more in zip(total, cost, strict=True)

@@ -37,7 +37,9 @@ def check_participants(participants: Participants) -> Participants:
 
 def commitment(nonce: bytes, participants: Participants) -> str:
     """SHA-256 (hex) of a secret 256-bit nonce and the set: binds to the set and tells nothing of it, not its size."""
-    return hashlib.sha256(nonce + check_participants(participants).tobytes()).hexdigest()
+    digest = hashlib.sha256(nonce)
+    digest.update(np.ascontiguousarray(check_participants(participants)).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def to_blob(participants: Participants) -> bytes:

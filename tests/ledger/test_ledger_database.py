@@ -110,6 +110,36 @@ def test_a_read_only_ledger_is_named(ledger, url, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("pragma", "told"),
+    [
+        ("query_only = ON", "read-only; make its file"),
+        ("max_page_count = {pages}", "disk is full; nothing was changed"),
+    ],
+)
+def test_a_database_that_takes_no_more_is_named_and_nothing_is_half_done(ledger, url, monkeypatch, pragma, told):
+    """SQLite itself refuses here: a file that cannot be written, and one that cannot grow."""
+    with sqlite3.connect(path_of(url)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    prepare = database._prepare_sqlite
+
+    def limited(connection, record):
+        prepare(connection, record)
+        connection.execute(f"PRAGMA {pragma.format(pages=pages)}")
+
+    monkeypatch.setattr(database, "_prepare_sqlite", limited)
+    stopped = Ledger(url)
+    before = ledger.head()
+    with pytest.raises(LedgerError, match=told):
+        for count in range(50):
+            stopped.reserve("each", f"k{count}", request(0.001, plan=f"{count}"), people(*range(300)), "compose")
+    report = ledger.verify()
+    assert report.ok, report.problems
+    assert report.entries == len(ledger.entries()) == report.events - before.sequence
+    assert ledger.reserve("each", "later", request(), people(1), "compose").state == "reserved"
+
+
+@pytest.mark.parametrize(
     "bad", ["sqlite://", "sqlite:///:memory:", "mysql://host/db", "oracle+nothing://host/db", "no url at all", ""]
 )
 def test_unusable_urls_are_refused(bad):

@@ -1,0 +1,97 @@
+"""The commands of the budget's authority and of auditors, as `dpsynth ledger` will run them."""
+
+import json
+import stat
+
+import pytest
+import typer
+
+from dpsynth_platform.contracts import FamilyBudget
+from dpsynth_platform.ledger import Ledger
+from dpsynth_platform.ledger_command import authority_app
+
+BUDGET = {
+    "family": "surveys",
+    "unit": "user",
+    "namespace": "person",
+    "mode": "per-owner",
+    "cap": {"epsilon": 4.0, "delta": 1e-5},
+}
+
+
+@pytest.fixture
+def ledger(tmp_path, monkeypatch):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    monkeypatch.setenv("DPSYNTH_LEDGER_URL", url)
+    monkeypatch.setenv("DPSYNTH_USER", "Ada")
+    opened = Ledger(url)
+    opened.open_account(FamilyBudget.model_validate(BUDGET), ["key"])
+    return opened
+
+
+@pytest.fixture
+def use(capfd):
+    """Runs a command; returns status, standard output and standard error."""
+    app = typer.Typer()
+    app.add_typer(authority_app)
+
+    def run(*arguments):
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            app(list(map(str, arguments)))
+        out, err = capfd.readouterr()
+        return ended.value.code, out, err
+
+    return run
+
+
+def test_a_cap_is_raised_by_two(ledger, use):
+    status, out, _ = use("raise", "surveys", "--epsilon", 8, "--delta", 1e-5, "--reason", "a second wave", "--json")
+    asked = json.loads(out)
+    assert (status, asked["by"], asked["reason"]) == (0, "Ada", "a second wave")
+    status, _, err = use("approve-raise", "surveys", asked["asked"])
+    assert (status, "somebody else" in err) == (1, True)
+    status, out, _ = use("approve-raise", "surveys", asked["asked"], "--as", "Bo")
+    assert (status, "epsilon 8" in out) == (0, True)
+    assert ledger.account("surveys").epsilon == 8.0
+    assert use("raise", "surveys", "--epsilon", "nan", "--delta", 1e-5)[0] == 1
+    assert use("raise", "nobody", "--epsilon", 9, "--delta", 1e-5)[0] == 1
+
+
+def test_a_request_says_how_it_is_approved(ledger, use):
+    status, out, _ = use("raise", "surveys", "--epsilon", 8, "--delta", 1e-5)
+    assert status == 0
+    assert f"dpsynth ledger approve-raise surveys {ledger.head().sequence}" in out
+
+
+def test_an_export_is_written_once_for_its_owner_and_checked(ledger, use, tmp_path):
+    file = tmp_path / "ledger.json"
+    status, out, _ = use("export", file)
+    assert (status, ledger.head().hash in out) == (0, True)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert use("export", file)[0] == 1
+    dossier = tmp_path / "dossier.json"
+    head = ledger.head()
+    dossier.write_text(json.dumps({"ledger": {"head": {"sequence": head.sequence, "hash": head.hash}}}))
+    status, out, _ = use("check-export", file, "--dossier", dossier)
+    assert (status, "family surveys: its cap holds owner by owner" in out, "whole" in out) == (0, True, True)
+    dossier.write_text(json.dumps({"ledger": {"head": {"sequence": 7, "hash": head.hash}}}))
+    status, out, _ = use("check-export", file, "--dossier", dossier, "--json")
+    assert (status, json.loads(out)["ok"]) == (1, False)
+    dossier.write_text("{}")
+    status, _, err = use("check-export", file, "--dossier", dossier)
+    assert (status, "no dossier" in err) == (1, True)
+
+
+def test_a_changed_or_foreign_file_is_told(ledger, use, tmp_path):
+    file = tmp_path / "ledger.json"
+    use("export", file)
+    file.write_text(file.read_text().replace("4.0", "9.0"))
+    status, out, _ = use("check-export", file)
+    assert (status, "NOT as it was written" in out) == (1, True)
+    file.write_text("{}")
+    status, _, err = use("check-export", file)
+    assert (status, "no export" in err) == (1, True)
+    status, _, err = use("check-export", tmp_path / "nothing")
+    assert (status, "cannot be read (FileNotFoundError)" in err) == (1, True)

@@ -53,6 +53,8 @@ MAX_SHIFTS = 70
 MAX_CELLS = 2**18
 # Losses beyond this overflow; no guarantee worth the name has them.
 MAX_LOSS = 300.0
+# Grid points of one leaf's losses; a grid that would need more is made coarser, which rounds up more.
+MAX_LOSSES = 2**20
 # The FFT's rounding noise is far below FFT_ERROR, which is taken off delta; a delta near it is left to Renyi.
 FFT_ERROR = 1e-12
 MIN_PLD_DELTA = 1e-10
@@ -188,8 +190,8 @@ def epsilon(event: DpEvent, delta: float) -> EpsilonResult:
 def group_epsilon(event: DpEvent, delta: float, size: int) -> float:
     """Epsilon at `delta` for `size` units together, from the guarantee for one. Valid for every event, and loose.
 
-    Where the event can state the group as its unit (b = size), that is tighter: by 1% for ten records at epsilon 2, by a
-    fifth at 15, by a third at 35 (one Gaussian count). The delta for one that the group rule allows is found by
+    Where the event can state the group as its unit (b = size), that is tighter: by 1% for ten records at epsilon 2, by
+    a fifth at 15, by a third at 35 (one Gaussian count). The delta for one that the group rule allows is found by
     bisection.
 
     Raises:
@@ -240,7 +242,8 @@ def _way_epsilon(way: Counter[DpEvent], delta: float, exhaustive: bool) -> float
         counted[_core(leaf)] += times
     if delta < MIN_PLD_DELTA or not all(_reached(leaf) for leaf in counted):
         return None
-    interval = min((_interval(leaf) for leaf in counted), default=1.0)
+    widest = max(_largest_loss(leaf) for leaf in counted) / MAX_LOSSES
+    interval = max(min(_interval(leaf) for leaf in counted), 2.0 ** math.ceil(math.log2(widest)))
     composed = None
     for leaf, times in counted.items():
         distribution = _leaf_pld(leaf, interval, exhaustive).self_compose(times)
@@ -380,10 +383,10 @@ def _leaf_curve(leaf: DpEvent, times: int) -> Array:
 
 def _reached(leaf: DpEvent) -> bool:
     """Whether the leaf's privacy loss distribution can be computed."""
-    if isinstance(leaf, BoundedRangeSelectionEvent):
-        return True
     if _largest_loss(leaf) > MAX_LOSS:
         return False
+    if isinstance(leaf, BoundedRangeSelectionEvent):
+        return True
     if isinstance(leaf, SampledGaussianEvent):
         sampled = leaf.sampling_probability < 1
         return not sampled or (leaf.adjacency != "replace-one" and leaf.most_in_sample <= MAX_MIXTURE)
@@ -402,7 +405,10 @@ def _ratio(leaf: DpEvent) -> float:
 
 
 def _largest_loss(leaf: DpEvent) -> float:
-    """Losses are about normal, of mean D^2 / 2 sigma^2 and deviation D / sigma; what lies beyond counts as infinite."""
+    """Losses of noise are about normal, of mean D^2 / 2 sigma^2 and deviation D / sigma; what lies beyond counts as
+    infinite. A choice's loss is at most its range."""
+    if isinstance(leaf, BoundedRangeSelectionEvent):
+        return float(leaf.epsilon)
     ratio = _ratio(leaf)
     return ratio**2 / 2 + (TAIL_SIGMAS + 1) * ratio
 

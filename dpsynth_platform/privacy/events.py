@@ -24,6 +24,8 @@ from dpsynth_platform.privacy.units import check_adjacency
 DpEvent: TypeAlias = dp_event.DpEvent
 
 MAX_LEAVES = 100_000
+# Every noise, probability and range lies here, so that no square of one overflows, vanishes or is subnormal.
+PARAMETERS = (1e-12, 1e15)
 # Ways in which one unit can run through nested parallel branches.
 MAX_HISTORIES = 256
 
@@ -31,8 +33,12 @@ Sampled = Literal["record", "user"]
 
 
 def _positive(instance: object, attribute: attr.Attribute[float], value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-        raise AccountingError(f"{type(instance).__name__}.{attribute.name}: {value!r}; accepted: finite, above 0")
+    least, most = PARAMETERS
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not least <= value <= most:
+        raise AccountingError(
+            f"{type(instance).__name__}.{attribute.name}: {value!r}; accepted: finite, above 0 ({least:g} to {most:g})"
+        )
 
 
 @attr.frozen

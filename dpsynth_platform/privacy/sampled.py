@@ -22,6 +22,10 @@ Array = NDArray[np.float64]
 
 # About how many terms the convolutions for b above 1 may have; orders beyond what that allows use a coarser bound.
 MAX_TERMS = 4_000_000
+# As much for the quadrature of one order.
+MAX_POINTS = 500_000
+# Records of one unit above which the gain from sampling is not computed, but given away.
+MAX_RECORDS = 256
 # A log-moment is a sum of terms up to j log j in size; this much for each unit of size covers its rounding.
 ROUNDING = 1e-14
 # Beyond so many deviations from its peak, a strongly log-concave integrand has less than 1e-30 of its mass.
@@ -43,6 +47,9 @@ def sampled_gaussian_renyi(sigma: float, probability: float, most: int, replace:
     Replacement is bounded by going through the dataset without the unit (a group of two: Mironov 2017, proposition
     11), or by telling how many records were drawn (joint convexity), whichever is less.
     """
+    if probability == 1 or most > MAX_RECORDS:
+        moved = 2 * most if replace else most
+        return tuple(order * moved**2 / (2 * sigma**2) for order in ORDERS)
     step = _Step(sigma, probability, most)
     if not replace:
         return tuple(step.divergence(order) for order in ORDERS)
@@ -55,17 +62,15 @@ class _Step:
     def __init__(self, sigma: float, probability: float, most: int) -> None:
         from scipy.stats import binom
 
-        self.sigma, self.probability, self.most = sigma, probability, most
+        self.sigma, self.most = sigma, most
         self.numbers = np.arange(most + 1, dtype=np.float64)
         self.log_p: Array = binom.logpmf(np.arange(most + 1), most, probability)
         self.limit = 2**14 if most == 1 else max(16, math.isqrt(2 * MAX_TERMS) // most)
-        self.table = None if most == 1 or probability == 1 else self._convolved()
+        self.table = None if most == 1 else self._convolved()
 
     def divergence(self, order: float) -> float:
         """The larger of both directions, at any order above 1."""
         everything = order * self.most**2 / (2 * self.sigma**2)  # as if every record were in every sample
-        if self.probability == 1:
-            return everything
         forward = everything
         if math.ceil(order) <= self.limit:
             low = math.floor(order)
@@ -79,8 +84,6 @@ class _Step:
         """Bound for replacing the unit's records."""
         from scipy.special import logsumexp
 
-        if self.probability == 1:
-            return order * (2 * self.most) ** 2 / (2 * self.sigma**2)
         told = logsumexp(self.log_p + order * (order - 1) * (2 * self.numbers) ** 2 / (2 * self.sigma**2))
         told_bound = float(told + ROUNDING * (16 + abs(told))) / (order - 1)
         through = (order - 0.5) / (order - 1) * self.divergence(2 * order) + self.divergence(2 * order - 1)
@@ -128,11 +131,11 @@ class _Step:
         from scipy.special import logsumexp
 
         largest = -float(self.log_p[0])
-        if order > self.limit:
+        narrower = math.sqrt(1 + (order - 1) * self.most**2 / (4 * self.sigma**2))
+        half = math.ceil(REACH * narrower * STEPS_IN_WIDTH)
+        if order > self.limit or half * (self.most + 1) > MAX_POINTS:
             return largest
-        peak = self._backward_peak(order)
-        width = self.sigma / math.sqrt(1 + (order - 1) * self.most**2 / (4 * self.sigma**2))
-        half = math.ceil(REACH * self.sigma / width * STEPS_IN_WIDTH)
+        peak, width = self._backward_peak(order), self.sigma / narrower
         x: Array = peak + np.arange(-half, half + 1, dtype=np.float64) * (width / STEPS_IN_WIDTH)
         terms = -(x**2) / (2 * self.sigma**2) - (order - 1) * self._log_ratio(x)
         scale = math.log(width / STEPS_IN_WIDTH) - math.log(self.sigma * math.sqrt(2 * math.pi))

@@ -9,6 +9,8 @@ import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld import pld_privacy_accountant, privacy_loss_distribution
 from dp_accounting.rdp import rdp_privacy_accountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.special import logsumexp
 from scipy.stats import binom, norm
 
@@ -189,6 +191,12 @@ def test_where_mixtures_are_too_large_renyi_is_claimed():
     result = epsilon(step(200.0, 0.1, 65), 1e-6)
     assert (result.method, result.pld) == ("renyi", None)
     assert math.isfinite(result.epsilon)
+
+
+def test_beyond_many_records_the_gain_from_sampling_is_given_away():
+    assert renyi_curve(step(500.0, 0.1, 256)).at(2.0) < 0.2 * renyi_curve(step(500.0, 1.0, 256)).at(2.0)
+    for adjacency in ("add-or-remove", "replace-one"):
+        assert renyi_curve(step(500.0, 0.1, 257, adjacency)) == renyi_curve(step(500.0, 1.0, 257, adjacency))
 
 
 # Histograms and votes
@@ -400,6 +408,58 @@ NEW = [
 @pytest.mark.parametrize("event", NEW, ids=lambda event: type(event).__name__)
 def test_json_gives_the_same_event(event):
     assert event_from_json(json.loads(json.dumps(event_to_json(event), allow_nan=False))) == event
+
+
+EXTREME = [1e-12, 1e-6, 0.3, 1e6, 1e15]
+
+
+@pytest.mark.parametrize("value", EXTREME)
+@pytest.mark.parametrize("b", [1, 70, 10**9])
+def test_extreme_parameters_give_a_bound_and_no_surprise(value, b):
+    made = [GaussianCountsEvent(value, "replace-one", b), histogram_event(value, "zero-out", b)]
+    made += [step(value, q, b, adjacency) for q in (1e-12, 0.5) for adjacency in ("replace-one", "add-or-remove")]
+    made += [BoundedRangeSelectionEvent(value, "add-or-remove", b)]
+    for event in made:
+        result = epsilon(event, 1e-6)
+        assert 0 <= result.epsilon < math.inf
+        assert result.epsilon <= result.renyi
+    whole = epsilon(together(made[0], BoundedRangeSelectionEvent(1e-12, "replace-one", b)), 1e-6)
+    assert 0 <= whole.epsilon < math.inf
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 5e-324, 1e-13, 1e16, 1e308, math.inf, -math.inf, math.nan, -1.0, True])
+def test_parameters_out_of_range_are_refused(value):
+    for make in (
+        lambda: histogram_event(value),
+        lambda: GaussianCountsEvent(value, "zero-out", 1),
+        lambda: BoundedRangeSelectionEvent(value, "zero-out", 1),
+        lambda: step(value, 0.1),
+        lambda: ThresholdedCountsEvent(1.0, value, "zero-out", 1),
+    ):
+        with pytest.raises(AccountingError):
+            make()
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    sigma=st.floats(0.5, 20),
+    q=st.floats(1e-4, 0.9),
+    b=st.integers(1, 6),
+    more=st.floats(1.05, 3.0),
+    adjacency=st.sampled_from(["add-or-remove", "replace-one"]),
+)
+def test_more_noise_and_fewer_records_never_cost_more(sigma, q, b, more, adjacency):
+    curve, quieter, fewer, rarer = (
+        np.array(renyi_curve(event).values)
+        for event in (
+            step(sigma, q, b, adjacency),
+            step(sigma * more, q, b, adjacency),
+            step(sigma, q, max(1, b - 1), adjacency),
+            step(sigma, q / more, b, adjacency),
+        )
+    )
+    for less in (quieter, fewer, rarer):
+        assert np.all(less <= curve * (1 + 1e-9) + 1e-9)
 
 
 STEP = event_to_json(step(1.0, 0.05))

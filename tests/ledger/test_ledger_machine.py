@@ -14,15 +14,17 @@ from dpsynth_platform.ledger import Ledger, rows
 from dpsynth_platform.ledger.filter import RenyiFilter
 
 CAP = (3.0, 1e-5)
+RAISED = (5.0, 2e-5)
 FILTER = RenyiFilter.seal(*CAP)
+LARGER = RenyiFilter(*RAISED, FILTER.orders, FILTER.weights, FILTER.slack_share)
 COSTS = {plan: request(rho, plan=plan) for plan, rho in {"small": 0.01, "middle": 0.03, "large": 0.06}.items()}
 KEYS = st.tuples(st.sampled_from("abcdef"), st.sampled_from(sorted(COSTS)))
 OWNERS = st.frozensets(st.integers(0, 4), max_size=4)
 POLICIES = st.sampled_from(["compose", "exclude"])
 
 
-def fits(plans):
-    return FILTER.fits([(COSTS[plan].curve, 0.0) for plan in plans])
+def fits(plans, limits):
+    return limits.fits([(COSTS[plan].curve, 0.0) for plan in plans])
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -40,6 +42,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.open_account(family("f", mode=self.mode, epsilon=CAP[0], delta=CAP[1]), ["k"])
         self.model = {}
         self.latest = {}
+        self.limits, self.asked = FILTER, None
 
     def teardown(self):
         if hasattr(self, "directory"):
@@ -71,7 +74,7 @@ class LedgerMachine(RuleBasedStateMachine):
         except BudgetExceeded:
             self.expire()
             alone = [] if self.mode == "per-owner" else [item["plan"] for item in self.live()]
-            assert not fits([*alone, plan])
+            assert not fits([*alone, plan], self.limits)
             return multiple()
         except LedgerError:
             assert again and self.model[latest]["state"] != "started"
@@ -84,7 +87,7 @@ class LedgerMachine(RuleBasedStateMachine):
         expected = owners - seen if policy == "exclude" else owners
         if self.mode == "per-owner":
             histories = {o: [item["plan"] for item in self.live() if o in item["owners"]] for o in expected}
-            expected = {o for o in expected if fits([*histories[o], plan])}
+            expected = {o for o in expected if fits([*histories[o], plan], self.limits)}
         assert np.array_equal(self.ledger.participants(entry.entry_id), people(*expected))
         self.model[entry.entry_id] = {
             "state": "reserved",
@@ -131,6 +134,55 @@ class LedgerMachine(RuleBasedStateMachine):
             assert entry["state"] in ("reserved", "void")
             entry["state"] = "void"
 
+    @rule(key=KEYS, entry_id=entries)
+    def replace_what_is_not_the_latest_failure(self, key, entry_id):
+        """No other entry of another run, or of another state, is a word for another spend."""
+        name, plan = key[0] + key[1], key[1]
+        if self.latest.get(name) == entry_id:
+            return
+        latest = self.model.get(self.latest.get(name))
+        before = len(self.ledger.entries())
+        try:
+            entry = self.ledger.reserve("f", name, COSTS[plan], people(0), "compose", replaces=entry_id)
+        except LedgerError:
+            pass  # rolled back as a whole
+        except BudgetExceeded:
+            self.expire()
+        else:  # an entry that was made with exactly this word, or a new attempt after one that is void
+            self.expire()
+            assert entry.replaces == entry_id
+            if entry.entry_id not in self.model:
+                assert latest is not None and latest["state"] == "void"
+                self.ledger.void(entry.entry_id)
+                self.model[entry.entry_id] = {"state": "void", "plan": plan, "owners": set(), "until": self.clock}
+                self.latest[name] = entry.entry_id
+                return
+        assert len(self.ledger.entries()) == before
+
+    @rule(by=st.sampled_from(["Ada", "Bo"]))
+    def ask_raise(self, by):
+        try:
+            self.asked = self.ledger.ask_raise("f", epsilon=RAISED[0], delta=RAISED[1], by=by), by
+        except LedgerError:
+            assert self.limits is LARGER
+
+    @rule(by=st.sampled_from(["ada", "Bo"]))
+    def approve_raise(self, by):
+        if self.asked is None:
+            return
+        event, asker = self.asked
+        try:
+            self.ledger.approve_raise("f", event.sequence, by=by)
+        except LedgerError:
+            assert self.limits is LARGER or asker.casefold() == by.casefold()
+        else:
+            assert asker.casefold() != by.casefold()
+            self.limits = LARGER
+
+    @rule()
+    def open_again(self):
+        self.ledger = Ledger(f"sqlite:///{self.directory.name}/ledger.db")
+
     @rule(hours=st.sampled_from([1, 13, 25]))
     def wait(self, hours):
         self.clock += dt.timedelta(hours=hours)
@@ -144,10 +196,10 @@ class LedgerMachine(RuleBasedStateMachine):
             expired = expected["state"] == "reserved" and expected["until"] <= self.clock
             assert entry.state == expected["state"] or (expired and entry.state == "void")
         if self.mode == "family":
-            assert fits([item["plan"] for item in self.live()]) or not self.live()
+            assert fits([item["plan"] for item in self.live()], self.limits) or not self.live()
         for owner in range(5):
             history = [item["plan"] for item in self.live() if owner in item["owners"]]
-            assert not history or fits(history)
+            assert not history or fits(history, self.limits)
         report = self.ledger.verify()
         assert report.ok, report.problems
 
@@ -157,7 +209,7 @@ class PerOwnerMachine(LedgerMachine):
 
 
 SETTINGS = settings(
-    max_examples=50, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 TestFamilyMode = LedgerMachine.TestCase
 TestFamilyMode.settings = SETTINGS

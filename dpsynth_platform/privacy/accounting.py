@@ -130,17 +130,22 @@ def cost(event: DpEvent) -> Cost:
     Raises:
         AccountingError: an event that cannot be accounted for, or whose slack is 1 or more.
     """
-    totals, slacks = [], []
+    slack = delta_slack(event)
+    if not slack < 1:
+        raise AccountingError("the thresholds are so low that nothing is promised; accepted: higher thresholds")
+    totals = []
     for way in histories(event):
-        slack = sum(times * threshold_slack(leaf) for leaf, times in way.items())
-        if not slack < 1:
-            raise AccountingError("the thresholds are so low that nothing is promised; accepted: higher thresholds")
         total = np.zeros(len(ORDERS))
         for leaf, times in way.items():
             total += _leaf_curve(_core(leaf), times) - times * math.log1p(-threshold_slack(leaf))
         totals.append(total)
-        slacks.append(slack)
-    return Cost(RenyiCurve.upper(np.max(totals, axis=0).tolist()), max(slacks) * (1 + 2.0**-40))
+    return Cost(RenyiCurve.upper(np.max(totals, axis=0).tolist()), slack)
+
+
+def delta_slack(event: DpEvent) -> float:
+    """What thresholds take off delta, in the worst of one unit's ways; 1 or more promises nothing."""
+    ways = (sum(times * threshold_slack(leaf) for leaf, times in way.items()) for way in histories(event))
+    return max(ways) * (1 + 2.0**-40)
 
 
 def renyi_curve(event: DpEvent) -> RenyiCurve:

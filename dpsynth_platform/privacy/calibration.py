@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.privacy.accounting import EpsilonResult, epsilon
+from dpsynth_platform.privacy.accounting import EpsilonResult, delta_slack, epsilon
 from dpsynth_platform.privacy.events import MAX_LEAVES, DpEvent
 
 Value = TypeVar("Value", int, float)
@@ -52,7 +52,9 @@ def noise_for(event_of: Callable[[float], DpEvent], target_epsilon: float, delta
     _check(target_epsilon, delta)
 
     def fits(noise: float) -> bool:
-        return epsilon(event_of(noise), delta).epsilon <= target_epsilon
+        event = event_of(noise)
+        # More noise than thresholds bear is no reason to look for still more.
+        return delta_slack(event) >= delta or epsilon(event, delta).epsilon <= target_epsilon
 
     high = 1.0
     while not fits(high):

@@ -8,7 +8,7 @@ from dp_accounting import dp_event
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.calibration import contributions_for, noise_for, steps_for
-from dpsynth_platform.privacy.events import dp_sgd_event, histogram_event
+from dpsynth_platform.privacy.events import ThresholdedCountsEvent, dp_sgd_event, histogram_event
 from dpsynth_platform.privacy.guarantee import recommended_delta
 
 RECORDS = 75_316
@@ -87,6 +87,17 @@ def test_small_epsilon_and_large_epsilon():
     for eps in (0.05, 30.0):
         found = noise_for(lambda noise: histogram_event(noise), eps, 1e-6)
         assert 0.98 * eps < found.result.epsilon <= eps
+
+
+def test_noise_under_a_threshold_may_be_too_little_and_too_much():
+    def shown_from_60(noise):
+        return ThresholdedCountsEvent(noise, 60.0, "add-or-remove", 1)
+
+    found = noise_for(shown_from_60, 1, 1e-6)
+    assert found.value == pytest.approx(4.23, rel=0.01)
+    assert 0.99 < found.result.epsilon <= 1
+    with pytest.raises(AccountingError, match="above the slack"):
+        noise_for(shown_from_60, 0.1, 1e-6)
 
 
 @pytest.mark.parametrize("eps", [0.0, -1.0, math.nan, math.inf])

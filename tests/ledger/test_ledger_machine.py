@@ -17,7 +17,7 @@ CAP = (3.0, 1e-5)
 RAISED = (5.0, 2e-5)
 FILTER = RenyiFilter.seal(*CAP)
 LARGER = RenyiFilter(*RAISED, FILTER.orders, FILTER.weights, FILTER.slack_share)
-COSTS = {plan: request(rho, plan=plan) for plan, rho in {"small": 0.01, "middle": 0.03, "large": 0.06}.items()}
+COSTS = {plan: request(rho, plan=plan) for plan, rho in {"small": 0.01, "large": 0.06, "huge": 0.15}.items()}
 KEYS = st.tuples(st.sampled_from("abcdef"), st.sampled_from(sorted(COSTS)))
 OWNERS = st.frozensets(st.integers(0, 4), max_size=4)
 POLICIES = st.sampled_from(["compose", "exclude"])

@@ -5,7 +5,8 @@ of owners (hex text in tables, sorted 16-byte values in memory and in files). Wh
 (`vault`) and which records stay (`bounding`).
 
 An owner's fingerprint is HMAC-SHA256(k2, HMAC-SHA256(k1, id)), cut to 16 bytes: k1 belongs to the identity namespace,
-k2 can be rotated without having the ids at hand. Two of n owners share a fingerprint with probability below n^2/2^129.
+and whoever has only one of the two keys can make no fingerprint. Two of n owners share a fingerprint with probability
+below n^2/2^129.
 
 One person must be one owner, so the *text* of an id counts and not its storage type: the integer 7 and the text "7" are
 the same id (an id is often a number in one source and text in another), "007" is another one. Texts that Unicode holds

@@ -88,7 +88,7 @@ def _reserve(step: StepContext, contract: DataContract, raw: StepRecord) -> Entr
 STEP = Step(
     name="clearance",
     description=(
-        "Lineage checks and the ledger's reservation: exhausted owners are left out in silence, the cost is set "
+        "Owners held against earlier releases of the family, and the ledger's reservation: exhausted owners are left out in silence, the cost is set "
         "aside before the mechanism may start. A record, without rows."
     ),
     upstream=("raw", "scrubbed"),

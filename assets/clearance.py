@@ -50,10 +50,10 @@ def _standing_entry(step: StepContext, run_key: str) -> Entry | None:
         SpendRepeated: a mechanism of this run started and left nothing to go on with, and no word was given.
     """
     entry = step.ledger.entry_for_key(run_key)
-    if entry is None or entry.state == "void" or step.spend_again == entry.entry_id:
-        return None
+    if entry is None or entry.state in ("void", "reserved") or step.spend_again == entry.entry_id:
+        return None  # reserving again gives a standing reservation back, and replaces one whose deadline has passed
     directory = step.storage.location(step.place, "model") / entry.entry_id
-    if entry.state == "reserved" or is_complete(directory):
+    if is_complete(directory):
         return entry
     if entry.state == "spent":
         raise SpendRepeated(
@@ -88,8 +88,8 @@ def _reserve(step: StepContext, contract: DataContract, raw: StepRecord) -> Entr
 STEP = Step(
     name="clearance",
     description=(
-        "Owners held against earlier releases of the family, and the ledger's reservation: exhausted owners are left out in silence, the cost is set "
-        "aside before the mechanism may start. A record, without rows."
+        "Owners held against earlier releases, and the ledger's reservation: exhausted owners are left out in "
+        "silence, the cost is set aside before the mechanism may start. A record, without rows."
     ),
     upstream=("raw", "scrubbed"),
     kinds=frozenset({"sql"}),

@@ -17,7 +17,8 @@ from line_cases import PEOPLE, run_here, small_deployment
 from assets import released
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.ledger import rows
+from dpsynth_platform.ledger.store import RESERVATION_LIFETIME, Ledger
 from dpsynth_platform.release.evidence import candidate_digest, check_evidence
 from dpsynth_platform.reviewing import approve
 from dpsynth_platform.storage import Storage, read_table, write_table
@@ -188,3 +189,16 @@ def test_no_run_points_the_line_elsewhere(tmp_path: Path) -> None:
     assert result.success
     assert not elsewhere.exists()
     assert states(deployment) == ["reserved"]
+
+
+def test_a_reservation_past_its_deadline_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deployment = small_deployment(tmp_path)
+    assert run(deployment, steps=["raw", "scrubbed", "canaries", "clearance", "bounded"]).success
+    assert run(deployment, steps=["clearance"]).success  # within the deadline it is the same one
+    assert states(deployment) == ["reserved"]
+    later = rows.now() + 2 * RESERVATION_LIFETIME
+    monkeypatch.setattr(rows, "now", lambda: later)
+
+    assert run(deployment).success
+
+    assert states(deployment) == ["void", "spent"]

@@ -27,9 +27,9 @@ class Engine(Protocol):
     raises `EngineError`, whose message holds the error's type and never its text: engines quote values.
     """
 
-    def __enter__(self) -> Engine: ...  # noqa: D105
+    def __enter__(self) -> Engine: ...
 
-    def __exit__(  # noqa: D105
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 

@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 from assets.shown import table
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.scrub.fingerprints import read_fingerprints
-from dpsynth_platform.storage import StepRecord, read_table
+from dpsynth_platform.scrub.fingerprints import flat_owners, owner_column, read_fingerprints
+from dpsynth_platform.storage import StepRecord, read_table, table_schema
 
 
 def body(step: StepContext) -> Outcome:
     """Measures fidelity, utility and fairness."""
-    from dpsynth_platform.audit.canaries import is_canary
+    from dpsynth_platform.audit.canaries import without_canaries
     from dpsynth_platform.quality.report import HEADER, QualityReport, measure_quality
 
     contract, raw = step.sealed()
@@ -27,13 +27,10 @@ def body(step: StepContext) -> Outcome:
     reused = record is not None
     if record is None:
         step.progress("comparing marginals and training classifiers")
-        real = _rows(bounded, contract.modelled)
-        owners = real.column("_owner").to_pylist()
-        real = real.filter(pa.array([not is_canary(owner) for owner in owners], pa.bool_()))
         report = measure_quality(
             contract,
             step.place.period,
-            real,
+            without_canaries(_rows(bounded, contract.modelled)),
             pa.Table.from_batches(read_table(synthetic.directory / "table")),
             _held_out(step, contract, scrubbed),
         )
@@ -51,18 +48,24 @@ def body(step: StepContext) -> Outcome:
 
 
 def _rows(record: StepRecord, columns: list[str]) -> pa.Table:
-    return pa.Table.from_batches(read_table(record.directory / "table", columns=[*columns, "_owner"]))
+    table = record.directory / "table"
+    return pa.Table.from_batches(read_table(table, columns=[*columns, owner_column(table_schema(table))]))
 
 
 def _held_out(step: StepContext, contract: DataContract, scrubbed: StepRecord) -> pa.Table:
-    """Rows of the owners that were kept from the mechanism."""
+    """Rows of the owners that were kept from the mechanism; of several owners, one is enough to keep a record away."""
     from dpsynth_platform.bounding.single_owner import holdout_mask
     from dpsynth_platform.scrub.fingerprints import fingerprint_hex
 
     owners = read_fingerprints(scrubbed.directory / "participants")
     held_out = owners[holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)]
     rows = _rows(scrubbed, contract.modelled)
-    return rows.filter(pc.is_in(rows.column("_owner"), pa.array(fingerprint_hex(held_out), pa.string())))
+    owners = rows.column(owner_column(rows.schema)).combine_chunks()
+    apart = pc.is_in(flat_owners(owners), pa.array(fingerprint_hex(held_out), pa.string()))
+    if pa.types.is_list(owners.type):
+        places = pc.unique(pc.list_parent_indices(owners).filter(apart))
+        return rows.take(places)
+    return rows.filter(apart)
 
 
 STEP = Step(

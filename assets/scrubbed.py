@@ -12,7 +12,7 @@ from dpsynth_platform.storage import read_table, table_schema, write_table
 
 def body(step: StepContext) -> Outcome:
     """Streams the pinned version through the scrubber."""
-    from dpsynth_platform.scrub.fingerprints import distinct_owners
+    from dpsynth_platform.scrub.fingerprints import distinct_owners, owner_column
     from dpsynth_platform.scrub.scrub import scrub_batches
 
     contract, raw = step.sealed()
@@ -26,7 +26,7 @@ def body(step: StepContext) -> Outcome:
             rows, contract, pinned.schema, step.scrub_keys(contract), progress=step.counted("rows scrubbed")
         )
         count = write_table(directory / "table", schema, batches)
-        owners = distinct_owners(read_table(directory / "table", columns=["_owner"]))
+        owners = distinct_owners(read_table(directory / "table", columns=[owner_column(schema)]))
         write_fingerprints(directory / "participants", owners)
         record = step.record(
             "scrubbed",

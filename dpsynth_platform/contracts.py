@@ -73,6 +73,24 @@ class GuaranteeTarget(_Part):
     delta: Literal["auto"] | Annotated[float, Field(gt=0, lt=1)] = "auto"
 
 
+class RecordOrder(_Part):
+    """Which of an owner's records are kept first where there are more than the bound.
+
+    `random` is a keyed hash; `fewest-owners-first` prefers records that use up the room of few owners; `weight` prefers
+    high values of a declared column. Where records have several owners, the weight decides what other people's records
+    are kept, so it belongs to the ownership graph: it is neither protected nor modelled.
+    """
+
+    by: Literal["random", "fewest-owners-first", "weight"] = "random"
+    column: ColumnName | None = Field(default=None, description="The weight: an integer, float or date column.")
+
+    @model_validator(mode="after")
+    def _complete(self) -> RecordOrder:
+        if (self.by == "weight") != (self.column is not None):
+            raise ValueError("column: needed with by: weight, and only there")
+        return self
+
+
 class Privacy(_Part):
     """Whom one guarantee protects, how much of each person is used, and how much a release may cost."""
 
@@ -85,6 +103,7 @@ class Privacy(_Part):
     namespace: FamilyName
     adjacency: AdjacencyName = "add-or-remove"
     max_contributions: int = Field(ge=1, le=10_000)
+    record_order: RecordOrder = RecordOrder()
     guarantee: GuaranteeTarget
     expected_units: int = Field(ge=100, description="Public estimate of the number of owners; never a count.")
     on_overlap: Literal["compose", "exclude", "block"] = "compose"
@@ -97,17 +116,25 @@ class Privacy(_Part):
             return float(self.expected_units**-1.1)
         return self.guarantee.delta
 
+    @property
+    def multi_owner(self) -> bool:
+        """Whether a record may have several owners, in several columns or in a list column."""
+        return self.adjacency == "fixed-graph"
+
     @model_validator(mode="after")
     def _consistent(self) -> Privacy:
-        if len(self.owner_columns) > 1:
+        if len(set(self.owner_columns)) < len(self.owner_columns):
+            raise ValueError("owner_columns: a column stands twice in the list; accepted: distinct columns")
+        if len(self.owner_columns) > 1 and not self.multi_owner:
             raise ValueError(
-                "owner_columns: records with several owners are not supported by this version; name one column"
+                f"adjacency: {self.adjacency!r} with {len(self.owner_columns)} owner columns; where records have "
+                "several owners, accepted is only fixed-graph, which protects what records say and not who owns them "
+                "together"
             )
-        if self.adjacency == "fixed-graph":
-            raise ValueError(
-                "adjacency: 'fixed-graph' is for records with several owners; accepted here: "
-                "add-or-remove, zero-out, replace-one"
-            )
+        if self.multi_owner and self.unit == "example":
+            raise ValueError("unit: 'example' has no owners to share records; with fixed-graph accepted: user, group")
+        if self.record_order.by == "fewest-owners-first" and not self.multi_owner:
+            raise ValueError("record_order.by: 'fewest-owners-first' is for records with several owners (fixed-graph)")
         if self.unit == "example" and self.max_contributions != 1:
             raise ValueError("max_contributions: with unit 'example' every record is its own unit; accepted: 1")
         if self.guarantee.epsilon > WEAK_EPSILON and not self.accept_weak_guarantee:
@@ -227,6 +254,7 @@ Column = Annotated[
 RESERVED_COLUMNS = ("included",)
 """The canaries' coin. Other columns of the platform's own begin with `_`, which no declared name may."""
 MODELLED_TYPES = ("integer", "float", "date", "categorical", "boolean")
+WEIGHT_TYPES = ("integer", "float", "date")
 
 
 class Generate(_Part):
@@ -340,11 +368,14 @@ class DataContract(_Part):
                     raise ValueError(f"{path}: column {name!r} is not modelled; accepted: {', '.join(self.modelled)}")
         for name in self.privacy.owner_columns:
             column = self.columns[name]
-            if column.type not in ("identifier", "text") or column.nullable:
+            unowned = column.nullable and not self.privacy.multi_owner
+            if column.type not in ("identifier", "text") or unowned:
                 raise ValueError(
-                    f"privacy.owner_columns: {name!r} is a {'nullable ' if column.nullable else ''}{column.type} "
-                    "column; accepted: a column of type identifier or text that is not nullable"
+                    f"privacy.owner_columns: {name!r} is a {'nullable ' if unowned else ''}{column.type} column; "
+                    "accepted: a column of type identifier or text"
+                    + ("" if self.privacy.multi_owner else " that is not nullable")
                 )
+        self._check_order()
         if (self.release.cadence is None) != (self.source.period_column is None):
             raise ValueError("release.cadence and source.period_column go together: declare both or neither")
         if (self.release.cadence is None) != (self.release.start is None):
@@ -355,10 +386,29 @@ class DataContract(_Part):
             raise ValueError(f"columns: at least two of {', '.join(MODELLED_TYPES)} are needed to model anything")
         return self
 
+    def _check_order(self) -> None:
+        """What says which records are kept must not be what the release protects, where records have several owners."""
+        column = self.privacy.record_order.column
+        if column is not None and (column not in self.columns or self.columns[column].type not in WEIGHT_TYPES):
+            raise ValueError(
+                f"privacy.record_order.column: {column!r}; accepted: a column of type {', '.join(WEIGHT_TYPES)}"
+            )
+        if self.privacy.multi_owner:
+            for name in self.source.key:
+                if name in self.modelled:
+                    raise ValueError(
+                        f"source.key: column {name!r} is modelled; where records have several owners a record's key "
+                        "says whose records are kept, so accepted are columns of type identifier or text"
+                    )
+
     @property
     def modelled(self) -> list[str]:
-        """Names of the columns that a tabular generator models, in the declared order."""
-        return [name for name, column in self.columns.items() if column.type in MODELLED_TYPES]
+        """Names of the columns that a tabular generator models, in the declared order.
+
+        A weight that orders records with several owners is not among them: see `RecordOrder`.
+        """
+        graph = self.privacy.record_order.column if self.privacy.multi_owner else None
+        return [name for name, column in self.columns.items() if column.type in MODELLED_TYPES and name != graph]
 
     @property
     def canary_count(self) -> int:

@@ -143,11 +143,23 @@ FAULTS: list[tuple[str, Any, str]] = [
         "privacy.max_contributions: with unit 'example' every record is its own unit; accepted: 1",
     ),
     (
-        "privacy.adjacency",
-        "fixed-graph",
-        "privacy.adjacency: 'fixed-graph' is for records with several owners; accepted",
+        "privacy.owner_columns",
+        ["customer", "number"],
+        "privacy.adjacency: 'add-or-remove' with 2 owner columns; where records have several owners, accepted is only",
     ),
-    ("privacy.owner_columns", ["customer", "number"], "privacy.owner_columns: records with several owners are not"),
+    ("privacy.owner_columns", ["customer", "customer"], "privacy.owner_columns: a column stands twice in the list"),
+    ("privacy.record_order", {"by": "weight"}, "privacy.record_order.column: needed with by: weight, and only there"),
+    ("privacy.record_order", {"column": "age"}, "privacy.record_order.column: needed with by: weight, and only there"),
+    (
+        "privacy.record_order",
+        {"by": "weight", "column": "note"},
+        "privacy.record_order.column: 'note'; accepted: a column of type integer, float, date",
+    ),
+    (
+        "privacy.record_order",
+        {"by": "fewest-owners-first"},
+        "privacy.record_order.by: 'fewest-owners-first' is for records with several owners (fixed-graph)",
+    ),
     ("privacy.owner_columns", [], "privacy.owner_columns: a list; list should have at least 1 item"),
     ("privacy.expected_units", 3, "privacy.expected_units: 3; input should be greater than or equal to 100"),
     ("generate.method", "gan", "generate.method: 'gan'; input should be 'mst'"),
@@ -279,6 +291,55 @@ def test_the_owner_may_be_part_of_the_key_or_not(key: list[str]) -> None:
 
 def test_the_owner_may_be_a_text() -> None:
     assert parsed("columns.customer", {"type": "text", "pii": "drop"}).privacy.owner_columns == ["customer"]
+
+
+def shared(**privacy: Any) -> DataContract:
+    """Letters that a customer and a clerk own together."""
+    document = changed("columns.clerk", {"type": "identifier", "nullable": True})
+    document["source"]["key"] = ["number"]
+    document["privacy"] |= {"owner_columns": ["customer", "clerk"], "adjacency": "fixed-graph"} | privacy
+    return parse_contract(document, where="x", variables=VARIABLES)
+
+
+def test_records_may_have_several_owners_under_a_fixed_graph() -> None:
+    contract = shared()
+    assert contract.privacy.multi_owner
+    assert contract.privacy.record_order.by == "random"
+    assert not parsed().privacy.multi_owner
+    one_list = parsed("privacy.adjacency", "fixed-graph")
+    assert (one_list.privacy.multi_owner, one_list.privacy.owner_columns) == (True, ["customer"])
+
+
+def test_a_weight_between_several_owners_belongs_to_the_graph_and_is_not_modelled() -> None:
+    weight = {"by": "weight", "column": "age"}
+    assert "age" not in shared(record_order=weight).modelled
+    assert "age" in shared(record_order={"by": "fewest-owners-first"}).modelled
+    assert "age" in parsed("privacy.record_order", weight).modelled
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"unit": "example", "max_contributions": 1}, "privacy.unit: 'example' has no owners to share records"),
+        (
+            {"owner_columns": ["customer", "day"]},
+            "privacy.owner_columns: 'day' is a date column; accepted: a column of",
+        ),
+    ],
+)
+def test_what_a_fixed_graph_does_not_go_with(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ContractError) as caught:
+        shared(**change)
+    assert message in str(caught.value)
+
+
+def test_what_says_whose_records_are_kept_is_not_what_the_release_protects() -> None:
+    document = changed("privacy.adjacency", "fixed-graph")
+    document["source"]["key"] = ["customer", "day"]
+    with pytest.raises(
+        ContractError, match=r"source\.key: column 'day' is modelled; where records have several owners"
+    ):
+        parse_contract(document, where="x", variables=VARIABLES)
 
 
 def test_what_follows_from_a_contract() -> None:

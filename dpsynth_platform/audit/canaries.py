@@ -27,11 +27,17 @@ import pyarrow.compute as pc
 
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SourceError
+from dpsynth_platform.scrub.fingerprints import (
+    OWNER_COLUMN,
+    OWNERS_COLUMN,
+    RECORD_COLUMN,
+    owner_column,
+)
 from dpsynth_platform.storage import read_table, write_table
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, domain_of
 
-OWNER = "_owner"
-RECORD = "_record"
+OWNER = OWNER_COLUMN
+RECORD = RECORD_COLUMN
 INCLUDED = "included"
 
 # The first half of every canary's fingerprint. A real fingerprint (16 bytes of an HMAC) starts like this with
@@ -76,6 +82,17 @@ class CanarySet:
         """The records that go in with the data: those of included owners, without the coin."""
         return self.table.filter(self.table[INCLUDED]).drop_columns([INCLUDED])
 
+    def shaped_like(self, schema: pa.Schema) -> pa.Table:
+        """All records with their coins, owned as in a scrubbed table of this schema.
+
+        Where a record may have several owners, a canary's has one: nobody real shares a record with a fiction.
+        """
+        if owner_column(schema) == OWNER:
+            return self.table
+        place = self.table.column_names.index(OWNER)
+        owners = [[owner] for owner in self.table[OWNER].to_pylist()]
+        return self.table.set_column(place, OWNERS_COLUMN, pa.array(owners, pa.list_(pa.string())))
+
     def _one_each(self) -> pa.Table:
         owners = self.table[OWNER].to_pylist()
         return self.table.take([row for row in range(len(owners)) if row == 0 or owners[row] != owners[row - 1]])
@@ -88,7 +105,10 @@ def is_canary(owner: str) -> bool:
 
 def without_canaries(table: pa.Table) -> pa.Table:
     """The records of real owners: what the quality report may compare with."""
-    return table.filter(pc.invert(pc.starts_with(table[OWNER], RESERVED_PREFIX)))
+    # A canary's record has no other owner, so each record's first one tells.
+    column = table[owner_column(table.schema)]
+    first = pc.list_element(column, 0) if pa.types.is_list(column.type) else column
+    return table.filter(pc.invert(pc.starts_with(first, RESERVED_PREFIX)))
 
 
 def make_canaries(contract: DataContract, schema: pa.Schema, count: int, b: int, period: str | None) -> CanarySet:

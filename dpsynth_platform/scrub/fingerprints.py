@@ -27,11 +27,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpsynth_platform.errors import StaleInput
 from dpsynth_platform.storage import write_durably
 
 OWNER_COLUMN = "_owner"
+OWNERS_COLUMN = "_owners"
+"""In place of `_owner` where a record may have several: a list of distinct fingerprints, sorted, never empty."""
 RECORD_COLUMN = "_record"
 FINGERPRINT_BYTES = 16
 
@@ -85,9 +88,22 @@ def record_id(owner: str, key_values: Sequence[str | None], key: bytes) -> str:
     return hmac.digest(key, message, hashlib.sha256)[:FINGERPRINT_BYTES].hex()
 
 
+def owner_column(schema: pa.Schema) -> str:
+    """Which column of a scrubbed or bounded table, or of canaries, holds the owners."""
+    return OWNERS_COLUMN if OWNERS_COLUMN in schema.names else OWNER_COLUMN
+
+
+def flat_owners(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Every owner of every record of an owner column, record by record."""
+    return pc.list_flatten(column) if pa.types.is_list(column.type) else column
+
+
 def distinct_owners(batches: Iterable[pa.RecordBatch]) -> Fingerprints:
-    """All owners of the batches' `_owner` column: sorted, distinct, shape (owners,), dtype `S16`."""
-    parts = [np.unique(fingerprints_from_hex(batch.column(OWNER_COLUMN).to_pylist())) for batch in batches]
+    """All owners of the batches: sorted, distinct, shape (owners,), dtype `S16`."""
+    parts = [
+        np.unique(fingerprints_from_hex(flat_owners(batch.column(owner_column(batch.schema))).to_pylist()))
+        for batch in batches
+    ]
     return np.unique(np.concatenate(parts)) if parts else np.empty(0, FINGERPRINT_DTYPE)
 
 

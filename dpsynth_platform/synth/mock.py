@@ -46,17 +46,22 @@ def mock_table(contract: DataContract, rows: int, period: str | None = None) -> 
     """
     rng = np.random.default_rng()
     domains = {column.name: column for column in domain_of(contract, period)}
-    owners = _owners(rows, contract.privacy.max_contributions, rng)
+    first, *others = contract.privacy.owner_columns
+    owners = {first: _owners(rows, contract.privacy.max_contributions, rng)}
+    # Where a record has several owners, whoever shares one with whom is left to chance.
+    owners |= {name: rng.permutation(owners[first]) for name in others}
     schema = source_schema_of(contract)
     arrays = []
     for field in schema:
-        if field.name in contract.privacy.owner_columns:
-            arrays.append(_owner_ids(contract, field, owners))
+        if field.name in owners:
+            arrays.append(_owner_ids(contract, field, owners[field.name]))
         elif field.name in domains:
             column = domains[field.name]
             arrays.append(column.decode(_cells(column, rows, rng), field.type, rng))
         elif contract.columns[field.name].type == "identifier":
             arrays.append(pa.array(np.arange(1, rows + 1)))
+        elif field.name == contract.privacy.record_order.column:
+            arrays.append(pa.nulls(rows, field.type))
         else:
             arrays.append(_texts(contract.columns[field.name], rows, rng))
     return pa.Table.from_arrays(arrays, schema=schema)

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpsynth_platform.errors import BoundingError, GrantRefused, StaleInput
 from dpsynth_platform.ledger.grants import Grant
-from dpsynth_platform.scrub.fingerprints import FINGERPRINT_BYTES, OWNER_COLUMN, Fingerprints
-from dpsynth_platform.storage import read_table, sync
+from dpsynth_platform.scrub.fingerprints import FINGERPRINT_BYTES, Fingerprints, flat_owners, owner_column
+from dpsynth_platform.storage import read_table, sync, table_schema
 
 CLAIM_FILE = "claim.json"
 
@@ -64,10 +65,10 @@ def claimed_canaries(model: Path) -> str:
 
 
 def check_owners(bounded: Path, allowed: Fingerprints, bound: int) -> None:
-    """Checks that every record's owner is allowed and that none has more than `bound` records.
+    """Checks that every owner of every record is allowed and that none has more than `bound` records.
 
     Args:
-        bounded: Delta table with the column `_owner`, 32 hex digits a record.
+        bounded: Delta table with the column `_owner` (32 hex digits) or `_owners` (a list of them).
         allowed: the reserved participants and the included canaries, sorted.
         bound: b of the sealed plan.
 
@@ -75,8 +76,8 @@ def check_owners(bounded: Path, allowed: Fingerprints, bound: int) -> None:
         BoundingError: an owner is missing, unreadable, not allowed, or has too many records.
     """
     records = np.zeros(allowed.size, dtype=np.int64)
-    for batch in read_table(bounded, columns=[OWNER_COLUMN]):
-        owners = owner_fingerprints(batch.column(OWNER_COLUMN))
+    for batch in read_table(bounded, columns=[owner_column(table_schema(bounded))]):
+        owners = owner_fingerprints(batch.column(0))
         if not owners.size:
             continue
         places = np.searchsorted(allowed, owners)
@@ -89,8 +90,9 @@ def check_owners(bounded: Path, allowed: Fingerprints, bound: int) -> None:
 
 def owner_fingerprints(column: pa.Array) -> Fingerprints:
     """Hex digits to 16-byte fingerprints, in the records' order. Raises `BoundingError` for anything else."""
-    texts = column.to_pylist()
-    if any(text is None or len(text) != 2 * FINGERPRINT_BYTES for text in texts):
+    texts = flat_owners(column).to_pylist()
+    unowned = pa.types.is_list(column.type) and not pc.all(pc.greater(pc.list_value_length(column), 0)).as_py()
+    if unowned or column.null_count or any(text is None or len(text) != 2 * FINGERPRINT_BYTES for text in texts):
         raise BoundingError("the bounded data holds a record without a readable owner")
     try:
         return np.frombuffer(bytes.fromhex("".join(texts)), dtype=f"S{FINGERPRINT_BYTES}")

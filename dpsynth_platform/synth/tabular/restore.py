@@ -6,7 +6,7 @@ What does not: coding values into cells (`domain`) and drawing the codes (`sampl
 | treatment | column |
 | --- | --- |
 | modelled | drawn from the model |
-| regenerated | identifiers: fresh surrogates, 1, 2, ... or S0000001, S0000002, ..., linked to nobody |
+| regenerated | identifiers: fresh surrogates, 1, 2, ... or S0000001, S0000002, ..., linked to nobody; in a list, one |
 | empty | text that is not dropped: present for the schema's sake, all null |
 | absent | text declared `pii: drop`: left out |
 """
@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from dpsynth_platform.contracts import DataContract, DateColumn, IntegerColumn, TextColumn
+from dpsynth_platform.contracts import DataContract, DateColumn, IdentifierColumn, IntegerColumn, TextColumn
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 
@@ -102,7 +102,8 @@ def _treatment(contract: DataContract, field: pa.Field, modelled: set[str]) -> T
         return "modelled"
     if isinstance(declared, TextColumn):
         return "absent" if declared.pii == "drop" else "empty"
-    is_id = pa.types.is_integer(field.type) or _is_text(field.type)
+    kind = field.type.value_type if _is_list(field.type) else field.type
+    is_id = isinstance(declared, IdentifierColumn) and (pa.types.is_integer(kind) or _is_text(kind))
     return "regenerated" if is_id else "empty"
 
 
@@ -133,12 +134,19 @@ def _check_type(contract: DataContract, field: pa.Field) -> None:
 
 
 def _surrogates(rows: int, field: pa.Field) -> pa.Array:
+    if _is_list(field.type):
+        one_each = _surrogates(rows, pa.field(field.name, field.type.value_type))
+        return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1), pa.int32()), one_each).cast(field.type)
     numbers = np.arange(1, rows + 1)
     if not pa.types.is_integer(field.type):
         return pa.array([f"S{number:07d}" for number in numbers], pa.string()).cast(field.type)
     if rows and rows > np.iinfo(field.type.to_pandas_dtype()).max:
         raise ContractError(f"generate.rows: {rows} surrogate ids do not fit column {field.name!r} ({field.type})")
     return pa.array(numbers, pa.int64()).cast(field.type)
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_))
 
 
 def _is_text(type_: pa.DataType) -> bool:

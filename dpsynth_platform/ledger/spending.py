@@ -1,0 +1,70 @@
+"""What single owners have spent, for the eyes of those who may see restricted numbers.
+
+What belongs here: class sizes and what each class has left, the worst owner, the distribution. What does not: deciding
+(`standing`), and fingerprints: nobody is named. All of it is a function of who took part, so that it is restricted: it
+goes to a file in the restricted zone, never into a log, a message or metadata.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from dpsynth_platform.ledger.filter import RenyiFilter
+from dpsynth_platform.ledger.standing import Standing
+
+_SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+
+
+@dataclass(frozen=True)
+class OwnerSpending:
+    """What the owners of one account have left. Restricted.
+
+    "Left" is the largest epsilon, at the account's delta, of a Gaussian-like mechanism that would still charge the
+    owner; an owner who was never charged has `epsilon_left_unspent`.
+
+    Attributes:
+        owners: how many were ever charged.
+        exhausted: how many have nothing left.
+        worst_epsilon_left: of the owner who has least left; None where nobody was charged.
+        epsilon_left_quantiles: by share of the charged owners, the least spent first.
+        classes: owners with the same history, dearest first: how many they are and what each has left.
+    """
+
+    family: str
+    epsilon_cap: float
+    delta: float
+    epsilon_left_unspent: float
+    owners: int
+    exhausted: int
+    worst_epsilon_left: float | None
+    epsilon_left_quantiles: dict[str, float]
+    classes: tuple[dict[str, float], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain JSON values."""
+        return asdict(self)
+
+
+def owner_spending(family: str, sealed: RenyiFilter, standing: Standing | None) -> OwnerSpending:
+    """The report for an account, from where its owners stand (reservations that have not started are not in it)."""
+    standing = standing or Standing.nobody(sealed.nothing)
+    left = np.array([sealed.left_beside(tuple(total), sealed.delta) for total in standing.sums.tolist()])
+    sizes = np.bincount(standing.class_of, minlength=len(left))
+    order = np.argsort(left, kind="stable")
+    per_owner = np.repeat(left[order][::-1], sizes[order][::-1])
+    return OwnerSpending(
+        family=family,
+        epsilon_cap=sealed.epsilon,
+        delta=sealed.delta,
+        epsilon_left_unspent=sealed.left_beside(sealed.nothing, sealed.delta),
+        owners=len(per_owner),
+        exhausted=int((per_owner <= 0).sum()),
+        worst_epsilon_left=float(per_owner[-1]) if len(per_owner) else None,
+        epsilon_left_quantiles={
+            f"{share:g}": float(per_owner[round(share * (len(per_owner) - 1))]) for share in _SHARES if len(per_owner)
+        },
+        classes=tuple({"owners": int(sizes[index]), "epsilon_left": float(left[index])} for index in order),
+    )

@@ -70,8 +70,11 @@ def check_request(account: Account, request: CostRequest) -> None:
                 f"{request.place}: {name} {asked!r} differs from family {account.family}'s {sealed!r}; guarantees of "
                 "different kinds are not converted"
             )
-    if not 0 <= request.delta_slack < 1:
-        raise AccountingError(f"{request.place}: delta_slack {request.delta_slack!r}; accepted: from 0, below 1")
+    if not 0 <= request.delta_slack < mine.delta:
+        raise AccountingError(
+            f"{request.place}: delta_slack {request.delta_slack!r}; accepted: from 0, below the guarantee's delta "
+            f"{mine.delta:.3g}"
+        )
 
 
 def _counted(connection: Connection, account: Account) -> Cost:
@@ -99,9 +102,9 @@ class Refusal:
 
 def refusal_of(connection: Connection, account: Account, request: CostRequest) -> Refusal | None:
     """Why a request does not fit under its account's cap, or None if it does."""
-    cost = account.filter.cost(request.curve, request.delta_slack)
-    fits = account.filter.admits(add_up(_counted(connection, account), cost))
-    if fits and request.guarantee.delta <= account.delta:
+    counted = _counted(connection, account)
+    total = add_up(counted, account.filter.cost(request.curve, request.delta_slack))
+    if account.filter.admits(total) and request.guarantee.delta <= account.delta:
         return None
     asked = request.guarantee
     if asked.delta > account.delta:
@@ -110,6 +113,14 @@ def refusal_of(connection: Connection, account: Account, request: CostRequest) -
             "declare a smaller privacy.guarantee.delta. Nothing was spent."
         )
         return Refusal("delta", message)
+    if not account.filter.admits_slack(total):
+        rest = account.filter.slack_left(counted)
+        way_out = "Raise the thresholds" if rest > 0 else "Use a mechanism without thresholds"
+        message = (
+            f"{request.place}: its thresholds take {request.delta_slack:.3g} of delta; of what family {account.family} "
+            f"reserves for thresholds, {rest:.3g} is left. {way_out}. Nothing was read or spent."
+        )
+        return Refusal("slack", message)
     left = _in_terms_of(request, epsilon_left(connection, account, asked.delta))
     way_out = (
         f"Lower privacy.guarantee.epsilon to about {left:.3g}"
@@ -130,7 +141,7 @@ def _in_terms_of(request: CostRequest, left: float) -> float:
     A release claims the smaller of PLD and Renyi, the account adds Renyi curves: the ratio of the two is the request's
     own.
     """
-    by_renyi = request.curve.epsilon(request.guarantee.delta)
+    by_renyi = request.curve.epsilon(request.guarantee.delta - request.delta_slack)
     ratio = min(1.0, request.guarantee.epsilon / by_renyi) if by_renyi > 0 else 1.0
     return math.floor(left * ratio * 1000) / 1000
 

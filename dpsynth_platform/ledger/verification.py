@@ -17,6 +17,7 @@ from dpsynth_platform.ledger.filter import Cost, RenyiFilter, add_up, within
 from dpsynth_platform.ledger.owners import Participants, commitment, from_blob
 from dpsynth_platform.ledger.records import ChainEvent, CostRequest, Head, VerificationReport
 from dpsynth_platform.ledger.standing import Standing
+from dpsynth_platform.privacy.renyi import stores_number
 
 Rows = dict[str, dict[str, Any]]
 
@@ -56,17 +57,24 @@ def check_chain(events: list[ChainEvent], accounts: Rows, entries: Rows, known_h
 
 
 def check_curves(entries: Rows) -> list[str]:
-    """Whether each entry's Renyi curve is its event's."""
-    from dpsynth_platform.privacy.accounting import renyi_curve
+    """Whether each entry's Renyi curve and slack are its event's.
+
+    Stored costs are rounded up by more than machines differ, so that one that is below what is computed here is a
+    problem whatever the difference, and one that is far above it is as well.
+    """
+    from dpsynth_platform.privacy.accounting import cost
     from dpsynth_platform.privacy.events import event_from_json
 
     problems = []
     for name, entry in entries.items():
         try:
             request = _request(entry)
-            if renyi_curve(event_from_json(request.event)) != request.curve:
+            computed = cost(event_from_json(request.event))
+            if not request.curve.stores(computed.curve):
                 problems.append(f"entry {name}: its Renyi curve is not its event's")
-        except (AccountingError, LedgerError, ValueError):
+            if not stores_number(request.delta_slack, computed.delta_slack):
+                problems.append(f"entry {name}: its slack on delta is not its event's")
+        except (AccountingError, LedgerError, TypeError, ValueError):
             problems.append(f"entry {name}: its request cannot be read")
     return problems
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from dpsynth_platform.compute.engine import BATCH_ROWS, EngineError, Value, refuse_like_names, whole_table
+from dpsynth_platform.compute.engine import BATCH_ROWS, EngineError, Value, refuse_missing, refuse_names, whole_table
 from dpsynth_platform.storage import write_table
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class DuckDBEngine:
 
     def register(self, name: str, data: pa.Table | ds.Dataset) -> None:
         """Makes Arrow data readable as the table `name`. Raises `EngineError`."""
-        refuse_like_names(name, data.schema.names)
+        refuse_names(name, data.schema.names)
         self.drop(name)
         self._run(lambda: self._connection.register(name, data))
 
@@ -132,6 +132,7 @@ class DuckDBEngine:
             return self._run(lambda: batch.select(schema.names).cast(schema))
 
         def write() -> int:
+            refuse_missing(schema, self._query(sql, parameters).columns)
             with whole_table(target) as partial, closing(self.stream(sql, parameters)) as batches:
                 return write_table(partial, schema, map(cast, batches))
 
@@ -153,6 +154,6 @@ class DuckDBEngine:
 
         try:
             return action()
-        except (duckdb.Error, DeltaError, pa.ArrowException, OSError, KeyError) as error:
+        except (duckdb.Error, DeltaError, pa.ArrowException, OSError) as error:
             problem = type(error).__name__
         raise EngineError(f"the SQL engine stopped ({problem})")

@@ -91,12 +91,22 @@ class Engine(Protocol):
         """
 
 
-def refuse_like_names(name: str, columns: Sequence[str]) -> None:
-    """Raises `EngineError` where column names differ by case only, or not at all: SQL could not tell them apart."""
+def refuse_names(name: str, columns: Sequence[str]) -> None:
+    """Raises `EngineError` for column names that SQL cannot tell apart or cannot quote in every engine."""
     counts = Counter(column.casefold() for column in columns)
     alike = sorted(column for column in columns if counts[column.casefold()] > 1)
     if alike:
         raise EngineError(f"{name}: columns {', '.join(alike)}: SQL cannot tell them apart; rename all but one")
+    quoted = [column for column in columns if '"' in column]
+    if quoted:
+        raise EngineError(f"{name}: columns {', '.join(quoted)}: a name must hold no double quote; rename them")
+
+
+def refuse_missing(schema: pa.Schema, columns: Sequence[str]) -> None:
+    """Raises `EngineError` where a query lacks columns of the schema that its rows are to have."""
+    missing = [name for name in schema.names if name not in columns]
+    if missing:
+        raise EngineError(f"the query gives no column {', '.join(missing)}")
 
 
 @contextmanager

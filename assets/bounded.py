@@ -15,6 +15,7 @@ def body(step: StepContext) -> Outcome:
     """Lets the canaries in, leaves excluded and held-out owners out, and bounds everybody else."""
     from dpsynth_platform.audit.canaries import read_canaries
     from dpsynth_platform.bounding.single_owner import write_bounded
+    from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
 
     contract, raw = step.sealed()
     scrubbed, canaries, clearance = step.same_run(raw, "scrubbed", "canaries", "clearance")
@@ -22,18 +23,17 @@ def body(step: StepContext) -> Outcome:
     if earlier is not None:
         return _outcome(step, earlier, contract, reused=True)
     with step.storage.new_output(step.place, "bounded") as directory:
-        report = write_bounded(
-            scrubbed.directory / "table",
-            directory / "table",
-            columns=contract.modelled,
-            participants=step.ledger.participants(clearance.facts["entry_id"]),
-            max_contributions=contract.privacy.max_contributions,
-            key=step.ordering_key(contract),
-            spill=directory,
-            canaries=read_canaries(canaries.directory / "table").table,
-            memory_limit=step.sql.memory_limit,
-            threads=step.sql.threads,
-        )
+        with DuckDBEngine(directory, memory_limit=step.sql.memory_limit, threads=step.sql.threads) as engine:
+            report = write_bounded(
+                scrubbed.directory / "table",
+                directory / "table",
+                engine=engine,
+                columns=contract.modelled,
+                participants=step.ledger.participants(clearance.facts["entry_id"]),
+                max_contributions=contract.privacy.max_contributions,
+                key=step.ordering_key(contract),
+                canaries=read_canaries(canaries.directory / "table").table,
+            )
         record = step.record(
             "bounded",
             run_key=clearance.run_key,

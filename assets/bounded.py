@@ -19,6 +19,8 @@ def body(step: StepContext) -> Outcome:
 
     contract, raw = step.sealed()
     scrubbed, canaries, clearance = step.same_run(raw, "scrubbed", "canaries", "clearance")
+    participants = step.ledger.participants(clearance.facts["entry_id"])
+    step.check_owner_keys(scrubbed)
     earlier = step.reusable(raw, "bounded", scrubbed, canaries, clearance)
     if earlier is not None:
         return _outcome(step, earlier, contract, reused=True)
@@ -29,7 +31,7 @@ def body(step: StepContext) -> Outcome:
                 directory / "table",
                 engine=engine,
                 columns=contract.modelled,
-                participants=step.ledger.participants(clearance.facts["entry_id"]),
+                participants=participants,
                 max_contributions=contract.privacy.max_contributions,
                 key=step.ordering_key(contract),
                 canaries=read_canaries(canaries.directory / "table").table,

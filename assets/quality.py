@@ -35,7 +35,7 @@ def body(step: StepContext) -> Outcome:
             step.place.period,
             real,
             pa.Table.from_batches(read_table(synthetic.directory / "table")),
-            _held_out(step, contract, scrubbed),
+            _held_out(step, contract, scrubbed, synthetic.facts["entry_id"]),
         )
         with step.storage.new_output(step.place, "quality") as directory:
             (directory / "report.json").write_text(json.dumps(report.to_json(), indent=1), encoding="utf-8")
@@ -54,13 +54,20 @@ def _rows(record: StepRecord, columns: list[str]) -> pa.Table:
     return pa.Table.from_batches(read_table(record.directory / "table", columns=[*columns, "_owner"]))
 
 
-def _held_out(step: StepContext, contract: DataContract, scrubbed: StepRecord) -> pa.Table:
-    """Rows of the owners that were kept from the mechanism."""
+def _held_out(step: StepContext, contract: DataContract, scrubbed: StepRecord, entry_id: str) -> pa.Table:
+    """Rows of the owners that were kept from the mechanism.
+
+    After a rotation of the fingerprint keys the hold-out falls upon other owners, so whoever took part is left out.
+    """
     from dpsynth_platform.bounding.single_owner import holdout_mask
+    from dpsynth_platform.ledger.owners import contained
     from dpsynth_platform.scrub.fingerprints import fingerprint_hex
 
+    took_part = step.ledger.participants(entry_id)
+    step.check_owner_keys(scrubbed)
     owners = read_fingerprints(scrubbed.directory / "participants")
-    held_out = owners[holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)]
+    in_holdout = holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)
+    held_out = owners[in_holdout & ~contained(owners, took_part)]
     rows = _rows(scrubbed, contract.modelled)
     return rows.filter(pc.is_in(rows.column("_owner"), pa.array(fingerprint_hex(held_out), pa.string())))
 

@@ -107,7 +107,13 @@ class CostRequest:
 
 @dataclass(frozen=True)
 class Account:
-    """A family's budget for life, as it was sealed when the account was opened."""
+    """A family's budget for life, as it was sealed when the account was opened.
+
+    A cap is raised by two people together (`caps`), and keys are added (`rekeying`); all else stays.
+
+    Attributes:
+        key_ids: `vault.key_id` of the keys that owners' fingerprints are made with now, the latest last.
+    """
 
     family: str
     unit: str

@@ -7,7 +7,7 @@ of entries), and the record of a refusal. What does not: anything that knows par
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from dpsynth_platform.ledger.filter import Cost, RenyiFilter, add_up
 from dpsynth_platform.ledger.records import Account, CostRequest
 
 
-def terms_of(family: FamilyBudget, key_ids: Collection[str]) -> dict[str, Any]:
+def terms_of(family: FamilyBudget, key_ids: Sequence[str]) -> dict[str, Any]:
     """What an account for this budget is sealed with."""
     return {
         "unit": family.unit,
@@ -30,17 +30,13 @@ def terms_of(family: FamilyBudget, key_ids: Collection[str]) -> dict[str, Any]:
         "mode": family.mode,
         "cap": {"epsilon": family.cap.epsilon, "delta": family.cap.delta},
         "filter": RenyiFilter.seal(family.cap.epsilon, family.cap.delta).to_json(),
-        "key_ids": sorted(key_ids),
+        "key_ids": list(key_ids),
     }
 
 
 def check_terms(account: Account, terms: dict[str, Any]) -> None:
     """Raises `LedgerError` if a family's file or keys are not those that its account was opened with."""
-    if list(account.key_ids) != terms["key_ids"]:
-        raise LedgerError(
-            f"family {account.family}: the fingerprint keys are not those that the account was opened with, so owners "
-            "cannot be told apart from strangers; the account is frozen until the vault is restored from its backup"
-        )
+    check_keys(account, terms["key_ids"])
     declared = {
         "unit": (account.unit, terms["unit"]),
         "adjacency": (account.adjacency, terms["adjacency"]),
@@ -56,6 +52,16 @@ def check_terms(account: Account, terms: dict[str, Any]) -> None:
                 f"family {account.family}: {name}: {now!r}, but the account holds {is_sealed!r}, sealed for life; "
                 "restore the file, or have a raise of the cap approved"
             )
+
+
+def check_keys(account: Account, key_ids: Sequence[str]) -> None:
+    """Raises `LedgerError` if fingerprint keys are not those that an account is kept with now."""
+    if list(account.key_ids) != list(key_ids):
+        raise LedgerError(
+            f"family {account.family}: the fingerprint keys are not those that the account is kept with, so owners "
+            "cannot be told apart from strangers. Fingerprints made before a rotation of the keys: materialize "
+            "scrubbed again. Otherwise the account is frozen until the vault is restored from its backup"
+        )
 
 
 def check_request(account: Account, request: CostRequest) -> None:

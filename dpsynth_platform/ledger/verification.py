@@ -29,7 +29,7 @@ def verify(connection: Connection, known_heads: Iterable[Head]) -> VerificationR
     entries = _rows(connection, schema.entry, "entry_id")
     participants = _rows(connection, schema.participants, "entry_id")
     problems += check_chain(events, accounts, entries, known_heads)
-    problems += _check_participants(entries, participants)
+    problems += _check_participants(events, entries, participants)
     problems += check_curves(entries)
     if not problems:
         problems += check_sums(events, accounts, entries)
@@ -113,15 +113,17 @@ def check_family_caps(accounts: Rows, entries: Rows) -> list[str]:
     return problems
 
 
-def _check_participants(entries: Rows, participants: Rows) -> list[str]:
+def _check_participants(events: list[ChainEvent], entries: Rows, participants: Rows) -> list[str]:
+    """Whether each entry's participants are those that the chain committed to last."""
+    committed = chain.commitments(events)
     problems = [f"participants of {name}: of no entry" for name in participants.keys() - entries.keys()]
-    for name, entry in entries.items():
+    for name in entries:
         hidden = participants.get(name)
         try:
             found = None if hidden is None else commitment(hidden["nonce"], from_blob(hidden["fingerprints"]))
         except LedgerError:
             found = "damaged"
-        if found != entry["commitment"]:
+        if found != committed.get(name):
             problems.append(f"entry {name}: its participants do not match their commitment")
     return problems
 

@@ -29,6 +29,8 @@ from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.privacy.events import DiscreteGaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 
+KEY_IDS = ("inner", "outer")
+
 
 def request(number: int, rho: float) -> CostRequest:
     """A Gaussian mechanism of zCDP cost `rho`."""
@@ -50,7 +52,7 @@ def open_ledger(directory: str, mode: str) -> Ledger:
         FamilyBudget.model_validate(
             {"family": "bench", "unit": "user", "namespace": "person", "mode": mode, "cap": cap.model_dump()}
         ),
-        ["key"],
+        KEY_IDS,
     )
     return ledger
 
@@ -117,7 +119,7 @@ def with_participants(owners: int, releases: int) -> None:
 
 def reserve(ledger: Ledger, key: str, cost: CostRequest, who: Participants) -> None:
     """One decision with participants."""
-    ledger.reserve("bench", key, cost, who, "compose")
+    ledger.reserve("bench", key, cost, who, "compose", key_ids=KEY_IDS)
 
 
 def storage(directory: str) -> float:

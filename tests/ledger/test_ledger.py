@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from ledger_cases import DELTA, family, people, request
+from ledger_cases import DELTA, KEYS, family, people, request
 
 from dpsynth_platform.errors import AccountingError, BudgetExceeded, LedgerError, ReleaseRefused, SpendRepeated
 from dpsynth_platform.ledger import Ledger, rows
@@ -37,7 +37,7 @@ def pass_time(monkeypatch, hours):
 
 
 def test_opening_twice_gives_the_same_account(ledger):
-    again = ledger.open_account(family("everyone", mode="family"), ["key-2", "key-1"])
+    again = ledger.open_account(family("everyone", mode="family"), KEYS)
     assert again == ledger.account("everyone")
     assert [account.family for account in ledger.accounts()] == ["each", "everyone"]
     assert len(ledger.history(kinds=["opened"])) == 2

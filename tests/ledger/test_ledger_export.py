@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from ledger_cases import people, request
+from ledger_cases import KEYS, people, request
 
 from dpsynth_platform.errors import LedgerError
 from dpsynth_platform.ledger.export import verify_export
@@ -14,7 +14,7 @@ from dpsynth_platform.ledger.records import Head
 def filled(ledger):
     for count, name in enumerate(["each", "everyone", "each"]):
         cost = request(0.01, plan=f"{count}", runner="Ada")
-        entry = ledger.reserve(name, f"k{count}", cost, people(count, 10), "compose")
+        entry = ledger.reserve(name, f"k{count}", cost, people(count, 10), "compose", key_ids=KEYS)
         ledger.start(entry.entry_id)
     ledger.complete(entry.entry_id, "m")
     asked = ledger.ask_raise("everyone", epsilon=8.0, delta=1e-5, by="Ada")

@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+from ledger_cases import KEYS as IDS
 from ledger_cases import family, people, request
 
 from dpsynth_platform.errors import BudgetExceeded, LedgerError, SpendRepeated
@@ -39,7 +40,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.clock = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
         self.real_now, rows.now = rows.now, lambda: self.clock
         self.ledger = Ledger(f"sqlite:///{self.directory.name}/ledger.db")
-        self.ledger.open_account(family("f", mode=self.mode, epsilon=CAP[0], delta=CAP[1]), ["k"])
+        self.ledger.open_account(family("f", mode=self.mode, epsilon=CAP[0], delta=CAP[1]), IDS)
         self.model = {}
         self.latest = {}
         self.limits, self.asked = FILTER, None
@@ -67,7 +68,7 @@ class LedgerMachine(RuleBasedStateMachine):
         latest = self.latest.get(name)
         replaces = latest if again else None
         try:
-            entry = self.ledger.reserve("f", name, COSTS[plan], people(*owners), policy, replaces=replaces)
+            entry = self.ledger.reserve("f", name, COSTS[plan], people(*owners), policy, replaces=replaces, key_ids=IDS)
         except SpendRepeated:
             assert not again and self.model[latest]["state"] == "started"
             return multiple()
@@ -143,7 +144,7 @@ class LedgerMachine(RuleBasedStateMachine):
         latest = self.model.get(self.latest.get(name))
         before = len(self.ledger.entries())
         try:
-            entry = self.ledger.reserve("f", name, COSTS[plan], people(0), "compose", replaces=entry_id)
+            entry = self.ledger.reserve("f", name, COSTS[plan], people(0), "compose", replaces=entry_id, key_ids=IDS)
         except LedgerError:
             pass  # rolled back as a whole
         except BudgetExceeded:

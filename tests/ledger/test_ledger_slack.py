@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledger_cases import family, people, request
+from ledger_cases import KEYS, family, people, request
 
 from dpsynth_platform.errors import AccountingError, BudgetExceeded
 from dpsynth_platform.ledger import Ledger
@@ -158,10 +158,12 @@ def test_a_refusal_for_slack_says_so(ledger):
 
 
 def test_owners_without_slack_left_are_left_out_silently(ledger):
-    ledger.start(ledger.reserve("each", "k", thresholded(6e-7, plan="0"), people(1, 2), "compose").entry_id)
-    entry = ledger.reserve("each", "l", thresholded(6e-7, plan="1"), people(1, 2, 3), "compose")
+    ledger.start(
+        ledger.reserve("each", "k", thresholded(6e-7, plan="0"), people(1, 2), "compose", key_ids=KEYS).entry_id
+    )
+    entry = ledger.reserve("each", "l", thresholded(6e-7, plan="1"), people(1, 2, 3), "compose", key_ids=KEYS)
     assert ledger.participants(entry.entry_id).tolist() == people(3).tolist()
-    counts = ledger.reserve("each", "m", request(0.01), people(1, 2, 3), "compose")
+    counts = ledger.reserve("each", "m", request(0.01), people(1, 2, 3), "compose", key_ids=KEYS)
     assert ledger.participants(counts.entry_id).tolist() == people(1, 2, 3).tolist()
     with pytest.raises(BudgetExceeded, match="thresholds"):
         ledger.admit("each", thresholded(2e-6))
@@ -181,7 +183,7 @@ STEP = st.tuples(
 def test_no_sequence_takes_more_than_the_share(tmp_path_factory, mode, steps):
     """Exact sums of what is charged, whatever was asked for after what: nobody's slack exceeds the account's share."""
     ledger = Ledger(f"sqlite:///{tmp_path_factory.mktemp('slack') / 'ledger.db'}")
-    ledger.open_account(family("f", mode=mode, delta=CAP_DELTA), ["key"])
+    ledger.open_account(family("f", mode=mode, delta=CAP_DELTA), KEYS)
     charged, everybody = {owner: Fraction(0) for owner in range(5)}, frozenset(range(5))
     for number, (slack, who, then) in enumerate(steps):
         name = f"{number}"
@@ -190,7 +192,7 @@ def test_no_sequence_takes_more_than_the_share(tmp_path_factory, mode, steps):
         concerned = who if mode == "per-owner" else everybody
         afford = {owner for owner in concerned if charged[owner] + exact <= Fraction(SHARE)}
         try:
-            entry = ledger.reserve("f", name, made, people(*who), "compose")
+            entry = ledger.reserve("f", name, made, people(*who), "compose", key_ids=KEYS)
         except BudgetExceeded:
             assert mode == "family" and afford == set()
             continue

@@ -22,7 +22,7 @@ from dpsynth_platform.scrub.fingerprints import (
     record_id,
 )
 
-KEYS = FingerprintKeys(b"1" * 32, b"2" * 32)
+KEYS = FingerprintKeys(b"1" * 32, (b"2" * 32,))
 
 
 def test_the_text_of_an_id_counts_and_not_its_storage_type() -> None:
@@ -46,8 +46,8 @@ def test_no_id(value: str | None) -> None:
 
 def test_a_fingerprint_is_the_doubly_keyed_hash() -> None:
     inner = hmac.new(KEYS.inner, b"P-1", hashlib.sha256).digest()
-    assert owner_fingerprint("P-1", KEYS) == hmac.new(KEYS.outer, inner, hashlib.sha256).hexdigest()[:32]
-    assert owner_fingerprint("P-1", FingerprintKeys(KEYS.inner, b"3" * 32)) != owner_fingerprint("P-1", KEYS)
+    assert owner_fingerprint("P-1", KEYS) == hmac.new(KEYS.outer[0], inner, hashlib.sha256).hexdigest()[:32]
+    assert owner_fingerprint("P-1", FingerprintKeys(KEYS.inner, (b"3" * 32,))) != owner_fingerprint("P-1", KEYS)
     assert owner_fingerprint("P-1", FingerprintKeys(b"3" * 32, KEYS.outer)) != owner_fingerprint("P-1", KEYS)
     assert "1111" not in repr(KEYS)
 

@@ -6,7 +6,8 @@ of them a dataset has (`choice`), and any SQL of a step.
 
 A step's SQL is one text for all engines. It keeps to what they compute alike:
 
-- names in double quotes, texts in single ones, `?` for parameters; aliases for all computed columns;
+- names in double quotes, texts (that hold no quote) in single ones, `?` for parameters, an alias for each computed
+  column;
 - `||`, `substr`, `CAST(... AS STRING)` of integers, texts, dates and truth values (fractions and times are written
   differently by each), `sha2(text, 256)` in lower-case hex, `explode(list)` once in a select list;
 - joins, `UNION ALL`, `GROUP BY`, window functions. Texts are compared byte by byte; NULL comes before every value in
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from dpsynth_platform.errors import DpsynthError
+from dpsynth_platform.permissions import private_directory, private_files
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -116,8 +118,10 @@ def whole_table(target: Path) -> Iterator[Path]:
     If the block fails nothing is left of it. Raises `OSError` where there is something at `target` already.
     """
     partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    private_directory(target.parent)
     try:
-        yield partial
+        with private_files():
+            yield partial
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -139,12 +139,14 @@ class SparkEngine:
         import pyarrow.dataset as ds
 
         refuse_names(name, data.schema.names)
-        directory = self._new_directory()
+        directory = private_directory(self._new_directory())
         options = ds.ParquetFileFormat().make_write_options(coerce_timestamps="us")
 
         def write() -> Any:
             with private_files():
                 ds.write_dataset(data, directory, format="parquet", file_options=options)
+                if not any(directory.iterdir()):  # no row, no file; but Spark takes the schema from one
+                    pq.write_table(data.schema.empty_table(), directory / "part-0.parquet")
             return self._session.read().parquet(self._driver.texts([str(directory)]))
 
         self._keep(name, self._run(write), directory)
@@ -320,8 +322,7 @@ def _commit(directory: Path, schema: Any) -> int:
         total += rows
         size, modified = path.stat().st_size, time.time_ns() // 1_000_000
         actions.append(AddAction(path.name, size, {}, modified, True, json.dumps({"numRecords": rows})))
-    with private_files():
-        create_table_with_add_actions(str(directory), schema, actions)
+    create_table_with_add_actions(str(directory), schema, actions)
     return total
 
 

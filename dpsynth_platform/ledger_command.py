@@ -1,4 +1,4 @@
-"""`dpsynth ledger raise|approve-raise|export|check-export`: the budget's authority and its auditors.
+"""`dpsynth ledger raise|approve-raise|rotate-key|export|check-export`: the budget's authority and its auditors.
 
 What belongs here: arguments, files, and showing what the ledger answers. What does not: deciding (`ledger`). The
 command line adds `authority_app` to its `ledger` group. `check-export` needs no deployment: auditors run it anywhere.
@@ -67,6 +67,48 @@ def approve_raise(
     shown.json({"family": family, "cap": {"epsilon": account.epsilon, "delta": account.delta}})
     shown.say(
         f"the cap of {family} is epsilon {account.epsilon:g}, delta {account.delta:g}; its file must declare that now"
+    )
+
+
+@authority_app.command("rotate-key")
+@command
+def rotate_key(
+    namespace: Annotated[str, typer.Argument(help="The identity namespace, as family files name it.")],
+    reason: Annotated[str, typer.Option(help="Why; kept in the ledger.")],
+    by: By = None,
+    as_json: Json = False,
+) -> None:
+    """Adds a fingerprint key and carries all accounts of a namespace over to it; nobody's spend changes."""
+    from dpsynth_platform import owner_keys, reviewing
+    from dpsynth_platform.storage import Storage
+    from dpsynth_platform.vault import Vault
+
+    shown, settings = Shown(as_json), Settings.from_environment()
+    done = owner_keys.rotate(
+        Vault(settings.vault),
+        reviewing.ledger(settings),
+        Storage(settings.restricted),
+        namespace,
+        by=by or settings.user,
+        reason=reason,
+    )
+    shown.json(
+        {
+            "namespace": namespace,
+            "key_id": done.key_id,
+            "families": [event.subject for event in done.events],
+            "events": [event.sequence for event in done.events],
+            "outdated": [place.label for place in done.outdated],
+        }
+    )
+    shown.say(f"namespace {namespace}: owners are fingerprinted under key {done.key_id} from now on")
+    for event in done.events:
+        shown.say(f"  family {event.subject}: event {event.sequence}; everybody keeps what they were charged")
+    for place in done.outdated:
+        shown.say(f"  {place.label}/scrubbed is outdated; made anew by: dpsynth run {place.arguments}")
+    shown.say(
+        f"Back up {settings.vault} now: the accounts depend on the new key, and on all before it. Backups of ledger and "
+        "tables still hold the fingerprints as they were"
     )
 
 

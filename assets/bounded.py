@@ -15,7 +15,6 @@ def body(step: StepContext) -> Outcome:
     """Lets the canaries in, leaves excluded and held-out owners out, and bounds everybody else."""
     from dpsynth_platform.audit.canaries import read_canaries
     from dpsynth_platform.bounding.single_owner import write_bounded
-    from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
 
     contract, raw = step.sealed()
     scrubbed, canaries, clearance = step.same_run(raw, "scrubbed", "canaries", "clearance")
@@ -25,7 +24,8 @@ def body(step: StepContext) -> Outcome:
     if earlier is not None:
         return _outcome(step, earlier, contract, reused=True)
     with step.storage.new_output(step.place, "bounded") as directory:
-        with DuckDBEngine(directory, memory_limit=step.sql.memory_limit, threads=step.sql.threads) as engine:
+        step.progress(f"bounding with {step.sql.label}")
+        with step.sql.open(directory) as engine:
             report = write_bounded(
                 scrubbed.directory / "table",
                 directory / "table",
@@ -62,7 +62,7 @@ STEP = Step(
     name="bounded",
     description="What the mechanism reads: at most b records of each cleared owner, canaries included. Restricted.",
     upstream=("scrubbed", "canaries", "clearance"),
-    kinds=frozenset({"deltalake", "duckdb"}),
+    kinds=frozenset({"deltalake", "sql"}),
     zone="restricted",
     code_version="1",
     body=body,

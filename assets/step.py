@@ -15,6 +15,7 @@ import pyarrow as pa
 from openlineage.client.facet_v2 import DatasetFacet, RunFacet
 
 from dpsynth_platform import owner_keys
+from dpsynth_platform.compute.choice import EngineChoice
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.errors import StaleInput
 from dpsynth_platform.ledger.records import Account
@@ -36,18 +37,11 @@ RunWorker = Callable[[WorkerJob], None]
 
 
 @dataclass(frozen=True)
-class SqlLimits:
-    """What one step's SQL may take."""
-
-    memory_limit: str
-    threads: int
-
-
-@dataclass(frozen=True)
 class StepContext:
     """What a step's body is handed.
 
     Attributes:
+        sql: the SQL engine that the deployment has chosen for the dataset.
         line: every step of the line with the steps that it reads, in order.
         runner: who started this run.
         spend_again: id of a started entry that the runner gives up for a second spend, or empty.
@@ -60,7 +54,7 @@ class StepContext:
     storage: Storage
     ledger: Ledger
     vault: Vault
-    sql: SqlLimits
+    sql: EngineChoice
     run_worker: RunWorker
     device: str
     run: StepRun
@@ -144,8 +138,8 @@ class StepContext:
         """
         if not self.keyed_alike(scrubbed, self.account()):
             raise StaleInput(
-                f"{self.place.label}/scrubbed was made before a rotation of the fingerprint keys, and bears "
-                f"fingerprints that are no longer in use; materialize {self.place.label}/scrubbed again"
+                f"{self.place.label}/scrubbed bears fingerprints that are no longer in use: the keys were rotated "
+                f"since; materialize {self.place.label}/scrubbed again"
             )
 
     @staticmethod

@@ -64,18 +64,21 @@ _SETTINGS = {
     # SQL reads registered tables and no files.
     "spark.sql.runSQLOnFiles": "false",
 }
-_OURS = {
-    *_SETTINGS,
-    "spark.master",
-    "spark.driver.memory",
-    "spark.executor.memory",
-    "spark.driver.extraJavaOptions",
-    "spark.local.dir",
-    "spark.sql.warehouse.dir",
-    "spark.sql.shuffle.partitions",
-    "spark.authenticate",
-    "spark.authenticate.secret",
-}
+RESERVED = frozenset(
+    {
+        *_SETTINGS,
+        "spark.master",
+        "spark.driver.memory",
+        "spark.executor.memory",
+        "spark.driver.extraJavaOptions",
+        "spark.local.dir",
+        "spark.sql.warehouse.dir",
+        "spark.sql.shuffle.partitions",
+        "spark.authenticate",
+        "spark.authenticate.secret",
+    }
+)
+"""Settings of Spark that are the engine's own and no deployment's."""
 
 
 class SparkEngine:
@@ -87,7 +90,7 @@ class SparkEngine:
             machine) or `spark://host:port`.
         memory: heap of the one process, or of each worker's (a Java size such as `2g`).
         partitions: how many parts a shuffle has at most.
-        options: further Spark settings of the deployment; see `reserved_options`.
+        options: further settings of Spark, none of them in `RESERVED`.
     """
 
     def __init__(
@@ -297,11 +300,6 @@ class SparkEngine:
         except (DeltaError, pa.ArrowException, OSError) as error:
             problem = type(error).__name__
         raise EngineError(f"the SQL engine stopped ({problem})")
-
-
-def reserved_options() -> frozenset[str]:
-    """Spark settings that are the engine's own and no deployment's."""
-    return frozenset(_OURS)
 
 
 def _commit(directory: Path, schema: Any) -> int:

@@ -184,7 +184,10 @@ def epsilon(event: DpEvent, delta: float) -> EpsilonResult:
     """
     found = cost(event)
     if 0 < delta <= found.delta_slack:
-        raise AccountingError(f"delta {delta:g} for a slack of {found.delta_slack:.3g}; accepted: above the slack")
+        raise AccountingError(
+            f"delta {delta:g}, of which the thresholds alone take {found.delta_slack:.3g}; accepted: higher "
+            "thresholds, or a delta above that"
+        )
     by_renyi = found.curve.epsilon(delta - found.delta_slack)
     by_pld = pld_epsilon(event, delta)
     if by_pld is not None and by_pld < by_renyi:

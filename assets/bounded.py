@@ -18,22 +18,24 @@ def body(step: StepContext) -> Outcome:
 
     contract, raw = step.sealed()
     scrubbed, canaries, clearance = step.same_run(raw, "scrubbed", "canaries", "clearance")
+    participants = step.ledger.participants(clearance.facts["entry_id"])
+    step.check_owner_keys(scrubbed)
     earlier = step.reusable(raw, "bounded", scrubbed, canaries, clearance)
     if earlier is not None:
         return _outcome(step, earlier, contract, reused=True)
     with step.storage.new_output(step.place, "bounded") as directory:
-        report = write_bounded(
-            scrubbed.directory / "table",
-            directory / "table",
-            columns=contract.modelled,
-            participants=step.ledger.participants(clearance.facts["entry_id"]),
-            max_contributions=contract.privacy.max_contributions,
-            key=step.ordering_key(contract),
-            spill=directory,
-            canaries=read_canaries(canaries.directory / "table").table,
-            memory_limit=step.sql.memory_limit,
-            threads=step.sql.threads,
-        )
+        step.progress(f"bounding with {step.sql.label}")
+        with step.sql.open(directory) as engine:
+            report = write_bounded(
+                scrubbed.directory / "table",
+                directory / "table",
+                engine=engine,
+                columns=contract.modelled,
+                participants=participants,
+                max_contributions=contract.privacy.max_contributions,
+                key=step.ordering_key(contract),
+                canaries=read_canaries(canaries.directory / "table").table,
+            )
         record = step.record(
             "bounded",
             run_key=clearance.run_key,
@@ -60,7 +62,7 @@ STEP = Step(
     name="bounded",
     description="What the mechanism reads: at most b records of each cleared owner, canaries included. Restricted.",
     upstream=("scrubbed", "canaries", "clearance"),
-    kinds=frozenset({"deltalake", "duckdb"}),
+    kinds=frozenset({"deltalake", "sql"}),
     zone="restricted",
     code_version="1",
     body=body,

@@ -12,6 +12,7 @@ from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SpendRepeated
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.lineage import facets
+from dpsynth_platform.owner_keys import KEY_IDS
 from dpsynth_platform.scrub.fingerprints import read_fingerprints
 from dpsynth_platform.storage import StepRecord
 from dpsynth_platform.synth.tabular.measurements import is_complete
@@ -72,6 +73,7 @@ def _reserve(step: StepContext, contract: DataContract, raw: StepRecord) -> Entr
     from dpsynth_platform.bounding.single_owner import holdout_mask
 
     (scrubbed,) = step.same_run(raw, "scrubbed")
+    step.check_owner_keys(scrubbed)
     plan = step.plan(raw)
     owners = read_fingerprints(scrubbed.directory / "participants")
     held_out = holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)
@@ -81,6 +83,7 @@ def _reserve(step: StepContext, contract: DataContract, raw: StepRecord) -> Entr
         planning.cost_request(plan, step.runner),
         participants=np.ascontiguousarray(owners[~held_out]),
         policy=contract.privacy.on_overlap,
+        key_ids=scrubbed.facts[KEY_IDS],
         replaces=step.spend_again or None,
     )
 

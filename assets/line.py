@@ -13,7 +13,7 @@ from assets.guard import Caught, guarded
 from assets.lineage import finished_run, step_run
 from assets.process import die_with_run
 from assets.shown import actual_columns, declared_columns, metadata_value
-from assets.step import Outcome, SqlLimits, Step, StepContext
+from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.lineage.emitter import Delivery, StepRun
 from dpsynth_platform.restricted_log import logs_of
@@ -99,7 +99,7 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str) 
                     storage=store,
                     ledger=ledger.open(),
                     vault=vault.open(),
-                    sql=SqlLimits(sql.memory_limit, sql.threads),
+                    sql=sql.choice(contract.dataset),
                     run_worker=accelerator.runner(context),
                     device=accelerator.device,
                     run=run,

@@ -13,6 +13,7 @@ from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import StaleInput
 from dpsynth_platform.ledger.grants import issue_grant
+from dpsynth_platform.ledger.owners import Participants
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.lineage import facets
 from dpsynth_platform.privacy.accounting import epsilon
@@ -42,9 +43,11 @@ def body(step: StepContext) -> Outcome:
             _estimate(step, plan, directory)
         else:
             _check_bounded(step, bounded, clearance, canaries)
+            # Before the start: up to then no rotation of keys can give them other fingerprints than bounded's.
+            participants = step.ledger.participants(entry.entry_id)
             entry = step.ledger.start(entry.entry_id)
             step.progress(f"ledger entry {entry.entry_id} started; from here on its cost is spent")
-            _fit(step, plan, entry, bounded, canaries, directory)
+            _fit(step, plan, entry, participants, bounded, canaries, directory)
         entry = step.ledger.complete(entry.entry_id, digest_directory(directory))
     record = _record(step, raw, entry, plan, directory, [bounded, clearance, canaries])
     return _outcome(contract, entry, plan, record, reused)
@@ -70,7 +73,13 @@ def _estimate(step: StepContext, plan: SealedPlan, directory: Path) -> None:
 
 
 def _fit(
-    step: StepContext, plan: SealedPlan, entry: Entry, bounded: StepRecord, canaries: StepRecord, directory: Path
+    step: StepContext,
+    plan: SealedPlan,
+    entry: Entry,
+    participants: Participants,
+    bounded: StepRecord,
+    canaries: StepRecord,
+    directory: Path,
 ) -> None:
     """The mechanism, under a grant for exactly these data, people and place."""
     from dpsynth_platform.audit.canaries import read_canaries
@@ -81,7 +90,7 @@ def _fit(
     bait = read_canaries(canaries.directory / "table").joining
     with _job_files(step, directory) as job:
         write_durably(job / "plan.json", plan.to_json())
-        write_fingerprints(job / "participants", step.ledger.participants(entry.entry_id))
+        write_fingerprints(job / "participants", participants)
         write_fingerprints(job / "canaries", distinct_owners(bait.to_batches()))
         grant = issue_grant(
             key,

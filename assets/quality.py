@@ -32,7 +32,7 @@ def body(step: StepContext) -> Outcome:
             step.place.period,
             without_canaries(_rows(bounded, contract.modelled)),
             pa.Table.from_batches(read_table(synthetic.directory / "table")),
-            _held_out(step, contract, scrubbed),
+            _held_out(step, contract, scrubbed, synthetic.facts["entry_id"]),
         )
         with step.storage.new_output(step.place, "quality") as directory:
             (directory / "report.json").write_text(json.dumps(report.to_json(), indent=1), encoding="utf-8")
@@ -52,19 +52,25 @@ def _rows(record: StepRecord, columns: list[str]) -> pa.Table:
     return pa.Table.from_batches(read_table(table, columns=[*columns, owner_column(table_schema(table))]))
 
 
-def _held_out(step: StepContext, contract: DataContract, scrubbed: StepRecord) -> pa.Table:
-    """Rows of the owners that were kept from the mechanism; of several owners, one is enough to keep a record away."""
+def _held_out(step: StepContext, contract: DataContract, scrubbed: StepRecord, entry_id: str) -> pa.Table:
+    """Rows of the owners that were kept from the mechanism; of several owners, one is enough to keep a record away.
+
+    After a rotation of the fingerprint keys the hold-out falls upon other owners, so whoever took part is left out.
+    """
     from dpsynth_platform.bounding.single_owner import holdout_mask
+    from dpsynth_platform.ledger.owners import contained
     from dpsynth_platform.scrub.fingerprints import fingerprint_hex
 
+    took_part = step.ledger.participants(entry_id)
+    step.check_owner_keys(scrubbed)
     owners = read_fingerprints(scrubbed.directory / "participants")
-    held_out = owners[holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)]
+    in_holdout = holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)
+    held_out = owners[in_holdout & ~contained(owners, took_part)]
     rows = _rows(scrubbed, contract.modelled)
-    owners = rows.column(owner_column(rows.schema)).combine_chunks()
-    apart = pc.is_in(flat_owners(owners), pa.array(fingerprint_hex(held_out), pa.string()))
-    if pa.types.is_list(owners.type):
-        places = pc.unique(pc.list_parent_indices(owners).filter(apart))
-        return rows.take(places)
+    owned_by = rows.column(owner_column(rows.schema)).combine_chunks()
+    apart = pc.is_in(flat_owners(owned_by), pa.array(fingerprint_hex(held_out), pa.string()))
+    if pa.types.is_list(owned_by.type):
+        return rows.take(pc.unique(pc.list_parent_indices(owned_by).filter(apart)))
     return rows.filter(apart)
 
 

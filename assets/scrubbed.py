@@ -6,6 +6,7 @@ how anything is found or replaced. The guarantee does not rest on this step.
 
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform import source
+from dpsynth_platform.owner_keys import KEY_IDS
 from dpsynth_platform.scrub.fingerprints import write_fingerprints
 from dpsynth_platform.storage import read_table, table_schema, write_table
 
@@ -16,14 +17,15 @@ def body(step: StepContext) -> Outcome:
     from dpsynth_platform.scrub.scrub import scrub_batches
 
     contract, raw = step.sealed()
+    account = step.account()
     earlier = step.reusable(raw, "scrubbed")
-    if earlier is not None:
+    if earlier is not None and step.keyed_alike(earlier, account):
         return Outcome(earlier, table_schema(earlier.directory / "table"), earlier.facts["rows"], reused=True)
     pinned = source.pin(contract, version=raw.facts["source_version"])
     rows = source.batches(pinned, contract, step.place.period)
     with step.storage.new_output(step.place, "scrubbed") as directory:
         schema, batches, report = scrub_batches(
-            rows, contract, pinned.schema, step.scrub_keys(contract), progress=step.counted("rows scrubbed")
+            rows, contract, pinned.schema, step.scrub_keys(contract, account), progress=step.counted("rows scrubbed")
         )
         count = write_table(directory / "table", schema, batches)
         owners = distinct_owners(read_table(directory / "table", columns=[owner_column(schema)]))
@@ -33,7 +35,7 @@ def body(step: StepContext) -> Outcome:
             run_key=raw.run_key,
             directory=directory,
             inputs=[raw],
-            facts={"rows": count},
+            facts={"rows": count, KEY_IDS: list(account.key_ids)},
         )
     return Outcome(record, schema, count, metadata={"owners": len(owners), "scrubbing report": report.as_dict()})
 

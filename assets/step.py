@@ -14,15 +14,18 @@ from typing import Any
 import pyarrow as pa
 from openlineage.client.facet_v2 import DatasetFacet, RunFacet
 
+from dpsynth_platform import owner_keys
+from dpsynth_platform.compute.choice import EngineChoice
 from dpsynth_platform.contracts import DataContract, FamilyBudget
+from dpsynth_platform.errors import StaleInput
+from dpsynth_platform.ledger.records import Account
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.emitter import StepRun
 from dpsynth_platform.release.publish import Published
-from dpsynth_platform.scrub.fingerprints import FingerprintKeys
 from dpsynth_platform.scrub.scrub import ScrubKeys
 from dpsynth_platform.storage import Place, StepRecord, Storage
 from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.vault import Vault, key_id
+from dpsynth_platform.vault import Vault
 from dpsynth_platform.worker.job import WorkerJob
 
 Fields = tuple[tuple[str, str, str], ...]
@@ -34,18 +37,11 @@ RunWorker = Callable[[WorkerJob], None]
 
 
 @dataclass(frozen=True)
-class SqlLimits:
-    """What one step's SQL may take."""
-
-    memory_limit: str
-    threads: int
-
-
-@dataclass(frozen=True)
 class StepContext:
     """What a step's body is handed.
 
     Attributes:
+        sql: the SQL engine that the deployment has chosen for the dataset.
         line: every step of the line with the steps that it reads, in order.
         runner: who started this run.
         spend_again: id of a started entry that the runner gives up for a second spend, or empty.
@@ -58,7 +54,7 @@ class StepContext:
     storage: Storage
     ledger: Ledger
     vault: Vault
-    sql: SqlLimits
+    sql: EngineChoice
     run_worker: RunWorker
     device: str
     run: StepRun
@@ -126,18 +122,35 @@ class StepContext:
     def open_account(self) -> None:
         """Opens the family's account, with new fingerprint keys if it is the namespace's first.
 
-        Afterwards the keys must stay what they are: the ledger freezes the account if they do not.
+        Afterwards the keys change by rotation only: the ledger freezes the account if they differ.
         """
-        opened = any(account.family == self.family.family for account in self.ledger.accounts())
-        get = self.vault.read if opened else self.vault.create
-        keys = [get(name) for name in self._owner_keys(self.family.namespace)]
-        self.ledger.open_account(self.family, key_ids=[key_id(key) for key in keys])
+        owner_keys.open_account(self.vault, self.ledger, self.family)
 
-    def scrub_keys(self, contract: DataContract) -> ScrubKeys:
+    def account(self) -> Account:
+        """The family's account as it is now."""
+        return self.ledger.account(self.family.family)
+
+    def check_owner_keys(self, scrubbed: StepRecord) -> None:
+        """Raises `StaleInput` if scrubbed rows bear fingerprints of keys that are no longer in use.
+
+        To the ledger their owners would be strangers. Where participants come from the ledger, read them first: then
+        they are of the keys that this finds.
+        """
+        if not self.keyed_alike(scrubbed, self.account()):
+            raise StaleInput(
+                f"{self.place.label}/scrubbed bears fingerprints that are no longer in use: the keys were rotated "
+                f"since; materialize {self.place.label}/scrubbed again"
+            )
+
+    @staticmethod
+    def keyed_alike(scrubbed: StepRecord, account: Account) -> bool:
+        """Whether a record's fingerprints are made with the keys that an account is kept with."""
+        return bool(scrubbed.facts.get(owner_keys.KEY_IDS) == list(account.key_ids))
+
+    def scrub_keys(self, contract: DataContract, account: Account) -> ScrubKeys:
         """The secrets of scrubbing: owners by namespace, records and hashed columns by family."""
-        inner, outer = (self.vault.read(name) for name in self._owner_keys(contract.privacy.namespace))
         return ScrubKeys(
-            owner=FingerprintKeys(inner, outer),
+            owner=owner_keys.keys_in_use(self.vault, account),
             record=self.vault.create(f"record-{contract.family}"),
             column=self.vault.create(f"column-{contract.family}"),
         )
@@ -149,10 +162,6 @@ class StepContext:
     def holdout_key(self, contract: DataContract) -> bytes:
         """The secret that says which owners are held out."""
         return self.vault.create(f"holdout-{contract.family}")
-
-    @staticmethod
-    def _owner_keys(namespace: str) -> tuple[str, str]:
-        return f"owner-inner-{namespace}", f"owner-outer-{namespace}"
 
     def same_run(self, raw: StepRecord, *steps: str) -> tuple[StepRecord, ...]:
         """Records of upstream steps, all of the run that this `raw` sealed. A body reads raw once: it may change."""

@@ -480,17 +480,17 @@ def load_contract(path: Path, variables: Mapping[str, str]) -> DataContract:
     Raises:
         ContractError: one line for each fault, with file, key path, value and what is accepted.
     """
-    return parse_contract(_read_yaml(path), where=str(path), variables=variables)
+    return parse_contract(read_yaml(path), where=str(path), variables=variables)
 
 
 def parse_contract(document: Any, *, where: str, variables: Mapping[str, str]) -> DataContract:
     """Validates an already parsed document; see `load_contract`."""
-    return _validate(DataContract, _expand(document, where, variables), where)
+    return validated(DataContract, _expand(document, where, variables), where)
 
 
 def load_family(path: Path) -> FamilyBudget:
     """Reads and validates a family budget. Raises `ContractError` like `load_contract`."""
-    return _validate(FamilyBudget, _read_yaml(path), str(path))
+    return validated(FamilyBudget, read_yaml(path), str(path))
 
 
 def check_family(contract: DataContract, family: FamilyBudget) -> None:
@@ -520,7 +520,8 @@ def contract_json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
 
 
-def _read_yaml(path: Path) -> Any:
+def read_yaml(path: Path) -> Any:
+    """The mapping in a file of the deployment. Raises `ContractError`."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -556,7 +557,8 @@ def _expand(value: Any, where: str, variables: Mapping[str, str]) -> Any:
     return _VARIABLE.sub(replace, value)
 
 
-def _validate(model: type[_Model], document: Any, where: str) -> _Model:
+def validated(model: type[_Model], document: Any, where: str) -> _Model:
+    """A model of a file's content. Raises `ContractError` with one line for each fault, which names its key."""
     try:
         return model.model_validate(document)
     except ValidationError as error:

@@ -93,7 +93,7 @@ def _resources(settings: Settings) -> dict[str, object]:
         "vault": res.VaultResource(directory=str(settings.vault)),
         "ledger": res.LedgerResource(url=settings.ledger_url),
         "lineage": res.LineageResource(file=str(settings.lineage_file)),
-        "sql": res.ComputeResource(),
+        "sql": res.ComputeResource(configuration=str(settings.compute) if settings.compute else None),
         "accelerator": res.AcceleratorResource(device=settings.device, logs=str(logs_of(settings.restricted))),
         "io_manager": res.RefusingIOManager(),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,6 +59,7 @@ class Neighbours(enum.StrEnum):
     add_or_remove = "add-or-remove"
     zero_out = "zero-out"
     replace_one = "replace-one"
+    fixed_graph = "fixed-graph"
 
 
 MechanismName = Annotated[Mechanism, typer.Argument(help="The mechanism.")]
@@ -72,7 +73,10 @@ Noise = Annotated[
     typer.Option(help="dp-sgd: noise multiplier (of the clipping norm); histograms: deviation in records."),
 ]
 Contributions = Annotated[int, typer.Option(help="Most records of one unit (b).")]
-AdjacencyName = Annotated[Neighbours, typer.Option("--adjacency", help="Which datasets are neighbours.")]
+AdjacencyName = Annotated[
+    Neighbours,
+    typer.Option("--adjacency", help="Which datasets are neighbours; fixed-graph: records may have several owners."),
+]
 SampledName = Annotated[
     Sampling, typer.Option("--sampled", help="dp-sgd: draw and clip records (b above 1: DP-SGD-ELS) or users (ULS).")
 ]
@@ -87,6 +91,9 @@ Delta = Annotated[
     float | None, typer.Option(help="Delta; default: 1/n^1.1, n from --units or, of dp-sgd with b = 1, --records.")
 ]
 Units = Annotated[int | None, typer.Option(help="Number of privacy units, to derive delta from.")]
+
+_WHOLE = ("records", "batch_size", "steps", "contributions")
+_ABOVE_ZERO = ("noise", "histogram_noise", "threshold", "clipping_norm", "temperature")
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,7 @@ class Asked:
 
         from dpsynth_platform.privacy.events import histogram_event
 
+        self._check()
         event = self._mechanism()
         if self.histogram_noise is None:
             return event
@@ -147,17 +155,42 @@ class Asked:
             )
         raise AccountingError("mst is calibrated to an epsilon; accepted: dpsynth privacy calibrate mst --columns ...")
 
+    def _check(self) -> None:
+        """Refuses impossible numbers under the names of their options."""
+        for name in _WHOLE:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise AccountingError(f"{_option(name)} {value}; accepted: a whole number from 1")
+        for name in _ABOVE_ZERO:
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise AccountingError(f"{_option(name)} {value:g}; accepted: a finite number above 0")
+
     def given(self, name: str) -> Any:
         """An argument that this mechanism needs."""
         value = getattr(self, name)
         if value is None:
-            raise AccountingError(f"{self.mechanism.value} needs --{name.replace('_', '-')}")
+            raise AccountingError(f"{self.mechanism.value} needs {_option(name)}")
         return value
 
     def delta(self, delta: float | None, units: int | None) -> float:
         """The delta that was given, or the recommended one: where units are what is sampled, their number is known."""
+        return _delta(delta, self._units(units))
+
+    def notes(self, delta: float, units: int | None) -> list[str]:
+        """What is odd about the arguments, though it can be computed."""
+        known = self._units(units)
+        if known is None or delta < 1 / known:
+            return []
+        return [f"delta {delta:.3g} is not below 1/{known}: it would allow to show one unit of them all in full"]
+
+    def _units(self, units: int | None) -> int | None:
         sampled_units = self.contributions == 1 or self.sampled is Sampling.user
-        return _delta(delta, units if units is not None or not sampled_units else self.records)
+        return units if units is not None or not sampled_units else self.records
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _delta(delta: float | None, units: int | None) -> float:
@@ -208,8 +241,8 @@ def privacy_epsilon(
         clipping_norm=clipping_norm,
         temperature=temperature,
     )
-    event = asked.event()
-    _show(Shown(as_json), event, epsilon(event, asked.delta(delta, units)), {})
+    event, at = asked.event(), asked.delta(delta, units)
+    _show(Shown(as_json), event, epsilon(event, at), {}, asked.notes(at, units))
 
 
 @privacy_app.command("calibrate")
@@ -257,14 +290,16 @@ def privacy_calibrate(
     solve = solve or _missing(asked)
     search = _SEARCHES[solve](asked)
     found = search(target, at)
-    _show(shown, found.event, found.result, {"target_epsilon": target, "for": solve.value, solve.value: found.value})
+    shown.say(f"{_found_words(mechanism, solve)}: {found.value}")
+    more = {"target_epsilon": target, "for": solve.value, solve.value: found.value}
+    _show(shown, found.event, found.result, more, asked.notes(at, units))
 
 
 @privacy_app.command("explain")
 @command
 def privacy_explain(
     file: Annotated[
-        Path, typer.Argument(help="JSON file with an event, or with one under `event` (a plan, a statement).")
+        Path, typer.Argument(help="JSON file with an event, or that holds one: a plan, a statement, a dossier.")
     ],
     delta: Delta = None,
     units: Units = None,
@@ -294,7 +329,7 @@ def privacy_explain(
         more["group"] = {"size": group, "epsilon": group_epsilon(event, at, group), "bound": "loose"}
     shown = Shown(as_json)
     _show(shown, event, result, more)
-    shown.say(f"For one unit of at most {b} records, {adjacency}. By parts (their epsilons do not simply add up):")
+    shown.say("By parts (their epsilons do not simply add up):")
     shown.table(
         ("mechanism", "times", "epsilon alone"),
         [(part["mechanism"], part["times"], f"{part['epsilon_alone']:.4g}") for part in parts],
@@ -320,7 +355,10 @@ def _read_event(file: Path) -> DpEvent:
         raise AccountingError(f"{file}: cannot be read; accepted: a JSON file with an event") from None
     except (ValueError, RecursionError):
         raise AccountingError(f"{file}: not JSON; accepted: a JSON file with an event") from None
-    return event_from_json(document["event"] if isinstance(document, dict) and "event" in document else document)
+    for name in ("statement", "event"):
+        if isinstance(document, dict) and name in document:
+            document = document[name]
+    return event_from_json(document)
 
 
 def _missing(asked: Asked) -> Solve:
@@ -350,6 +388,8 @@ def _steps_search(asked: Asked) -> Callable[[float, float], Any]:
 def _contributions_search(asked: Asked) -> Callable[[float, float], Any]:
     from dpsynth_platform.privacy.calibration import contributions_for
 
+    if asked.mechanism is Mechanism.dp_sgd and asked.sampled is Sampling.user and asked.histogram_noise is None:
+        raise AccountingError("with --sampled user every bound costs the same; accepted: --for noise, --for steps")
     return lambda target, delta: contributions_for(lambda b: replace(asked, contributions=b).event(), target, delta)
 
 
@@ -358,6 +398,19 @@ _SEARCHES: dict[Solve, Callable[[Asked], Callable[[float, float], Any]]] = {
     Solve.steps: _steps_search,
     Solve.contributions: _contributions_search,
 }
+
+
+def _found_words(mechanism: Mechanism, solve: Solve) -> str:
+    """What was found, with its unit."""
+    if solve is Solve.contributions:
+        return "records of one unit (b), at most"
+    if solve is Solve.steps:
+        return "tokens from one batch, at most" if mechanism is Mechanism.tokens else "steps, at most"
+    return (
+        "noise multiplier (times the clipping norm)"
+        if mechanism is Mechanism.dp_sgd
+        else "noise (standard deviation, in records)"
+    )
 
 
 def _calibrate_mst(shown: Shown, asked: Asked, columns: int | None, target: float, delta: float) -> None:
@@ -375,11 +428,13 @@ def _calibrate_mst(shown: Shown, asked: Asked, columns: int | None, target: floa
     adjacency = asked.adjacency.value
     budget = calibrate_mst(columns, Guarantee(target, delta, unit, adjacency, asked.contributions))
     event = mst_event(columns, budget, adjacency, asked.contributions)
-    _show(shown, event, epsilon(event, delta), {"target_epsilon": target, "for": "noise", "noise": asdict(budget)})
+    noise = asdict(budget)
+    shown.say("noise: " + ", ".join(f"{name} {value:g}" for name, value in noise.items()))
+    _show(shown, event, epsilon(event, delta), {"target_epsilon": target, "for": "noise", "noise": noise})
 
 
-def _show(shown: Shown, event: DpEvent, result: EpsilonResult, more: dict[str, Any]) -> None:
-    from dpsynth_platform.privacy.events import event_to_json
+def _show(shown: Shown, event: DpEvent, result: EpsilonResult, more: dict[str, Any], notes: Sequence[str] = ()) -> None:
+    from dpsynth_platform.privacy.events import adjacency_of, event_to_json
     from dpsynth_platform.privacy.guarantee import tier
 
     level = tier(result.epsilon)
@@ -392,15 +447,14 @@ def _show(shown: Shown, event: DpEvent, result: EpsilonResult, more: dict[str, A
             "epsilon_by_renyi": result.renyi,
             "tier": level,
             **more,
+            "notes": list(notes),
             "event": event_to_json(event),
         }
     )
-    if "for" in more:
-        found = more[more["for"]]
-        words = (
-            found if not isinstance(found, dict) else ", ".join(f"{name} {value:g}" for name, value in found.items())
-        )
-        shown.say(f"{more['for']}: {words}")
     # Rounded up, so that what is shown is never less than what is meant.
     rounded = math.ceil(result.epsilon * 10_000) / 10_000
-    shown.say(f"epsilon {rounded:g} at delta {result.delta:.4g} (by {result.method}), {level}")
+    shown.say(f"epsilon {rounded:g} at delta {result.delta:.4g} (by {result.method}): a {level} guarantee")
+    adjacency, b = adjacency_of(event)
+    shown.say(f"for one unit of at most {b} record{'' if b == 1 else 's'}, {adjacency}")
+    for note in notes:
+        shown.say(f"note: {note}")

@@ -11,6 +11,7 @@ OPENLINEAGE_* variables and `openlineage.yml`.
 | DPSYNTH_LEDGER_URL | SQLAlchemy URL of the ledger | SQLite under DPSYNTH_HOME |
 | DPSYNTH_USER | who runs, approves or refuses | the operating system's user |
 | DPSYNTH_DEVICE | accelerator: `auto`, `cpu`, `cuda` | `auto` |
+| DPSYNTH_COMPUTE | file that says which SQL engine a dataset has | `compute.yaml` in DPSYNTH_DEPLOY, if there is one |
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Settings:
     ledger_url: str
     user: str
     device: str = "auto"
+    compute: Path | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -46,12 +48,14 @@ class Settings:
         device = env.get("DPSYNTH_DEVICE") or "auto"
         if device not in DEVICES:
             raise ConfigurationError(f"DPSYNTH_DEVICE: {device!r}; accepted: {', '.join(DEVICES)}")
+        deploy = Path(env.get("DPSYNTH_DEPLOY") or PACKAGE_ROOT / "deploy").expanduser().resolve()
         return cls(
             home=home,
-            deploy=Path(env.get("DPSYNTH_DEPLOY") or PACKAGE_ROOT / "deploy").expanduser().resolve(),
+            deploy=deploy,
             ledger_url=env.get("DPSYNTH_LEDGER_URL") or _embedded_ledger(home),
             user=env.get("DPSYNTH_USER") or getpass.getuser(),
             device=device,
+            compute=_compute(env.get("DPSYNTH_COMPUTE"), deploy),
         )
 
     @property
@@ -102,12 +106,21 @@ class Settings:
             DPSYNTH_LEDGER_URL=self.ledger_url,
             DPSYNTH_USER=self.user,
             DPSYNTH_DEVICE=self.device,
+            DPSYNTH_COMPUTE=str(self.compute or ""),
             DAGSTER_HOME=str(self.dagster_home),
         )
 
 
 def _embedded_ledger(home: Path) -> str:
     return f"sqlite:///{home / 'ledger' / 'ledger.db'}"
+
+
+def _compute(named: str | None, deploy: Path) -> Path | None:
+    """The file that is named, whether or not it is there (its reader tells), or the deployment's own if it has one."""
+    if named:
+        return Path(named).expanduser().resolve()
+    own = deploy / "compute.yaml"
+    return own if own.is_file() else None
 
 
 def terminal_copy() -> TextIO:

@@ -3,7 +3,7 @@
 What belongs here: creating a key once, reading it, telling which key it is. What does not: using keys (fingerprints are
 made in `scrub`, signatures in `release` and `ledger`). Keys live in their own directory, readable by the owner alone,
 never beside the tables that they protect. Losing a fingerprint key freezes the accounts that depend on it, so a key
-that is missing is never made anew in silence: only `create` makes keys.
+that is missing is never made anew in silence: only `create` and `add` make keys.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.storage import sync
 
 KEY_BYTES = 32
 SIGNING_KEY = "signing"
@@ -30,20 +31,14 @@ class Vault:
 
     def create(self, name: str) -> bytes:
         """The key of that name, made from the operating system's randomness if there is none yet."""
-        path = self._path(name)
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(KEY_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(partial, path)  # atomic, and fails where another process was first
-        except FileExistsError:
-            pass
-        finally:
-            partial.unlink()
+        self._keep(name, secrets.token_bytes(KEY_BYTES))
+        return self.read(name)
+
+    def add(self, prefix: str) -> bytes:
+        """A new key, always, kept as `<prefix>-<its key_id>`; durable on return."""
+        key = secrets.token_bytes(KEY_BYTES)
+        name = f"{prefix}-{key_id(key)}"
+        self._keep(name, key)
         return self.read(name)
 
     def read(self, name: str) -> bytes:
@@ -62,6 +57,24 @@ class Vault:
     def signing_key(self) -> Ed25519PrivateKey:
         """The deployment's Ed25519 key, made at first use."""
         return Ed25519PrivateKey.from_private_bytes(self.create(SIGNING_KEY))
+
+    def _keep(self, name: str, key: bytes) -> None:
+        """Writes a key under a name that is free; one that is there stays."""
+        path = self._path(name)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(key)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(partial, path)  # atomic, and fails where another process was first
+        except FileExistsError:
+            pass
+        finally:
+            partial.unlink()
+        sync(self._directory)
 
     def _path(self, name: str) -> Path:
         if not name or not all(part.isalnum() for part in name.replace("-", "_").split("_") if part):

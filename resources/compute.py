@@ -1,14 +1,17 @@
-"""Limits of the SQL engine (DuckDB in process)."""
+"""The SQL engine of a dataset, as the deployment chooses it."""
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from dpsynth_platform.compute.choice import EngineChoice, engine_choice
 
 
 @dataclass(frozen=True)
 class ComputeResource:
-    """How much memory and how many threads one step's SQL may take.
+    """The file that says which engine a dataset has, if the deployment has one."""
 
-    Spill files go into the step's own restricted directory and vanish with it.
-    """
+    configuration: str | None = None
 
-    memory_limit: str = "2GB"
-    threads: int = 2
+    def choice(self, dataset: str) -> EngineChoice:
+        """The dataset's engine. Raises `ConfigurationError` where the file cannot be used."""
+        return engine_choice(Path(self.configuration) if self.configuration else None, dataset)

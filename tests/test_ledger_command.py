@@ -6,9 +6,12 @@ import stat
 import pytest
 import typer
 
+from dpsynth_platform import owner_keys
 from dpsynth_platform.contracts import FamilyBudget
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.ledger_command import authority_app
+from dpsynth_platform.storage import Place, Storage
+from dpsynth_platform.vault import Vault
 
 BUDGET = {
     "family": "surveys",
@@ -65,6 +68,38 @@ def test_a_request_says_how_it_is_approved(ledger, use):
     assert f"dpsynth ledger approve-raise surveys {ledger.head().sequence}" in out
 
 
+def test_keys_are_rotated_and_the_report_says_what_follows(tmp_path, monkeypatch, use):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
+    monkeypatch.setenv("DPSYNTH_USER", "Ada")
+    monkeypatch.delenv("DPSYNTH_LEDGER_URL", raising=False)
+    status, _, err = use("rotate-key", "person", "--reason", "a stolen disk")
+    assert (status, "there is no ledger" in err) == (1, True)
+    ledger, storage = Ledger(f"sqlite:///{tmp_path / 'ledger' / 'ledger.db'}"), Storage(tmp_path / "restricted")
+    before = owner_keys.open_account(Vault(tmp_path / "vault"), ledger, FamilyBudget.model_validate(BUDGET))
+    storage.record(
+        Place("visits", "2026-01"), "raw", run_key="k", facts={"contract": {"privacy": {"namespace": "person"}}}
+    )
+    storage.record(Place("visits", "2026-01"), "scrubbed", run_key="k", facts={"key_ids": list(before.key_ids)})
+
+    status, out, _ = use("rotate-key", "person", "--reason", "a stolen disk", "--as", "Bo")
+    now = ledger.account("surveys").key_ids
+    assert (status, now[:2]) == (0, before.key_ids)
+    assert f"namespace person: owners are fingerprinted under key {now[2]} from now on" in out
+    assert f"family surveys: event {ledger.head().sequence}" in out
+    assert "visits/2026-01/scrubbed is outdated; made anew by: dpsynth run visits --period 2026-01" in out
+    assert f"Back up {tmp_path / 'vault'} now" in out
+    event = ledger.history(kinds=["rekeyed"])[0]
+    assert (event.payload["by"], event.payload["reason"]) == ("Bo", "a stolen disk")
+
+    status, out, _ = use("rotate-key", "person", "--reason", "yearly", "--json")
+    told = json.loads(out)
+    assert (status, told["families"], told["outdated"]) == (0, ["surveys"], ["visits/2026-01"])
+    assert ledger.account("surveys").key_ids == (*now, told["key_id"])
+    assert use("rotate-key", "person")[0] == 2
+    status, _, err = use("rotate-key", "nobody", "--reason", "why")
+    assert (status, "namespace 'nobody' has no account" in err) == (1, True)
+
+
 def test_an_export_is_written_once_for_its_owner_and_checked(ledger, use, tmp_path):
     file = tmp_path / "ledger.json"
     status, out, _ = use("export", file)
@@ -82,6 +117,33 @@ def test_an_export_is_written_once_for_its_owner_and_checked(ledger, use, tmp_pa
     dossier.write_text("{}")
     status, _, err = use("check-export", file, "--dossier", dossier)
     assert (status, "no dossier" in err) == (1, True)
+
+
+def test_an_export_is_signed_and_its_signature_checked(ledger, use, tmp_path):
+    from dpsynth_platform.release.signature import fingerprint, public_pem
+    from dpsynth_platform.vault import Vault
+
+    file, pem = tmp_path / "ledger.json", tmp_path / "publisher.pem"
+    _, out, _ = use("export", file)
+    key = Vault(tmp_path / "vault").signing_key().public_key()
+    assert f"signed by key {fingerprint(key)}" in out
+    pem.write_bytes(public_pem(key))
+    status, out, _ = use("check-export", file, "--public-key", pem)
+    assert (status, "held against your key" in out, "whole" in out) == (0, True, True)
+    status, out, _ = use("check-export", file)
+    assert (status, "which the export itself names" in out) == (0, True)
+    document = json.loads(file.read_text())
+    del document["signature"]
+    file.write_text(json.dumps(document))
+    status, out, _ = use("check-export", file, "--public-key", pem)
+    assert (status, "the export is not signed" in out) == (1, True)
+    status, out, _ = use("check-export", file)
+    assert (status, "anybody can have written this" in out) == (0, True)
+    pem.write_text("no key")
+    status, _, err = use("check-export", file, "--public-key", pem)
+    assert (status, "not an Ed25519 key" in err) == (1, True)
+    status, _, err = use("check-export", file, "--public-key", tmp_path / "nothing.pem")
+    assert (status, "cannot be read (FileNotFoundError)" in err) == (1, True)
 
 
 def test_a_changed_or_foreign_file_is_told(ledger, use, tmp_path):

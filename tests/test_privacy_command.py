@@ -54,6 +54,46 @@ def test_calibrates_steps_and_contributions(use):
     assert users["noise"] == pytest.approx(3.01, rel=0.01)
 
 
+def test_steps_and_bound_of_a_split_budget(use):
+    split = ["--histogram-noise", 40, "--epsilon", 4, "--json"]
+    steps = answer(use("calibrate", *CTCL, "--noise", 3.03, *split))
+    assert (steps["for"], steps["steps"]) == ("steps", pytest.approx(2030, rel=0.02))
+    bound = answer(use("calibrate", *CTCL, *STEPS, "--noise", 12, *split, "--for", "contributions"))
+    assert bound["contributions"] == 4 and bound["epsilon"] <= 4
+    kinds = [part["kind"] for part in bound["event"]["events"]]
+    assert kinds == ["discrete-gaussian-counts", "repeated"]
+
+
+def test_records_with_several_owners_cost_as_replacement(use):
+    small = ["dp-sgd", "--records", 10_000, "--batch-size", 100, "--steps", 50, "--noise", 4, "--contributions", 2]
+    fixed, replaced = (
+        answer(use("epsilon", *small, "--delta", 1e-6, "--adjacency", name, "--json"))
+        for name in ("fixed-graph", "replace-one")
+    )
+    assert fixed["epsilon"] == replaced["epsilon"] > 0
+    assert fixed["event"]["event"]["adjacency"] == "fixed-graph"
+    assert use("epsilon", *small, "--delta", 1e-6, "--adjacency", "node")[0] == 2
+
+
+def test_says_what_was_found_and_for_whom(use):
+    status, text = use("calibrate", *CTCL, *STEPS, "--epsilon", 4)
+    assert status == 0
+    assert "noise multiplier (times the clipping norm): 3.00" in text
+    assert "a reasonable guarantee\nfor one unit of at most 1 record, add-or-remove" in text
+    _, text = use("calibrate", "histogram", "--epsilon", 1, "--delta", 1e-6, "--contributions", 3)
+    assert "noise (standard deviation, in records): " in text and "at most 3 records" in text
+    _, text = use("calibrate", "mst", "--columns", 3, "--epsilon", 1, "--delta", 1e-6)
+    assert "noise: sigma_one " in text
+
+
+def test_a_delta_that_allows_to_show_somebody_is_noted(use):
+    large = ["epsilon", "dp-sgd", "--records", 1000, "--batch-size", 10, "--steps", 1, "--noise", 1, "--delta", 0.01]
+    assert "is not below 1/1000" in answer(use(*large, "--json"))["notes"][0]
+    assert "note: delta 0.01" in use(*large)[1]
+    assert answer(use(*large, "--units", 10, "--json"))["notes"] == []
+    assert answer(use(*large, "--contributions", 2, "--json"))["notes"] == []
+
+
 def test_every_mechanism_has_a_cost(use):
     at = ["--units", 100_000, "--json"]
     tokens = ["tokens", "--batch-size", 250, "--steps", 500, "--clipping-norm", 10, "--temperature", 2]
@@ -83,6 +123,9 @@ def test_explains_an_event_part_by_part(use, tmp_path):
     assert alone["DiscreteGaussianCountsEvent"] == pytest.approx(0.39, abs=0.005)
     assert alone["SampledGaussianEvent"] == pytest.approx(0.90, abs=0.01)
     assert told["group"]["bound"] == "loose" and told["group"]["epsilon"] > 2 * told["epsilon"]
+    dossier = tmp_path / "dossier.json"
+    dossier.write_text(json.dumps({"statement": json.loads(file.read_text()), "ledger": {}}))
+    assert answer(use("explain", dossier, "--delta", 1.18e-6, "--group", 2, "--json")) == told
     status, text = use("explain", file, "--delta", 1.18e-6)
     assert status == 0 and "2000" in text and "strong" in text
 
@@ -91,14 +134,42 @@ def test_explains_an_event_part_by_part(use, tmp_path):
     ("arguments", "words"),
     [
         (["epsilon", "dp-sgd"], "--records"),
-        (["epsilon", *CTCL, *STEPS, "--noise", "nan"], "finite"),
+        (["epsilon", *CTCL, *STEPS, "--noise", "nan"], "--noise nan; accepted: a finite number above 0"),
+        (["epsilon", *CTCL, *STEPS, "--noise", "1", "--histogram-noise", "0"], "--histogram-noise 0; accepted"),
         (["epsilon", *CTCL, *STEPS, "--noise", "-1"], "above 0"),
-        (["epsilon", *CTCL, "--steps", "0", "--noise", "1"], "1 to"),
+        (["epsilon", *CTCL, "--steps", "0", "--noise", "1"], "--steps 0; accepted: a whole number from 1"),
         (["epsilon", "dp-sgd", "--records", "5", "--batch-size", "9", "--steps", "1", "--noise", "1"], "at most"),
         (["epsilon", "histogram", "--noise", "1", "--delta", "0"], "between 0 and 1"),
         (["epsilon", "histogram", "--noise", "1", "--delta", "1.5"], "between 0 and 1"),
         (["epsilon", "histogram", "--noise", "1", "--units", "1"], "from 3"),
-        (["epsilon", "histogram", "--noise", "1", "--delta", "1e-6", "--contributions", "0"], "max_contributions"),
+        (["epsilon", "histogram", "--noise", "1", "--delta", "1e-6", "--contributions", "0"], "--contributions 0"),
+        (["calibrate", *CTCL, *STEPS, "--contributions", "0", "--epsilon", "4"], "--contributions 0"),
+        (["calibrate", *CTCL, *STEPS, "--epsilon", "nan"], "epsilon nan"),
+        (["epsilon", "histogram", "--noise", "1", "--delta", "nan"], "between 0 and 1"),
+        (
+            [
+                "calibrate",
+                *CTCL,
+                *STEPS,
+                "--noise",
+                "3",
+                "--sampled",
+                "user",
+                "--for",
+                "contributions",
+                "--epsilon",
+                "4",
+            ],
+            "every bound costs the same",
+        ),
+        (
+            ["calibrate", *CTCL, *STEPS, "--sampled", "user", "--adjacency", "fixed-graph", "--epsilon", "4"],
+            "several owners",
+        ),
+        (
+            ["epsilon", "thresholded-histogram", "--noise", "10", "--threshold", "20", "--delta", "1e-6"],
+            "thresholds alone take 0.0359",
+        ),
         (["epsilon", "mst", "--delta", "1e-6"], "calibrate mst"),
         (["calibrate", "mst", "--epsilon", "1", "--delta", "1e-6"], "--columns"),
         (["calibrate", "tokens", "--epsilon", "1", "--delta", "1e-6", "--for", "noise"], "temperature"),
@@ -114,7 +185,9 @@ def test_bad_arguments_are_refused_in_words(use, arguments, words):
     assert words in error["message"]
 
 
-@pytest.mark.parametrize("text", ["not json", "[" * 100_000, "{}", '{"event": {"kind": "other"}}', "3"])
+@pytest.mark.parametrize(
+    "text", ["not json", "[" * 100_000, "{}", '{"event": {"kind": "other"}}', '{"statement": 3}', "3"]
+)
 def test_bad_files_are_refused_in_words(use, tmp_path, text):
     file = tmp_path / "event.json"
     file.write_text(text)

@@ -18,6 +18,7 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert settings.deploy == PACKAGE_ROOT / "deploy"
     assert settings.ledger_url == f"sqlite:///{tmp_path / '.dpsynth' / 'ledger' / 'ledger.db'}"
     assert settings.device == "auto"
+    assert settings.compute == PACKAGE_ROOT / "deploy" / "compute.yaml"
     assert settings.user
     assert not settings.ledger_url_is_configured
 
@@ -30,9 +31,11 @@ def test_every_variable_counts(tmp_path: Path) -> None:
             "DPSYNTH_LEDGER_URL": "postgresql+psycopg://host/ledger",
             "DPSYNTH_USER": "somebody",
             "DPSYNTH_DEVICE": "cpu",
+            "DPSYNTH_COMPUTE": str(tmp_path / "engines.yaml"),
         }
     )
     assert (settings.user, settings.device) == ("somebody", "cpu")
+    assert settings.compute == tmp_path / "engines.yaml"
     assert settings.ledger_url == "postgresql+psycopg://host/ledger"
     assert settings.ledger_url_is_configured
     assert settings.contracts == tmp_path / "deploy" / "contracts"
@@ -42,8 +45,21 @@ def test_every_variable_counts(tmp_path: Path) -> None:
 
 def test_empty_variables_are_as_if_unset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    names = ("DPSYNTH_HOME", "DPSYNTH_DEPLOY", "DPSYNTH_LEDGER_URL", "DPSYNTH_USER", "DPSYNTH_DEVICE")
+    names = (
+        "DPSYNTH_HOME",
+        "DPSYNTH_DEPLOY",
+        "DPSYNTH_LEDGER_URL",
+        "DPSYNTH_USER",
+        "DPSYNTH_DEVICE",
+        "DPSYNTH_COMPUTE",
+    )
     assert Settings.from_environment(dict.fromkeys(names, "")) == Settings.from_environment({})
+
+
+def test_a_deployment_may_say_nothing_of_engines(tmp_path: Path) -> None:
+    assert Settings.from_environment({"DPSYNTH_DEPLOY": str(tmp_path)}).compute is None
+    (tmp_path / "compute.yaml").write_text("default: {engine: duckdb}")
+    assert Settings.from_environment({"DPSYNTH_DEPLOY": str(tmp_path)}).compute == tmp_path / "compute.yaml"
 
 
 def test_an_unknown_device_is_refused() -> None:
@@ -60,8 +76,16 @@ def test_zones_lie_apart(tmp_path: Path) -> None:
 
 def test_export_hands_everything_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {"DPSYNTH_HOME": str(tmp_path), "DPSYNTH_USER": "somebody", "DPSYNTH_DEVICE": "cpu"}
+    environment["DPSYNTH_COMPUTE"] = str(tmp_path / "engines.yaml")
     settings = Settings.from_environment(environment)
-    for name in ("DPSYNTH_HOME", "DPSYNTH_DEPLOY", "DPSYNTH_LEDGER_URL", "DPSYNTH_USER", "DPSYNTH_DEVICE"):
+    for name in (
+        "DPSYNTH_HOME",
+        "DPSYNTH_DEPLOY",
+        "DPSYNTH_LEDGER_URL",
+        "DPSYNTH_USER",
+        "DPSYNTH_DEVICE",
+        "DPSYNTH_COMPUTE",
+    ):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("DAGSTER_HOME", "")
     settings.export()

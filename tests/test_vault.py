@@ -34,6 +34,14 @@ def test_a_key_is_made_once_and_read_back(vault: Vault, tmp_path: Path) -> None:
     assert sorted(path.name for path in directory.iterdir()) == ["another.key", "owner-inner-person.key"]
 
 
+def test_an_added_key_is_always_new_and_named_by_its_id(vault: Vault, tmp_path: Path) -> None:
+    first, second = (vault.add("owner-rotated-person") for _ in range(2))
+    assert first != second
+    for key in (first, second):
+        assert vault.read(f"owner-rotated-person-{key_id(key)}") == key
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "vault").iterdir()} == {0o600}
+
+
 def test_many_makers_agree(vault: Vault, tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         keys = set(pool.map(lambda _: Vault(tmp_path / "vault").create("shared"), range(40)))

@@ -29,7 +29,6 @@ from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.scrub.fingerprints import (
     OWNER_COLUMN,
-    OWNERS_COLUMN,
     RECORD_COLUMN,
     owner_column,
 )
@@ -81,17 +80,6 @@ class CanarySet:
     def joining(self) -> pa.Table:
         """The records that go in with the data: those of included owners, without the coin."""
         return self.table.filter(self.table[INCLUDED]).drop_columns([INCLUDED])
-
-    def shaped_like(self, schema: pa.Schema) -> pa.Table:
-        """All records with their coins, owned as in a scrubbed table of this schema.
-
-        Where a record may have several owners, a canary's has one: nobody real shares a record with a fiction.
-        """
-        if owner_column(schema) == OWNER:
-            return self.table
-        place = self.table.column_names.index(OWNER)
-        owners = [[owner] for owner in self.table[OWNER].to_pylist()]
-        return self.table.set_column(place, OWNERS_COLUMN, pa.array(owners, pa.list_(pa.string())))
 
     def _one_each(self) -> pa.Table:
         owners = self.table[OWNER].to_pylist()

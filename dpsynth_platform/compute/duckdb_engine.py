@@ -11,44 +11,41 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from dpsynth_platform.errors import DpsynthError
+from dpsynth_platform.compute.engine import BATCH_ROWS, EngineError, Value, refuse_missing, refuse_names, whole_table
+from dpsynth_platform.storage import write_table
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow.dataset as ds
 
-BATCH_ROWS = 65_536
+_T = TypeVar("_T")
+
 _SETTINGS = (
     "SET TimeZone = 'UTC'",
+    # Spark's order of nulls, so that one text means the same in both engines.
+    "SET default_null_order = 'nulls_first_on_asc_last_on_desc'",
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )
-# Spark's name for it, so that one text serves both engines.
-_MACROS = ("CREATE MACRO sha2(value, bits) AS sha256(value)",)
-
-
-class EngineError(DpsynthError):
-    """The SQL engine stopped. The message holds the error's type, never its text."""
-
-    code = "engine"
+# Spark's names, so that one text serves both engines.
+_MACROS = ("CREATE MACRO sha2(value, bits) AS sha256(value)", "CREATE MACRO explode(list) AS unnest(list)")
 
 
 class DuckDBEngine:
-    """An in-memory database for the length of a `with` block.
+    """An in-memory database for the length of a `with` block; see `compute.engine.Engine`.
 
     Args:
         spill: directory of the restricted zone; a private directory is made in it and removed at the end.
         memory_limit: above it DuckDB spills to disk (a DuckDB size such as `2GB`).
         threads: by default one for each processor.
-
-    Values go in as bound parameters (`?`), never into the SQL text, which may stand in plans and errors.
     """
 
     def __init__(self, spill: Path, *, memory_limit: str = "2GB", threads: int | None = None) -> None:
@@ -89,33 +86,61 @@ class DuckDBEngine:
             shutil.rmtree(self._spill, ignore_errors=True)
             self._spill = None
 
-    def register(self, name: str, data: pa.Table | pa.RecordBatchReader | ds.Dataset) -> None:
-        """Makes Arrow data readable as the table `name`. A reader can be scanned once only."""
-        self._connection.register(name, data)
+    def register(self, name: str, data: pa.Table | ds.Dataset) -> None:
+        """Makes Arrow data readable as the table `name`. Raises `EngineError`."""
+        refuse_names(name, data.schema.names)
+        self.drop(name)
+        self._run(lambda: self._connection.register(name, data))
 
     def register_delta(self, name: str, uri: Path, *, version: int | None = None) -> None:
         """Makes a Delta table readable as `name`, through Arrow (DuckDB's own Delta extension is not available)."""
         from deltalake import DeltaTable
 
-        self.register(name, DeltaTable(str(uri), version=version).to_pyarrow_dataset())
+        self.register(name, self._run(lambda: DeltaTable(str(uri), version=version).to_pyarrow_dataset()))
 
-    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+    def materialize(self, name: str, sql: str, parameters: Sequence[Value] = ()) -> None:
+        """Runs a query once and keeps its rows as the table `name`. Raises `EngineError`."""
+        self.execute(f"CREATE OR REPLACE TEMPORARY TABLE _new AS {sql}", parameters)
+        self.drop(name)
+        self.execute(f"ALTER TABLE _new RENAME TO {name}")
+
+    def drop(self, name: str) -> None:
+        """Forgets a table, if there is one, and frees its space. Raises `EngineError`."""
+        self._run(lambda: self._connection.unregister(name))
+        self.execute(f"DROP TABLE IF EXISTS {name}")
+
+    def execute(self, sql: str, parameters: Sequence[Value] = ()) -> None:
         """Runs a statement. Raises `EngineError`."""
         self._run(lambda: self._connection.execute(sql, list(parameters)))
 
-    def scalar(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+    def scalar(self, sql: str, parameters: Sequence[Value] = ()) -> Any:
         """The first value of the first row. Raises `EngineError`."""
-        row = self._run(lambda: self._connection.execute(sql, list(parameters)).fetchone())
-        return row[0] if row else None
+        rows = self._run(lambda: self._query(sql, parameters).limit(1).fetchall())
+        return rows[0][0] if rows else None
 
-    def stream(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[pa.RecordBatch]:
+    def stream(self, sql: str, parameters: Sequence[Value] = ()) -> Generator[pa.RecordBatch]:
         """The rows of a query as record batches, as they come. Raises `EngineError`."""
-        reader = self._run(lambda: self._connection.sql(sql, params=list(parameters)).to_arrow_reader(BATCH_ROWS))
-        while True:
-            batch = self._run(lambda: next(reader, None))
-            if batch is None:
-                return
-            yield batch
+        reader = self._run(lambda: self._query(sql, parameters).to_arrow_reader(BATCH_ROWS))
+        with reader:  # until it is closed the connection takes no other query
+            while (batch := self._run(lambda: next(reader, None))) is not None:
+                yield batch
+
+    def write_delta(self, target: Path, schema: pa.Schema, sql: str, parameters: Sequence[Value] = ()) -> int:
+        """Writes the rows of a query as a new Delta table, streaming. Raises `EngineError`."""
+
+        def cast(batch: pa.RecordBatch) -> pa.RecordBatch:
+            return self._run(lambda: batch.select(schema.names).cast(schema))
+
+        def write() -> int:
+            refuse_missing(schema, self._query(sql, parameters).columns)
+            with whole_table(target) as partial, closing(self.stream(sql, parameters)) as batches:
+                return write_table(partial, schema, map(cast, batches))
+
+        return self._run(write)
+
+    def _query(self, sql: str, parameters: Sequence[Value]) -> duckdb.DuckDBPyRelation:
+        # A result of `execute` that stays half read would block the connection; one of a relation goes with it.
+        return self._connection.sql(sql, params=list(parameters))
 
     @property
     def _connection(self) -> duckdb.DuckDBPyConnection:
@@ -123,11 +148,12 @@ class DuckDBEngine:
             raise EngineError("the SQL engine is used outside its `with` block")
         return self._open_connection
 
-    def _run(self, action: Any) -> Any:
+    def _run(self, action: Callable[[], _T]) -> _T:
         import duckdb
+        from deltalake.exceptions import DeltaError
 
         try:
             return action()
-        except (duckdb.Error, pa.ArrowException, OSError) as error:
+        except (duckdb.Error, DeltaError, pa.ArrowException, OSError) as error:
             problem = type(error).__name__
         raise EngineError(f"the SQL engine stopped ({problem})")

@@ -1,23 +1,51 @@
 """What a SQL engine must do, whichever it is.
 
-What belongs here: the interface that the steps' SQL is written against. What does not: an engine (`duckdb_engine` in
-process, `spark_engine` on a cluster), and any SQL of a step.
+What belongs here: the interface that the steps' SQL is written against, the one error that leaves an engine, and the
+checks that all engines share. What does not: an engine (`duckdb_engine` in process, `spark_engine` on a cluster), which
+of them a dataset has (`choice`), and any SQL of a step.
 
-A step's SQL is one text for all engines. It keeps to what they share: ANSI quoting of names, `?` for parameters, `||`,
-`CAST(... AS STRING)`, window functions, `sha2(text, 256)` in lower-case hex, `explode(list)` in a select list.
+A step's SQL is one text for all engines. It keeps to what they compute alike:
+
+- names in double quotes, texts (that hold no quote) in single ones, `?` for parameters, an alias for each computed
+  column;
+- `||`, `substr`, `CAST(... AS STRING)` of integers, texts, dates and truth values (fractions and times are written
+  differently by each), `sha2(text, 256)` in lower-case hex, `explode(list)` once in a select list;
+- joins, `UNION ALL`, `GROUP BY`, window functions. Texts are compared byte by byte; NULL comes before every value in
+  ascending order and after it in descending order; where rows tie, the order is anybody's.
+- `/` is a fraction; a divisor that may be zero stands in `nullif(..., 0)`; an overflow or an impossible cast is an
+  error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import secrets
+import shutil
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from dpsynth_platform.errors import DpsynthError
+from dpsynth_platform.permissions import private_directory, private_files
+
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
+
+Value = str | bytes | int | float | bool | None
+"""What may be bound to a parameter."""
+
+BATCH_ROWS = 65_536
+"""The most rows of a batch that `Engine.stream` gives."""
+
+
+class EngineError(DpsynthError):
+    """The SQL engine stopped. The message holds the error's type, never its text."""
+
+    code = "engine"
 
 
 class Engine(Protocol):
@@ -34,12 +62,12 @@ class Engine(Protocol):
     ) -> None: ...
 
     def register(self, name: str, data: pa.Table | ds.Dataset) -> None:
-        """Makes Arrow data readable as the table `name`."""
+        """Makes Arrow data readable as the table `name`, in place of the one that had the name before."""
 
     def register_delta(self, name: str, uri: Path, *, version: int | None = None) -> None:
-        """Makes a Delta table readable as the table `name`."""
+        """Makes a Delta table readable as the table `name`, in place of the one that had the name before."""
 
-    def materialize(self, name: str, sql: str, parameters: Sequence[Any] = ()) -> None:
+    def materialize(self, name: str, sql: str, parameters: Sequence[Value] = ()) -> None:
         """Runs a query once and keeps its rows as the table `name`.
 
         The query may read the table that had the name before, which is replaced.
@@ -48,11 +76,52 @@ class Engine(Protocol):
     def drop(self, name: str) -> None:
         """Forgets a table of `register`, `register_delta` or `materialize`, if there is one, and frees its space."""
 
-    def scalar(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        """The first value of the first row, or None."""
+    def scalar(self, sql: str, parameters: Sequence[Value] = ()) -> Any:
+        """The first value of the first row (a number, text or truth value), or None."""
 
-    def stream(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[pa.RecordBatch]:
-        """The rows of a query as record batches, as they come."""
+    def stream(self, sql: str, parameters: Sequence[Value] = ()) -> Generator[pa.RecordBatch]:
+        """The rows of a query as record batches, as they come, in the query's order where it states one.
 
-    def write_delta(self, target: Path, schema: pa.Schema, sql: str, parameters: Sequence[Any] = ()) -> int:
-        """Writes the rows of a query as the new Delta table `target` of the given schema; the number of rows."""
+        Runs when the first batch is asked for. The engine takes no other query until the last one has come or the
+        iterator is closed.
+        """
+
+    def write_delta(self, target: Path, schema: pa.Schema, sql: str, parameters: Sequence[Value] = ()) -> int:
+        """Writes the rows of a query as the new Delta table `target`, cast to a schema that has the query's columns.
+
+        Returns the number of rows. Readers see the whole table or none.
+        """
+
+
+def refuse_names(name: str, columns: Sequence[str]) -> None:
+    """Raises `EngineError` for column names that SQL cannot tell apart or cannot quote in every engine."""
+    counts = Counter(column.casefold() for column in columns)
+    alike = sorted(column for column in columns if counts[column.casefold()] > 1)
+    if alike:
+        raise EngineError(f"{name}: columns {', '.join(alike)}: SQL cannot tell them apart; rename all but one")
+    quoted = [column for column in columns if '"' in column]
+    if quoted:
+        raise EngineError(f"{name}: columns {', '.join(quoted)}: a name must hold no double quote; rename them")
+
+
+def refuse_missing(schema: pa.Schema, columns: Sequence[str]) -> None:
+    """Raises `EngineError` where a query lacks columns of the schema that its rows are to have."""
+    missing = [name for name in schema.names if name not in columns]
+    if missing:
+        raise EngineError(f"the query gives no column {', '.join(missing)}")
+
+
+@contextmanager
+def whole_table(target: Path) -> Iterator[Path]:
+    """A directory beside `target` to write a table into, which takes the target's place at the end of the block.
+
+    If the block fails nothing is left of it. Raises `OSError` where there is something at `target` already.
+    """
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    private_directory(target.parent)
+    try:
+        with private_files():
+            yield partial
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -27,6 +27,8 @@ MAX_PAYLOAD = 64 * 1024
 OPENED = "opened"
 RAISE_ASKED = "raise-asked"
 RAISED = "raised"
+REKEYED = "rekeyed"
+RECOMMITTED = "recommitted"
 BLOCKED = "blocked"
 RESERVED = "reserved"
 STARTED = "started"
@@ -35,7 +37,21 @@ VOID = "void"
 APPROVED = "approved"
 REFUSED = "refused"
 BOUND = "bound"
-OWN_KINDS = (OPENED, RAISE_ASKED, RAISED, BOUND, BLOCKED, RESERVED, STARTED, SPENT, VOID, APPROVED, REFUSED)
+OWN_KINDS = (
+    OPENED,
+    RAISE_ASKED,
+    RAISED,
+    REKEYED,
+    RECOMMITTED,
+    BOUND,
+    BLOCKED,
+    RESERVED,
+    STARTED,
+    SPENT,
+    VOID,
+    APPROVED,
+    REFUSED,
+)
 
 # The state that a transition starts from. What is not here cannot happen; above all, nothing leaves `started` but
 # to `spent`.
@@ -134,6 +150,7 @@ def replay(chain: Iterable[ChainEvent]) -> tuple[dict[str, Values], dict[str, Va
     accounts: dict[str, Values] = {}
     entries: dict[str, Values] = {}
     asked: dict[int, ChainEvent] = {}
+    keyed: dict[str, list[str]] = {}  # for each entry that names participants, the keys that it committed under last
     problems: list[str] = []
     for event in chain:
         payload = event.payload
@@ -147,15 +164,30 @@ def replay(chain: Iterable[ChainEvent]) -> tuple[dict[str, Values], dict[str, Va
                 problems.append(f"event {event.sequence}: the cap of {event.subject} could not be raised")
                 continue
             account["terms"] = raised_terms(account["terms"], event)
+        elif event.kind == REKEYED:
+            account = accounts.get(event.subject)
+            open_entries = _reserved(entries, event.subject)
+            if account is None or open_entries or not may_rekey(parse(account["terms"]), event):
+                problems.append(f"event {event.sequence}: the keys of {event.subject} could not be changed")
+                continue
+            account["terms"] = rekeyed_terms(account["terms"], event)
         elif event.kind == RESERVED:
             entries[event.subject] = reserved_row(event)
+            if payload["commitment"] is not None:
+                keyed[event.subject] = _key_ids(accounts, payload["family"])
+        elif event.kind == RECOMMITTED:
+            now = _key_ids(accounts, entries[event.subject]["family"]) if event.subject in keyed else None
+            if now is None or keyed[event.subject] != now[:-1]:
+                problems.append(f"event {event.sequence}: entry {event.subject} could not commit anew")
+                continue
+            keyed[event.subject] = now
         elif event.kind in TRANSITIONS:
             entry = entries.get(event.subject)
             if entry is None or entry["state"] != TRANSITIONS[event.kind]:
                 problems.append(f"event {event.sequence}: entry {event.subject} could not become {event.kind}")
                 continue
             entry.update(transition_values(event))
-    return accounts, entries, problems
+    return accounts, entries, problems + _keyed_apart(accounts, entries, keyed)
 
 
 def may_raise(terms: Values, asked: ChainEvent | None, raised: ChainEvent) -> bool:
@@ -175,6 +207,22 @@ def may_raise(terms: Values, asked: ChainEvent | None, raised: ChainEvent) -> bo
 def raised_terms(terms: str, raised: ChainEvent) -> str:
     """An account's terms after its cap was raised. Orders and weights stay as they were sealed."""
     return canonical(parse(terms) | {"cap": raised.payload["cap"]})
+
+
+def may_rekey(terms: Values, rekeyed: ChainEvent) -> bool:
+    """Whether a `rekeyed` event adds one key to those that an account is kept with."""
+    ids = rekeyed.payload["key_ids"]
+    return bool(ids["was"] == terms["key_ids"] == ids["now"][:-1] and ids["now"][-1] not in ids["was"])
+
+
+def rekeyed_terms(terms: str, rekeyed: ChainEvent) -> str:
+    """An account's terms after its keys were changed."""
+    return canonical(parse(terms) | {"key_ids": rekeyed.payload["key_ids"]["now"]})
+
+
+def commitments(chain: Iterable[ChainEvent]) -> dict[str, str | None]:
+    """For each entry the commitment to its participants that holds now: the latest, under the latest keys."""
+    return {event.subject: event.payload.get("commitment") for event in chain if event.kind in (RESERVED, RECOMMITTED)}
 
 
 def reserved_row(event: ChainEvent) -> Values:
@@ -218,6 +266,30 @@ def differences(expected: Iterator[tuple[str, Values]], rows: dict[str, Values],
         else:
             changed = [key for key, value in wanted[name].items() if rows[name][key] != value]
             problems += [f"{noun} {name}: {key} differs from what the chain records" for key in changed]
+    return problems
+
+
+def _reserved(entries: dict[str, Values], family: str) -> bool:
+    return any(entry["family"] == family and entry["state"] == RESERVED for entry in entries.values())
+
+
+def _key_ids(accounts: dict[str, Values], family: str) -> list[str]:
+    ids: list[str] = parse(accounts[family]["terms"])["key_ids"]
+    return ids
+
+
+def _keyed_apart(accounts: dict[str, Values], entries: dict[str, Values], keyed: dict[str, list[str]]) -> list[str]:
+    """Entries that did not follow their account to new keys, and namespaces whose accounts have different keys."""
+    problems = [
+        f"entry {name}: it did not commit anew when its account's keys were changed"
+        for name, ids in keyed.items()
+        if ids != _key_ids(accounts, entries[name]["family"])
+    ]
+    kept: dict[str, list[str]] = {}
+    for family, account in accounts.items():
+        terms = parse(account["terms"])
+        if kept.setdefault(terms["namespace"], terms["key_ids"]) != terms["key_ids"]:
+            problems.append(f"account {family}: its keys are not those of its namespace")
     return problems
 
 

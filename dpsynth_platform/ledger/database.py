@@ -133,7 +133,8 @@ def _create_private_file(path: Path) -> None:
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # transactions begin where `_begin_sqlite` says, not where the driver guesses
-    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+    # What is deleted or replaced is overwritten: fingerprints of earlier keys are meant to be gone.
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "secure_delete = ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 

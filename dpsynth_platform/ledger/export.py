@@ -5,7 +5,9 @@ fingerprints, nonces, or anything else about owners; so the caps of single owner
 (their accounts are named as unchecked), while everything that the chain decides and every cap of `family` mode can.
 
 The document holds `events` (the chain; each payload as the very text that was hashed), `accounts` and `entries` (the
-tables, which must follow from the chain) and `head`.
+tables, which must follow from the chain) and `head`. `sign_export` adds `signature`: Ed25519 over "FORMAT DIGEST", with
+the SHA-256 (hex) of everything else as canonical JSON (sorted keys, no spaces, UTF-8). A chain proves that it hangs
+together; only the signature proves whose it is.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from sqlalchemy import Connection, select
 
-from dpsynth_platform.errors import AccountingError, LedgerError
+from dpsynth_platform.contracts import canonical_digest
+from dpsynth_platform.errors import AccountingError, LedgerError, VerificationFailed
 from dpsynth_platform.ledger import chain, schema
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.ledger.verification import check_chain, check_curves, check_family_caps, check_sums
+from dpsynth_platform.release.signature import fingerprint, is_valid, public_pem, read_public_key, sign
 
 FORMAT = "dpsynth-ledger-export-1"
 
@@ -36,6 +41,8 @@ class ExportReport:
         events: how many events it has.
         entries: how many entries it has.
         unchecked: families whose cap holds owner by owner, which only the ledger itself can verify.
+        key_fingerprint: the key that the signature was held against, or None where there is no signature.
+        key_trusted: whether the caller gave that key; otherwise the export itself names it.
         problems: what does not fit; empty if the export is whole.
     """
 
@@ -43,6 +50,8 @@ class ExportReport:
     events: int
     entries: int
     unchecked: tuple[str, ...]
+    key_fingerprint: str | None
+    key_trusted: bool
     problems: tuple[str, ...]
 
     @property
@@ -65,18 +74,34 @@ def export_document(connection: Connection) -> dict[str, Any]:
     }
 
 
-def verify_export(text: str, known_heads: Iterable[Head] = ()) -> ExportReport:
-    """Checks an export offline: links, what follows from them, curves, caps of `family` mode, and published heads.
+def sign_export(document: dict[str, Any], key: Ed25519PrivateKey) -> dict[str, Any]:
+    """The export with the deployment's signature over all of its content."""
+    return document | {
+        "signature": {
+            "public_key": public_pem(key.public_key()).decode(),
+            "value": sign(key, _signed_bytes(document)).hex(),
+        }
+    }
+
+
+def verify_export(text: str, known_heads: Iterable[Head] = (), public_key: bytes | None = None) -> ExportReport:
+    """Checks an export offline: signature, links, what follows from them, costs, caps of `family` mode, known heads.
 
     Args:
         text: the export, JSON.
         known_heads: heads from dossiers that were published before the export was made.
+        public_key: the deployment's key as PEM or 32 raw bytes, got over another channel; then a missing signature, or
+            one by another key, is a problem. Without it the key that the export names is used, and the report says so.
 
     Raises:
         LedgerError: the text is no export.
+        VerificationFailed: the given key is none.
     """
+    trusted = read_public_key(public_key) if public_key is not None else None
     document = _read(text)
+    named, signature_problems = _check_signature(document, trusted)
     events, problems = chain.linked(document["events"])
+    problems = signature_problems + problems
     last = events[-1] if events else None
     head = Head(last.sequence, last.hash) if last else Head(0, chain.GENESIS)
     if document["head"] != asdict(head):
@@ -86,13 +111,37 @@ def verify_export(text: str, known_heads: Iterable[Head] = ()) -> ExportReport:
     try:
         problems += check_chain(events, accounts, entries, known_heads)
         problems += check_curves(entries)
-        if not problems:
+        if problems == signature_problems:
             problems += check_sums(events, accounts, entries)
             problems += check_family_caps(accounts, entries)
         per_owner = tuple(name for name, row in accounts.items() if chain.parse(row["terms"])["mode"] == "per-owner")
     except (KeyError, TypeError, ValueError, AccountingError, LedgerError):
         raise LedgerError("the export's accounts or entries cannot be read") from None
-    return ExportReport(head, len(events), len(entries), per_owner, tuple(problems))
+    return ExportReport(head, len(events), len(entries), per_owner, named, trusted is not None, tuple(problems))
+
+
+def _signed_bytes(document: dict[str, Any]) -> bytes:
+    content = {name: part for name, part in document.items() if name != "signature"}
+    return f"{FORMAT} {canonical_digest(content)}".encode()
+
+
+def _check_signature(document: dict[str, Any], trusted: Ed25519PublicKey | None) -> tuple[str | None, list[str]]:
+    """The fingerprint of the key that the signature was held against, and what is wrong with it."""
+    if "signature" not in document:
+        return None, ["the export is not signed"] if trusted else []
+    try:
+        own = read_public_key(document["signature"]["public_key"].encode())
+        value = bytes.fromhex(document["signature"]["value"])
+    except (AttributeError, KeyError, TypeError, ValueError, VerificationFailed):
+        return None, ["the export's signature cannot be read"]
+    key = trusted or own
+    if fingerprint(own) != fingerprint(key):
+        return fingerprint(key), [f"the export is signed by another key, {fingerprint(own)}"]
+    try:
+        whole = is_valid(key, _signed_bytes(document), value)
+    except ValueError:  # a number that JSON cannot hold
+        whole = False
+    return fingerprint(key), [] if whole else ["the export's content is not what its key signed"]
 
 
 def _read(text: str) -> dict[str, Any]:

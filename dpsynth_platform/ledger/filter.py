@@ -109,6 +109,14 @@ class RenyiFilter:
         """Whether a sum of costs stays under the cap."""
         return bool(within(np.asarray(total), self.limits))
 
+    def admits_slack(self, total: Cost) -> bool:
+        """Whether the delta that curves do not cover stays within its share; part of `admits`."""
+        return bool(_below(np.asarray(total), self.limits)[-1])
+
+    def slack_left(self, total: Cost) -> float:
+        """How much delta is left for mechanisms with a delta of their own."""
+        return max(0.0, self.limits[-1] - total[-1])
+
     def left(self, spent: Iterable[tuple[RenyiCurve, float]], delta: float) -> float:
         """Largest epsilon at `delta` of a zCDP mechanism that still fits beside what was spent; at most the cap's."""
         return self.left_beside(self._sum(spent), delta)
@@ -149,6 +157,11 @@ def within(sums: Vector, limits: Sequence[float]) -> NDArray[np.bool_]:
         sums: shape (..., orders + 1), as `RenyiFilter.cost` orders them.
         limits: `RenyiFilter.limits`.
     """
-    below: NDArray[np.bool_] = sums * _ROUND_UP <= np.asarray(limits)
+    below = _below(sums, limits)
     fits: NDArray[np.bool_] = below[..., :-1].any(axis=-1) & below[..., -1]
     return fits
+
+
+def _below(sums: Vector, limits: Sequence[float]) -> NDArray[np.bool_]:
+    below: NDArray[np.bool_] = sums * _ROUND_UP <= np.asarray(limits)
+    return below

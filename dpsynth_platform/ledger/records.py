@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.renyi import RenyiCurve
+from dpsynth_platform.privacy.renyi import RenyiCurve, stored_number
 
 if TYPE_CHECKING:
     from dpsynth_platform.privacy.events import DpEvent
@@ -33,10 +33,11 @@ class CostRequest:
         period: `YYYY-MM` where the dataset has a cadence.
         guarantee: what the release will claim, with its unit and adjacency.
         event: the event tree's JSON form.
-        curve: its Renyi curve, an upper bound.
+        curve: its Renyi curve, an upper bound (`RenyiCurve.stored`).
         plan_digest: SHA-256 (hex) of the sealed plan.
         runner: who asks; such a person cannot approve the release.
-        delta_slack: delta that the curve does not cover.
+        delta_slack: delta that the curve does not cover (`ThresholdedCountsEvent`), rounded up as the curve is. It is
+            part of the guarantee's delta, and charged to the account's share for such mechanisms.
     """
 
     dataset: str
@@ -59,17 +60,26 @@ class CostRequest:
         plan_digest: str,
         runner: str,
     ) -> CostRequest:
-        """The request for an event; its curve is computed here.
+        """The request for an event; its cost is computed here.
 
         Raises:
-            AccountingError: the event is for another adjacency or contribution bound than the guarantee, or unknown.
+            AccountingError: the event is for another adjacency or contribution bound than the guarantee, or unknown; or
+                its slack alone is more than the guarantee's delta.
         """
-        from dpsynth_platform.privacy.accounting import renyi_curve
+        from dpsynth_platform.privacy.accounting import cost
         from dpsynth_platform.privacy.events import adjacency_of, event_to_json
 
         if adjacency_of(event) != (guarantee.adjacency, guarantee.max_contributions):
             raise AccountingError(f"{dataset}: the event and the guarantee differ in adjacency or contribution bound")
-        return cls(dataset, period, guarantee, event_to_json(event), renyi_curve(event), plan_digest, runner)
+        found = cost(event)
+        slack = stored_number(found.delta_slack)
+        if slack >= guarantee.delta:
+            raise AccountingError(
+                f"{dataset}: the event's thresholds take {slack:.3g} of delta, the guarantee claims "
+                f"{guarantee.delta:.3g}; accepted: higher thresholds, or a larger delta"
+            )
+        curve = found.curve.stored()
+        return cls(dataset, period, guarantee, event_to_json(event), curve, plan_digest, runner, slack)
 
     @property
     def place(self) -> str:
@@ -97,7 +107,13 @@ class CostRequest:
 
 @dataclass(frozen=True)
 class Account:
-    """A family's budget for life, as it was sealed when the account was opened."""
+    """A family's budget for life, as it was sealed when the account was opened.
+
+    A cap is raised by two people together (`caps`), and keys are added (`rekeying`); all else stays.
+
+    Attributes:
+        key_ids: `vault.key_id` of the keys that owners' fingerprints are made with now, the latest last.
+    """
 
     family: str
     unit: str

@@ -18,7 +18,7 @@ from dpsynth_platform.ledger.owners import Participants, commitment, contained, 
 from dpsynth_platform.ledger.records import Account, CostRequest, Entry, OverlapPolicy
 from dpsynth_platform.ledger.standing import Standing
 
-_NONCE_BYTES = 32
+NONCE_BYTES = 32
 
 
 def already_reserved(latest: Entry, family: str, request: CostRequest, replaces: str | None) -> bool:
@@ -82,7 +82,7 @@ def insert_entry(
     deadline: str,
 ) -> Entry:
     """A new reserved entry, with its event and its participants behind a commitment."""
-    entry_id, nonce = secrets.token_hex(16), secrets.token_bytes(_NONCE_BYTES)
+    entry_id, nonce = secrets.token_hex(16), secrets.token_bytes(NONCE_BYTES)
     payload = {
         "family": account.family,
         "key": key,

@@ -27,6 +27,17 @@ def find_account(connection: Connection, family: str) -> Account | None:
     return account_of(row) if row else None
 
 
+def accounts(connection: Connection) -> list[Account]:
+    """All accounts, by name."""
+    query = select(schema.account).order_by(schema.account.c.family)
+    return [account_of(row) for row in connection.execute(query)]
+
+
+def accounts_in(connection: Connection, namespace: str) -> list[Account]:
+    """The accounts of an identity namespace, by name."""
+    return [account for account in accounts(connection) if account.namespace == namespace]
+
+
 def get_account(connection: Connection, family: str) -> Account:
     """A family's account. Raises `LedgerError` if it was never opened."""
     account = find_account(connection, family)
@@ -104,6 +115,13 @@ def reserved_costs(connection: Connection, family: str) -> list[Cost]:
     table = schema.entry
     query = select(table.c.cost).where(_of(family, chain.RESERVED), table.c.deadline > now_text())
     return [cost_of(text) for text in connection.execute(query).scalars()]
+
+
+def reserved(connection: Connection, family: str) -> list[Entry]:
+    """Reservations within their deadline."""
+    table = schema.entry
+    query = select(table).where(_of(family, chain.RESERVED), table.c.deadline > now_text())
+    return [entry_of(row) for row in connection.execute(query)]
 
 
 def expired(connection: Connection, family: str) -> list[Entry]:

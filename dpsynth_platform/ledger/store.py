@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert
 
 from dpsynth_platform.contracts import FamilyBudget
 from dpsynth_platform.errors import (
@@ -31,7 +31,7 @@ from dpsynth_platform.errors import (
     ReleaseRefused,
     SpendRepeated,
 )
-from dpsynth_platform.ledger import caps, chain, reservations, rows, schema, verdicts
+from dpsynth_platform.ledger import caps, chain, rekeying, reservations, rows, schema, verdicts
 from dpsynth_platform.ledger.database import Database
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.owners import (
@@ -75,15 +75,16 @@ class Ledger:
 
     # Accounts
 
-    def open_account(self, family: FamilyBudget, key_ids: Collection[str]) -> Account:
+    def open_account(self, family: FamilyBudget, key_ids: Sequence[str]) -> Account:
         """The family's account; opened and sealed at the first call, the same for ever after.
 
         Args:
             family: the budget as its file declares it now.
-            key_ids: `vault.key_id` of the keys that owners' fingerprints are made with.
+            key_ids: `vault.key_id` of the keys that owners' fingerprints are made with, in the order of `Account`.
 
         Raises:
-            LedgerError: the file differs from the sealed account, or the keys differ (the account is frozen).
+            LedgerError: the file differs from the sealed account; or the keys are not the account's, or not those of
+                the other accounts of its namespace (it is frozen).
         """
         terms = verdicts.terms_of(family, key_ids)
 
@@ -92,6 +93,8 @@ class Ledger:
             if account is not None:
                 verdicts.check_terms(account, terms)
                 return account
+            for kin in rows.accounts_in(connection, family.namespace):
+                verdicts.check_keys(kin, terms["key_ids"])
             opened = chain.append(connection, rows.now_text(), chain.OPENED, family.family, terms)
             connection.execute(
                 insert(schema.account).values(
@@ -134,8 +137,7 @@ class Ledger:
 
     def accounts(self) -> list[Account]:
         """All accounts, by name."""
-        query = select(schema.account).order_by(schema.account.c.family)
-        return self._database.read(lambda connection: [rows.account_of(row) for row in connection.execute(query)])
+        return self._database.read(rows.accounts)
 
     def ask_raise(self, family: str, *, epsilon: float, delta: float, by: str, reason: str = "") -> ChainEvent:
         """Records that somebody asks for a larger cap; the event's `sequence` is what another approves.
@@ -155,6 +157,42 @@ class Ledger:
         """
         return self._database.write(
             lambda connection: caps.approve(connection, rows.get_account(connection, family), asked, by, reason)
+        )
+
+    def check_rotation(self, namespace: str) -> list[Account]:
+        """The accounts of a namespace, if its keys could be rotated now. Raises like `rotate_key`; changes nothing."""
+        return self._database.read(lambda connection: rekeying.rotatable(connection, namespace))
+
+    def rotate_key(
+        self,
+        namespace: str,
+        new_key_id: str,
+        rekey: Callable[[Participants], Participants],
+        *,
+        by: str,
+        reason: str,
+    ) -> tuple[ChainEvent, ...]:
+        """Carries all accounts of a namespace over to one more fingerprint key, in one serial transaction.
+
+        Every owner keeps what it was charged. Nothing else can be decided meanwhile: about a minute for ten million
+        owners with two dozen entries.
+
+        Args:
+            namespace: the identity namespace.
+            new_key_id: `vault.key_id` of the new key, which must be safe in the vault already.
+            rekey: old fingerprints to new ones, one by one and in the same order (`scrub.fingerprints.rotated`).
+            by: who asks for it.
+            reason: free words.
+
+        Returns:
+            The `rekeyed` event of each account, by family.
+
+        Raises:
+            LedgerError: there is no such account, an entry is reserved (it would meet owners under other names), the
+                key is in use already, nobody or no reason is named, or what is stored was tampered with.
+        """
+        return self._database.write(
+            lambda connection: rekeying.rotate(connection, namespace, new_key_id, rekey, by, reason)
         )
 
     # Decisions
@@ -215,6 +253,7 @@ class Ledger:
         participants: Participants | None,
         policy: OverlapPolicy,
         *,
+        key_ids: Sequence[str] = (),
         replaces: str | None = None,
         lifetime: dt.timedelta = RESERVATION_LIFETIME,
     ) -> Entry:
@@ -230,6 +269,8 @@ class Ledger:
             request: what the mechanism costs.
             participants: fingerprints of the owners concerned (sorted, distinct, dtype S16); needed in `per-owner`
                 mode and for `exclude` and `block`.
+            key_ids: ids of the keys that their fingerprints were made with; needed with participants. Under other keys
+                than the account's now, people who have spent would count as strangers.
             policy: the contract's `on_overlap`.
             replaces: id of this key's failed entry, as the explicit word that its cost is lost and another is spent.
             lifetime: an entry that is not started until then is void.
@@ -237,7 +278,8 @@ class Ledger:
         Raises:
             SpendRepeated: the key's mechanism started before and did not complete, and `replaces` does not name it.
             BudgetExceeded: the request does not fit under the cap, or `block` met an overlap. Recorded as blocked.
-            LedgerError: the key is reserved for another plan, or what is asked contradicts the account.
+            LedgerError: the key is reserved for another plan, what is asked contradicts the account, or the
+                participants' fingerprints were made with other keys than it is kept with.
         """
         if policy not in OVERLAP_POLICIES:
             raise LedgerError(f"overlap policy {policy!r}; accepted: {', '.join(OVERLAP_POLICIES)}")
@@ -247,6 +289,8 @@ class Ledger:
         def work(connection: Connection) -> Entry | BudgetExceeded:
             account = rows.get_account(connection, family)
             verdicts.check_request(account, request)
+            if participants is not None:
+                verdicts.check_keys(account, key_ids)
             reservations.void_expired(connection, account)
             latest = rows.latest_attempt(connection, key)
             if latest is not None and reservations.already_reserved(latest, family, request, replaces):

@@ -7,7 +7,7 @@ of entries), and the record of a refusal. What does not: anything that knows par
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from dpsynth_platform.ledger.filter import Cost, RenyiFilter, add_up
 from dpsynth_platform.ledger.records import Account, CostRequest
 
 
-def terms_of(family: FamilyBudget, key_ids: Collection[str]) -> dict[str, Any]:
+def terms_of(family: FamilyBudget, key_ids: Sequence[str]) -> dict[str, Any]:
     """What an account for this budget is sealed with."""
     return {
         "unit": family.unit,
@@ -30,17 +30,13 @@ def terms_of(family: FamilyBudget, key_ids: Collection[str]) -> dict[str, Any]:
         "mode": family.mode,
         "cap": {"epsilon": family.cap.epsilon, "delta": family.cap.delta},
         "filter": RenyiFilter.seal(family.cap.epsilon, family.cap.delta).to_json(),
-        "key_ids": sorted(key_ids),
+        "key_ids": list(key_ids),
     }
 
 
 def check_terms(account: Account, terms: dict[str, Any]) -> None:
     """Raises `LedgerError` if a family's file or keys are not those that its account was opened with."""
-    if list(account.key_ids) != terms["key_ids"]:
-        raise LedgerError(
-            f"family {account.family}: the fingerprint keys are not those that the account was opened with, so owners "
-            "cannot be told apart from strangers; the account is frozen until the vault is restored from its backup"
-        )
+    check_keys(account, terms["key_ids"])
     declared = {
         "unit": (account.unit, terms["unit"]),
         "adjacency": (account.adjacency, terms["adjacency"]),
@@ -58,6 +54,16 @@ def check_terms(account: Account, terms: dict[str, Any]) -> None:
             )
 
 
+def check_keys(account: Account, key_ids: Sequence[str]) -> None:
+    """Raises `LedgerError` if fingerprint keys are not those that an account is kept with now."""
+    if list(account.key_ids) != list(key_ids):
+        raise LedgerError(
+            f"family {account.family}: the fingerprint keys are not those that the account is kept with, so owners "
+            "cannot be told apart from strangers. Fingerprints made before a rotation of the keys: materialize "
+            "scrubbed again. Otherwise the account is frozen until the vault is restored from its backup"
+        )
+
+
 def check_request(account: Account, request: CostRequest) -> None:
     """Raises `LedgerError` if a request is for another unit or adjacency than its account's."""
     mine = request.guarantee
@@ -70,8 +76,11 @@ def check_request(account: Account, request: CostRequest) -> None:
                 f"{request.place}: {name} {asked!r} differs from family {account.family}'s {sealed!r}; guarantees of "
                 "different kinds are not converted"
             )
-    if not 0 <= request.delta_slack < 1:
-        raise AccountingError(f"{request.place}: delta_slack {request.delta_slack!r}; accepted: from 0, below 1")
+    if not 0 <= request.delta_slack < mine.delta:
+        raise AccountingError(
+            f"{request.place}: delta_slack {request.delta_slack!r}; accepted: from 0, below the guarantee's delta "
+            f"{mine.delta:.3g}"
+        )
 
 
 def _counted(connection: Connection, account: Account) -> Cost:
@@ -99,9 +108,9 @@ class Refusal:
 
 def refusal_of(connection: Connection, account: Account, request: CostRequest) -> Refusal | None:
     """Why a request does not fit under its account's cap, or None if it does."""
-    cost = account.filter.cost(request.curve, request.delta_slack)
-    fits = account.filter.admits(add_up(_counted(connection, account), cost))
-    if fits and request.guarantee.delta <= account.delta:
+    counted = _counted(connection, account)
+    total = add_up(counted, account.filter.cost(request.curve, request.delta_slack))
+    if account.filter.admits(total) and request.guarantee.delta <= account.delta:
         return None
     asked = request.guarantee
     if asked.delta > account.delta:
@@ -110,6 +119,14 @@ def refusal_of(connection: Connection, account: Account, request: CostRequest) -
             "declare a smaller privacy.guarantee.delta. Nothing was spent."
         )
         return Refusal("delta", message)
+    if not account.filter.admits_slack(total):
+        rest = account.filter.slack_left(counted)
+        way_out = "Raise the thresholds" if rest > 0 else "Use a mechanism without thresholds"
+        message = (
+            f"{request.place}: its thresholds take {request.delta_slack:.3g} of delta; of what family {account.family} "
+            f"reserves for thresholds, {rest:.3g} is left. {way_out}. Nothing was read or spent."
+        )
+        return Refusal("slack", message)
     left = _in_terms_of(request, epsilon_left(connection, account, asked.delta))
     way_out = (
         f"Lower privacy.guarantee.epsilon to about {left:.3g}"
@@ -130,7 +147,7 @@ def _in_terms_of(request: CostRequest, left: float) -> float:
     A release claims the smaller of PLD and Renyi, the account adds Renyi curves: the ratio of the two is the request's
     own.
     """
-    by_renyi = request.curve.epsilon(request.guarantee.delta)
+    by_renyi = request.curve.epsilon(request.guarantee.delta - request.delta_slack)
     ratio = min(1.0, request.guarantee.epsilon / by_renyi) if by_renyi > 0 else 1.0
     return math.floor(left * ratio * 1000) / 1000
 

@@ -43,12 +43,12 @@ from dpsynth_platform.privacy.events import (
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import ORDERS, RenyiCurve, zcdp_limit
 from dpsynth_platform.privacy.sampled import sampled_gaussian_renyi
-from dpsynth_platform.privacy.units import count_sensitivity
+from dpsynth_platform.privacy.units import count_sensitivity, replaces
 
 Array = NDArray[np.float64]
 
 # Shift patterns to try for one vector of counts, and the most cells of one pattern's distribution. Beyond either (b
-# above 8, or 4 under replace-one; sigma in the thousands) the release claims its Renyi bound.
+# above 8, or 4 where records are replaced; sigma in the thousands) the release claims its Renyi bound.
 MAX_SHIFTS = 70
 MAX_CELLS = 2**18
 # Losses beyond this overflow; no guarantee worth the name has them.
@@ -184,7 +184,10 @@ def epsilon(event: DpEvent, delta: float) -> EpsilonResult:
     """
     found = cost(event)
     if 0 < delta <= found.delta_slack:
-        raise AccountingError(f"delta {delta:g} for a slack of {found.delta_slack:.3g}; accepted: above the slack")
+        raise AccountingError(
+            f"delta {delta:g}, of which the thresholds alone take {found.delta_slack:.3g}; accepted: higher "
+            "thresholds, or a delta above that"
+        )
     by_renyi = found.curve.epsilon(delta - found.delta_slack)
     by_pld = pld_epsilon(event, delta)
     if by_pld is not None and by_pld < by_renyi:
@@ -200,13 +203,14 @@ def group_epsilon(event: DpEvent, delta: float, size: int) -> float:
     bisection.
 
     Raises:
-        AccountingError: size below 1, or no delta above 1e-300 for one is small enough for the group.
+        AccountingError: size below 1, or no delta for one (above 1e-300 and the event's slack) is small enough for the
+            group.
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise AccountingError(f"group of {size!r}; accepted: a whole number from 1")
     if size == 1:
         return epsilon(event, delta).epsilon
-    low, high, best = -300 * math.log(10), math.log(delta), None
+    low, high, best = math.log(max(1e-300, delta_slack(event) * (1 + 1e-9))), math.log(delta), None
     for _ in range(30):
         middle = (low + high) / 2
         one = max(epsilon(event, math.exp(middle)).epsilon, EPSILON_STEP)
@@ -225,8 +229,8 @@ def pld_epsilon(event: DpEvent, delta: float, *, exhaustive: bool = True) -> flo
     """Upper bound on epsilon at `delta` by privacy loss distributions, or None where this way does not reach.
 
     It does not reach where counts can change in too many ways (`counts_shifts`), where the noise is too wide to
-    tabulate, for sampling under `replace-one`, and below MIN_PLD_DELTA. `exhaustive=False` looks at the farthest change
-    of counts only: a quick estimate to search with, not a bound.
+    tabulate, for sampling where records are replaced (`units.replaces`), and below MIN_PLD_DELTA. `exhaustive=False`
+    looks at the farthest change of counts only: a quick estimate to search with, not a bound.
 
     Both directions are covered. The neighbours of counts and choices are a family that is its own mirror image
     (symmetric noise; t -> epsilon - t), so the maximum over the family bounds adding and removing alike; sampled
@@ -297,7 +301,7 @@ def counts_shifts(adjacency: str, max_contributions: int) -> list[tuple[int, ...
             one_side.append(partition)
             if len(one_side) > MAX_SHIFTS:
                 return None
-    if adjacency == "replace-one":
+    if replaces(adjacency):
         pairs = {tuple(sorted(removed + added)) for removed in one_side for added in one_side}
     else:
         pairs = {tuple(sorted(partition)) for partition in one_side}
@@ -378,8 +382,7 @@ def _leaf_curve(leaf: DpEvent, times: int) -> Array:
     if isinstance(leaf, BoundedRangeSelectionEvent):
         return times * np.minimum(orders * leaf.epsilon**2 / 8, leaf.epsilon)
     if isinstance(leaf, SampledGaussianEvent):
-        replace = leaf.adjacency == "replace-one"
-        sampled = (leaf.noise_multiplier, leaf.sampling_probability, leaf.most_in_sample, replace)
+        sampled = (leaf.noise_multiplier, leaf.sampling_probability, leaf.most_in_sample, replaces(leaf.adjacency))
         return times * np.array(sampled_gaussian_renyi(*sampled))
     squared = count_sensitivity(leaf.adjacency, leaf.max_contributions).l2_squared
     curve: Array = times * orders * (squared / (2 * leaf.sigma**2))
@@ -394,7 +397,7 @@ def _reached(leaf: DpEvent) -> bool:
         return True
     if isinstance(leaf, SampledGaussianEvent):
         sampled = leaf.sampling_probability < 1
-        return not sampled or (leaf.adjacency != "replace-one" and leaf.most_in_sample <= MAX_MIXTURE)
+        return not sampled or (not replaces(leaf.adjacency) and leaf.most_in_sample <= MAX_MIXTURE)
     if isinstance(leaf, GaussianCountsEvent):
         return True
     width = 2 * TAIL_SIGMAS * leaf.sigma * count_sensitivity(leaf.adjacency, leaf.max_contributions).l1
@@ -404,7 +407,7 @@ def _reached(leaf: DpEvent) -> bool:
 def _ratio(leaf: DpEvent) -> float:
     """L2 sensitivity over the noise's deviation, as if everything were sampled. Clipped sums move 2b when replaced."""
     if isinstance(leaf, SampledGaussianEvent):
-        moved = leaf.most_in_sample * (2 if leaf.adjacency == "replace-one" else 1)
+        moved = leaf.most_in_sample * (2 if replaces(leaf.adjacency) else 1)
         return float(moved / leaf.noise_multiplier)
     return float(count_sensitivity(leaf.adjacency, leaf.max_contributions).l2 / leaf.sigma)
 

@@ -19,7 +19,7 @@ import attr
 from dp_accounting import dp_event
 
 from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.privacy.units import check_adjacency
+from dpsynth_platform.privacy.units import check_adjacency, replaces
 
 DpEvent: TypeAlias = dp_event.DpEvent
 
@@ -46,7 +46,7 @@ class DiscreteGaussianCountsEvent(DpEvent):  # type: ignore[misc]
     """Counts of records over disjoint cells, each with independent noise from the discrete Gaussian N_Z(0, sigma^2).
 
     Neighbours differ by a vector v >= 0 of integers with sum at most b (`add-or-remove`, `zero-out`), or by the
-    difference of two such vectors (`replace-one`). Canonne, Kamath & Steinke 2020.
+    difference of two such vectors (`replace-one`, `fixed-graph`). Canonne, Kamath & Steinke 2020.
 
     Attributes:
         sigma: the parameter of the noise, in records (not divided by the sensitivity).
@@ -163,6 +163,11 @@ class SampledGaussianEvent(DpEvent):  # type: ignore[misc]
         check_adjacency(self.adjacency, self.max_contributions)
         if self.sampled not in ("record", "user"):
             raise AccountingError(f"sampled {self.sampled!r}; accepted: record, user")
+        if self.sampled == "user" and self.adjacency == "fixed-graph":
+            raise AccountingError(
+                "users drawn and clipped under fixed-graph: a record with several owners is in the gradients of all of "
+                "them, so clipping one bounds no one's part; accepted: sampled record"
+            )
 
     @property
     def most_in_sample(self) -> int:
@@ -175,9 +180,13 @@ class ParallelDpEvent(DpEvent):  # type: ignore[misc]
     """Mechanisms on disjoint participants: every unit takes part in at most one branch.
 
     Which one must not depend on the unit's records in a way that a neighbour may change: under `add-or-remove` and
-    `zero-out` a unit is in its branch or nowhere; under `replace-one` it could leave one branch and enter another, and
-    is therefore refused. A unit's cost is that of its branch, so the whole costs the largest (McSherry 2009, theorem 4;
-    adaptively chosen branches included, since the others' outcomes do not depend on the unit).
+    `zero-out` a unit is in its branch or nowhere. Under `replace-one` it could leave one branch and enter another, and
+    under `fixed-graph` its records may besides lie in several branches, so that it takes part in all of them: both are
+    refused. It must not depend on what other mechanisms of the same event have shown either, or an adversary could send
+    a unit wherever the loss so far does most harm.
+
+    A unit's cost is that of its branch, so the whole costs the largest (McSherry 2009, theorem 4). What a branch does
+    may depend on other branches' outcomes, since those do not depend on the unit.
     """
 
     events: tuple[DpEvent, ...] = attr.field(converter=tuple)
@@ -185,11 +194,12 @@ class ParallelDpEvent(DpEvent):  # type: ignore[misc]
     def __attrs_post_init__(self) -> None:
         if not self.events:
             raise AccountingError("parallel composition of nothing; accepted: at least one branch")
-        if any(leaf.adjacency == "replace-one" for leaf, _ in leaves(self)):
-            raise AccountingError(
-                "parallel composition under replace-one: a unit could move to another branch; accepted: "
-                "add-or-remove, zero-out"
-            )
+        for leaf, _ in leaves(self):
+            if replaces(leaf.adjacency):
+                raise AccountingError(
+                    f"parallel composition under {leaf.adjacency}: a unit could move to another branch, or be in "
+                    "several; accepted: add-or-remove, zero-out, or sequential composition"
+                )
 
 
 class MstParameters(Protocol):
@@ -281,8 +291,8 @@ def token_selection_event(
     """Tokens drawn from the softmax of clipped logits, averaged over a batch (Amin et al. 2024, private prediction).
 
     Each is a choice by the exponential mechanism. A record moves each averaged logit by at most c / s, so b records
-    move a log-ratio by 2 b c / (s temperature), and twice that when they are replaced. All records of one unit must be
-    in one batch; batches are then a `ParallelDpEvent`.
+    move a log-ratio by 2 b c / (s temperature), and twice that when they are replaced. If all records of one unit are
+    in one batch, batches are a `ParallelDpEvent`; else, and under `replace-one` and `fixed-graph`, they compose.
 
     Args:
         tokens: how many are drawn from one batch.
@@ -299,7 +309,7 @@ def token_selection_event(
         if isinstance(value, bool) or not (math.isfinite(value) and value > 0):
             raise AccountingError(f"{name} {value!r}; accepted: finite, above 0")
     check_adjacency(adjacency, max_contributions)
-    moved = 2 if adjacency == "replace-one" else 1
+    moved = 2 if replaces(adjacency) else 1
     epsilon_range = moved * 2 * max_contributions * clipping_norm / (batch_size * temperature)
     choice = BoundedRangeSelectionEvent(epsilon_range, adjacency, max_contributions)
     return dp_event.SelfComposedDpEvent(choice, _count(tokens))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from typing import Any
 
 from dpsynth_platform.errors import AccountingError
@@ -19,6 +20,13 @@ GRID = "octave-eighths-1"
 ORDERS: tuple[float, ...] = tuple(1 + 2 ** (k / 8) for k in range(-16, 97))
 
 _ROUND_UP = 1 + 2.0**-40
+
+# Another machine's special functions may differ in their last bits. A step's bound holds more than they can make out,
+# so what is stored exceeds what is computed by these margins (as much on epsilon), and is never below what is computed
+# elsewhere.
+STORED_MARGIN = 1e-9
+STORED_LEAST = 1e-9
+_STORED = Context(prec=10, rounding=ROUND_CEILING)
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,16 @@ class RenyiCurve:
         """A curve from computed values, each rounded up by more than the arithmetic can have lost."""
         return cls(tuple(float(value) * _ROUND_UP for value in values))
 
+    def stored(self) -> RenyiCurve:
+        """The curve as a ledger keeps it: rounded up to ten digits, by more than machines differ."""
+        return RenyiCurve(tuple(stored_number(value, STORED_LEAST) for value in self.values))
+
+    def stores(self, computed: RenyiCurve) -> bool:
+        """Whether this curve is `computed` as a ledger keeps it: nowhere below, and above by no more than rounding."""
+        return all(
+            stores_number(mine, value, STORED_LEAST) for mine, value in zip(self.values, computed.values, strict=True)
+        )
+
     @classmethod
     def from_json(cls, document: Any) -> RenyiCurve:
         """Reads what `to_json` wrote. Raises `AccountingError` for another grid or impossible values."""
@@ -66,6 +84,20 @@ class RenyiCurve:
         if not 0 < delta < 1:
             raise AccountingError(f"delta {delta!r}; accepted: a number between 0 and 1")
         return max(0.0, min(rho - _slack(order, delta) for order, rho in zip(ORDERS, self.values, strict=True)))
+
+
+def stored_number(computed: float, least: float = 0.0) -> float:
+    """A cost as a ledger keeps it: at least `least` and a billionth above what was computed, in ten digits."""
+    return float(_STORED.create_decimal_from_float(computed * (1 + STORED_MARGIN) + least))
+
+
+def stores_number(stored: float, computed: float, least: float = 0.0) -> bool:
+    """Whether `stored` may be what `stored_number` made of `computed`, here or on another machine.
+
+    Below what is computed here it never is. Above, it is by its margin, its last digit and another machine's
+    difference: four margins have room for all.
+    """
+    return computed <= stored <= computed * (1 + 4 * STORED_MARGIN) + 4 * least
 
 
 def zcdp_curve(rho: float) -> RenyiCurve:

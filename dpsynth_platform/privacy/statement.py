@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from dp_accounting import dp_event
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.privacy.accounting import EpsilonResult, cost, epsilon
+from dpsynth_platform.privacy.accounting import EPSILON_STEP, EpsilonResult, cost, epsilon
 from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
     DiscreteGaussianCountsEvent,
@@ -49,23 +49,34 @@ class Assumption:
 class MechanismWords:
     """How a mechanism names its accesses to the data, and what its randomness rests on. The defaults are MST's.
 
-    What a mechanism does not say of its sampling and of its continuous noise is reported as not stated.
+    What a mechanism does not say of its clipping, its sampling and its continuous noise is reported as not stated, and
+    how it keeps parallel branches apart as declared.
 
     Attributes:
         counts: what is counted.
         choices: what is chosen by the exponential mechanism.
+        result: what the mechanism leaves, from which all else is computed.
         selection: how choices are drawn.
+        clipping: how gradients are kept apart and clipped.
         sampling: how samples of records or users are drawn.
         noise: how continuous Gaussian noise is drawn.
+        branches: what keeps a unit in one parallel branch.
     """
 
     counts: str = "tables of counts (one or two columns each)"
     choices: str = "choices of which two columns to count together"
+    result: str = "the noisy measurements"
     selection: Assumption = Assumption(
         "Choices are drawn from the exponential mechanism's distribution.",
         "yes",
         "Scores are integers; OpenDP adds Gumbel noise and compares digit by digit until they differ, so that "
         "neither rounding nor ties occur. The scale is rounded up.",
+    )
+    clipping: Assumption = Assumption(
+        "Every clipped gradient is of one record, or one user, alone: nothing is computed across them (batch "
+        "statistics, packed sequences, balancing losses), and its norm is at most the clipping norm.",
+        "not stated",
+        "The mechanism does not say how it clips.",
     )
     sampling: Assumption = Assumption(
         "Every step's sample is Poisson: each member by its own coin of the stated probability, fresh in every step.",
@@ -77,9 +88,54 @@ class MechanismWords:
         "not stated",
         "The mechanism does not say how it draws noise. Floating point never gives the Gaussian distribution exactly.",
     )
+    branches: Assumption = Assumption(
+        "All records of one unit are in one parallel branch (a batch of a token selection, a part of the data), and "
+        "nothing that the mechanism showed before decides in which.",
+        "as declared",
+        "The cost of parallel branches is that of the dearest one only if this holds.",
+    )
 
 
 MST_WORDS = MechanismWords()
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Other runs of mechanisms on the same data, by whose results the parameters of this one were chosen.
+
+    Attributes:
+        runs: how many there were; each is an entry of the ledger.
+        covered: whether their events are parts of this statement's event, so that the guarantee holds for the choice.
+    """
+
+    runs: int = 0
+    covered: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.runs, bool) or not isinstance(self.runs, int) or self.runs < 0:
+            raise AccountingError(f"{self.runs!r} tuning runs; accepted: a whole number from 0")
+
+    @property
+    def words(self) -> str:
+        """In a sentence or two."""
+        charged = (
+            "Every attempt whose mechanism started is an entry of its own in the ledger and is charged to the account, "
+            "also if it failed."
+        )
+        if self.runs == 0:
+            return f"No hyper-parameter was chosen by looking at the data. {charged}"
+        if self.covered:
+            return (
+                f"Hyper-parameters were chosen by {self.runs} other runs on the same data, whose cost is part of the "
+                f"event: the guarantee holds for all of them together. {charged}"
+            )
+        return (
+            f"Hyper-parameters were chosen by {self.runs} other runs on the same data, whose cost is not part of this "
+            f"guarantee: of the choice, only the account's cap may be claimed. {charged}"
+        )
+
+
+UNTUNED = Tuning()
 
 
 @dataclass(frozen=True)
@@ -98,12 +154,12 @@ class PrivacyStatement:
         adjacency: what is compared with what, in words.
         accounting: which bound is claimed, and the other.
         assumptions: what it rests on.
-        formal: the definition, written out.
+        formal: the definition, written out, and the Renyi curve that it was derived from or checked against.
         groups: what follows for several units together.
         account: what may be said of all releases of the family together.
         event: the mechanism's event tree.
         renyi: its Renyi curve, from which epsilon follows at any other delta.
-        tuning: what was tried before, and what that cost.
+        tuning: which other runs chose its parameters, whether the guarantee covers them, and what that means.
         verification: how anyone can check.
         weak_reason: why a weak guarantee was accepted, where it is weak.
     """
@@ -124,7 +180,7 @@ class PrivacyStatement:
     account: str
     event: dict[str, Any]
     renyi: dict[str, Any]
-    tuning: str
+    tuning: dict[str, Any]
     verification: str
     weak_reason: str | None
 
@@ -151,8 +207,12 @@ class PrivacyStatement:
             "further.",
             "It does not promise that nothing can be inferred from general patterns: what is true of people in general "
             "can be learned, and then applied to anyone.",
+            *_UNPROTECTED_WORDS.get(promise.adjacency, ()),
             "The guarantee covers the published rows and the audit. It does not cover what the data's own staff see "
             "inside: " + "; ".join(_first_words(text) for text in self.not_covered) + ".",
+            *([] if self.tuning["covered"] else [self.tuning["words"]]),
+            "It rests on assumptions. What the platform does not establish by itself: "
+            + " ".join(item.assumption for item in self.assumptions if item.holds != "yes"),
             self.account,
         )
 
@@ -162,6 +222,7 @@ def privacy_statement(
     family: FamilyBudget,
     event: DpEvent | dict[str, Any],
     words: MechanismWords = MST_WORDS,
+    tuning: Tuning = UNTUNED,
 ) -> PrivacyStatement:
     """The statement for a release of a dataset, computed from public inputs only.
 
@@ -170,6 +231,7 @@ def privacy_statement(
         family: the budget of the contract's family.
         event: the sealed plan's event, as a tree or as JSON.
         words: the mechanism's own words.
+        tuning: the runs that its parameters were chosen by.
 
     Raises:
         AccountingError: the event is for another adjacency or contribution bound than the contract, or costs more
@@ -184,7 +246,9 @@ def privacy_statement(
         raise AccountingError(
             f"{contract.dataset}: the plan costs epsilon {result.epsilon:.4g}, above the {target.epsilon:g} asked for"
         )
-    claimed = Guarantee(result.epsilon, target.delta, target.unit, target.adjacency, target.max_contributions)
+    claimed = Guarantee(
+        max(result.epsilon, EPSILON_STEP), target.delta, target.unit, target.adjacency, target.max_contributions
+    )
     return PrivacyStatement(
         guarantee=claimed,
         target_epsilon=target.epsilon,
@@ -194,17 +258,17 @@ def privacy_statement(
             "differentially private output."
         ),
         covered=_covered(tree, words),
-        not_covered=_not_covered(contract),
+        not_covered=_not_covered(contract, tuning),
         output=(
             f"The published table of {contract.generate.rows} synthetic rows, and the audit's results on fictional "
-            "canaries. Both are computed from the noisy measurements alone (post-processing). The model itself stays "
+            f"canaries. Both are computed from {words.result} alone (post-processing). The model itself stays "
             "restricted."
         ),
-        unit=_UNIT_WORDS[target.unit](contract),
+        unit=_unit(contract),
         adjacency=_ADJACENCY_WORDS[target.adjacency],
         accounting=_accounting(tree, result),
         assumptions=_assumptions(contract, tree, words),
-        formal=_formal(claimed),
+        formal=_formal(claimed, cost(tree).delta_slack),
         groups=(
             "For k units together, epsilon becomes k times as large and delta is multiplied by "
             "(e^(k epsilon) - 1) / (e^epsilon - 1). This bound is loose."
@@ -212,15 +276,8 @@ def privacy_statement(
         account=_account(family),
         event=event_to_json(tree),
         renyi=cost(tree).curve.to_json(),
-        tuning=(
-            "No hyper-parameter was chosen by looking at the data. Every attempt whose mechanism started is an entry "
-            "of its own in the ledger and is charged to the account, also if it failed."
-        ),
-        verification=(
-            "The release's manifest is signed; `dpsynth release verify` checks it offline. The event above states the "
-            "noise: epsilon follows from it with any accountant, and from the Renyi curve at any delta. The mechanism, "
-            "its samplers and this accountant are open source."
-        ),
+        tuning={"runs": tuning.runs, "covered": tuning.covered or not tuning.runs, "words": tuning.words},
+        verification=_verification(tree),
         weak_reason=contract.privacy.accept_weak_guarantee if claimed.tier == "weak" else None,
     )
 
@@ -244,24 +301,25 @@ _OTHERWISE_WORDS = {
     "add-or-remove": "had their data not been there at all",
     "zero-out": "had their data been blank",
     "replace-one": "had their data been any other",
+    "fixed-graph": "had the records that name them said anything else",
+}
+
+_GRAPH_WORDS = (
+    "who owns which record and together with whom, how many records there are, who was left out and which records were "
+    "used, with whatever decides that (record ids, an order by a declared column)"
+)
+
+_UNPROTECTED_WORDS = {
+    "fixed-graph": (
+        f"It protects what the records say, not the links between people and records: {_GRAPH_WORDS} may all become "
+        "known.",
+    ),
 }
 
 _TIER_WORDS = {
     "strong": "This is a strong guarantee (epsilon up to 1).",
     "reasonable": "This is a reasonable guarantee (epsilon above 1, up to 10).",
     "weak": "This is a weak guarantee (epsilon above 10): it was accepted for a stated reason.",
-}
-
-_UNIT_WORDS: dict[str, Callable[[DataContract], str]] = {
-    "example": lambda contract: "One record. Whoever has several records is protected for each of them apart.",
-    "user": lambda contract: (
-        f"One user: all records with the same {contract.privacy.owner_columns[0]}, of which at most "
-        f"{contract.privacy.max_contributions} are used."
-    ),
-    "group": lambda contract: (
-        f"One group: all records with the same {contract.privacy.owner_columns[0]}, of which at most "
-        f"{contract.privacy.max_contributions} are used. Everybody in the group is protected together."
-    ),
 }
 
 _ADJACENCY_WORDS = {
@@ -274,7 +332,26 @@ _ADJACENCY_WORDS = {
         "Two datasets are neighbours if one is the other with all records of one unit replaced by other records; the "
         "number of units may be known."
     ),
+    "fixed-graph": (
+        "Two datasets are neighbours if they have the same records with the same owners, and differ only in what the "
+        "records of one unit say. The ownership graph is fixed and known to whoever analyses the release (Ganesh et "
+        "al. 2025)."
+    ),
 }
+
+
+def _unit(contract: DataContract) -> str:
+    privacy = contract.privacy
+    if privacy.unit == "example":
+        return "One record. Whoever has several records is protected for each of them apart."
+    owners = " or ".join(privacy.owner_columns)
+    whose = (
+        f"all records that name it in {owners}, whoever else they name,"
+        if privacy.adjacency == "fixed-graph"
+        else f"all records with the same {owners},"
+    )
+    together = " Everybody in the group is protected together." if privacy.unit == "group" else ""
+    return f"One {privacy.unit}: {whose} of which at most {privacy.max_contributions} are used.{together}"
 
 
 def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
@@ -292,14 +369,60 @@ def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
                 "shown only from a threshold up.",
             ),
             (BoundedRangeSelectionEvent, f"{{number}} {words.choices}, by the exponential mechanism."),
-            (SampledGaussianEvent, "{number} training steps, each a sum of clipped gradients with Gaussian noise."),
         )
         if total[kind]
     ]
-    return (*covered, "Everything computed from these: the fitted model, the synthetic rows, the audit on canaries.")
+    return (
+        *covered,
+        *_training(event),
+        "Everything computed from these: the fitted model, the synthetic rows, the audit on canaries.",
+    )
 
 
-def _not_covered(contract: DataContract) -> tuple[str, ...]:
+def _training(event: DpEvent) -> Iterator[str]:
+    """A sentence for each kind of training step."""
+    steps: Counter[DpEvent] = Counter()
+    for leaf, times in leaves(event):
+        if isinstance(leaf, SampledGaussianEvent):
+            steps[leaf] += times
+    for leaf, times in steps.items():
+        yield (
+            f"{times} training steps ({_analysis(leaf)}), each the sum of clipped gradients of {leaf.sampled}s, with "
+            f"Gaussian noise of {leaf.noise_multiplier:g} times the clipping norm."
+        )
+
+
+def _analysis(leaf: SampledGaussianEvent) -> str:
+    """The name of a step's analysis."""
+    if leaf.sampled == "user":
+        return "DP-SGD-ULS"
+    return "DP-SGD" if leaf.max_contributions == 1 else "DP-SGD-ELS"
+
+
+_ANALYSES = {
+    "DP-SGD": "A step is the Gaussian mechanism on a Poisson sample of records.",
+    "DP-SGD-ELS": (
+        "A step is a mixture of Gaussians on 0 to b clipping norms (doubled where records are replaced), with the "
+        "weights of the binomial distribution of b and the sampling probability."
+    ),
+    "DP-SGD-ULS": "A step is the Gaussian mechanism on a Poisson sample of users, whose gradients are clipped as one.",
+}
+
+
+def _verification(event: DpEvent) -> str:
+    steps = {_analysis(leaf) for leaf, _ in leaves(event) if isinstance(leaf, SampledGaussianEvent)}
+    slack = " (with the slack taken off first)" if cost(event).delta_slack else ""
+    return " ".join(
+        [
+            "The release's manifest is signed; `dpsynth release verify` checks it offline. The event above states the "
+            "noise: epsilon follows from it with any accountant, and from the Renyi curve at any delta" + slack + ".",
+            *(_ANALYSES[name] for name in sorted(steps)),
+            "The mechanism, its samplers and this accountant are open source.",
+        ]
+    )
+
+
+def _not_covered(contract: DataContract, tuning: Tuning) -> tuple[str, ...]:
     listed = [
         "Admission checks of the source (present, readable, not empty, of the declared types): seen by the operator, "
         "as whether the run went on and how long it took.",
@@ -311,6 +434,10 @@ def _not_covered(contract: DataContract) -> tuple[str, ...]:
         "sent.",
         "The quality report, which compares with real rows: seen by reviewers only.",
     ]
+    if contract.privacy.adjacency == "fixed-graph":
+        listed.append(f"The ownership graph: {_GRAPH_WORDS}.")
+    if tuning.runs and not tuning.covered:
+        listed.append(f"The choice of hyper-parameters by {tuning.runs} other runs on the same data.")
     if contract.release.approvals:
         listed.append(
             "The decision of a human reviewer who saw the quality report: that this candidate was published, and not "
@@ -324,7 +451,7 @@ def _not_covered(contract: DataContract) -> tuple[str, ...]:
 def _accounting(event: DpEvent, result: EpsilonResult) -> dict[str, Any]:
     names = {"pld": "privacy loss distributions", "renyi": "Renyi differential privacy"}
     parallel = ", and parallel over disjoint participants where the event says so" if _has_parallel(event) else ""
-    slack = cost(event).delta_slack
+    slack, sampled = cost(event).delta_slack, _sampled(event)
     return {
         "type": names[result.method],
         "epsilon": result.epsilon,
@@ -332,12 +459,19 @@ def _accounting(event: DpEvent, result: EpsilonResult) -> dict[str, Any]:
         "epsilon_by_pld": result.pld,
         "epsilon_by_renyi": result.renyi,
         "composition": f"fully adaptive, of the mechanisms listed in the event{parallel}",
-        "amplification": "by Poisson sampling" if _samples(event) else "none is used",
+        "amplification": f"by Poisson sampling of {' and of '.join(sampled)}" if sampled else "none is used",
     } | ({"delta_slack": slack} if slack else {})
 
 
-def _samples(event: DpEvent) -> bool:
-    return any(isinstance(leaf, SampledGaussianEvent) and leaf.sampling_probability < 1 for leaf, _ in leaves(event))
+def _sampled(event: DpEvent) -> list[str]:
+    """What is sampled: records, users."""
+    return sorted(
+        {
+            f"{leaf.sampled}s"
+            for leaf, _ in leaves(event)
+            if isinstance(leaf, SampledGaussianEvent) and leaf.sampling_probability < 1
+        }
+    )
 
 
 def _has_parallel(event: DpEvent) -> bool:
@@ -365,9 +499,10 @@ def _randomness(event: DpEvent, words: MechanismWords) -> Iterator[Assumption]:
         yield words.selection
     if kinds & {GaussianCountsEvent, SampledGaussianEvent}:
         yield words.noise
-    if _samples(event):
-        yield words.sampling
     if SampledGaussianEvent in kinds:
+        yield words.clipping
+    if _sampled(event):
+        yield words.sampling
         yield Assumption(
             "The number of expected members, by which the sampling probability is set, is public and not read off the "
             "data; empty samples add noise and count as steps.",
@@ -375,24 +510,15 @@ def _randomness(event: DpEvent, words: MechanismWords) -> Iterator[Assumption]:
             "The sampling probability stands in the event.",
         )
     if _has_parallel(event):
-        yield Assumption(
-            "Every unit takes part in at most one of the parallel branches.",
-            "as declared",
-            "The cost of parallel branches is that of the dearest one only if this holds.",
-        )
+        yield words.branches
 
 
 def _around(contract: DataContract) -> tuple[Assumption, ...]:
     privacy = contract.privacy
     return (
+        _bounded(contract),
         Assumption(
-            f"No owner contributes more than {privacy.max_contributions} records, and an owner's records depend on "
-            "that owner's data alone.",
-            "yes",
-            "Records are chosen by a keyed hash, owner by owner, and the worker counts again before it reads.",
-        ),
-        Assumption(
-            f"One person has one {privacy.owner_columns[0]}.",
+            f"One person has one {' or '.join(privacy.owner_columns)}.",
             "as declared",
             "Ids are normalized as the contract says; two ids of one person are two owners.",
         ),
@@ -410,11 +536,31 @@ def _around(contract: DataContract) -> tuple[Assumption, ...]:
     )
 
 
-def _formal(claimed: Guarantee) -> str:
+def _bounded(contract: DataContract) -> Assumption:
+    """That nobody has more than b records, and on what it depends which ones."""
+    most = contract.privacy.max_contributions
+    if contract.privacy.adjacency == "fixed-graph":
+        return Assumption(
+            f"No owner owns more than {most} of the records that are used, and which ones are used depends on the "
+            "ownership graph alone.",
+            "yes",
+            "Records are chosen along the graph by a keyed hash or a declared order, and the worker counts again "
+            "before it reads.",
+        )
+    return Assumption(
+        f"No owner contributes more than {most} records, and an owner's records depend on that owner's data alone.",
+        "yes",
+        "Records are chosen by a keyed hash, owner by owner, and the worker counts again before it reads.",
+    )
+
+
+def _formal(claimed: Guarantee, slack: float) -> str:
+    apart = f", apart from outcomes of probability at most {slack:.6g}" if slack else ""
     return (
         f"For all neighbouring datasets D, D' (differing in one {claimed.unit} with at most "
         f"{claimed.max_contributions} records, {claimed.adjacency}) and every set S of outputs: "
-        f"Pr[M(D) in S] <= e^{claimed.epsilon:.6g} * Pr[M(D') in S] + {claimed.delta:.6g}."
+        f"Pr[M(D) in S] <= e^{claimed.epsilon:.6g} * Pr[M(D') in S] + {claimed.delta:.6g}. The intermediate curve: "
+        f"at each order alpha of its grid, the Renyi divergence of M(D) from M(D') is at most rho(alpha){apart}."
     )
 
 

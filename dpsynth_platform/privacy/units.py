@@ -15,10 +15,11 @@ from typing import Literal, get_args
 from dpsynth_platform.errors import AccountingError
 
 Unit = Literal["example", "user", "group"]
-Adjacency = Literal["add-or-remove", "zero-out", "replace-one"]
+Adjacency = Literal["add-or-remove", "zero-out", "replace-one", "fixed-graph"]
 
 UNITS: tuple[str, ...] = get_args(Unit)
 ADJACENCIES: tuple[str, ...] = get_args(Adjacency)
+_REPLACING: tuple[Adjacency, ...] = ("replace-one", "fixed-graph")
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def check_adjacency(adjacency: str, max_contributions: int) -> None:
     """Refuses what cannot be accounted for.
 
     Raises:
-        AccountingError: the adjacency is unknown or for records with several owners, or b is not a positive integer.
+        AccountingError: the adjacency is unknown, or b is not a positive integer.
     """
     if adjacency not in ADJACENCIES:
         raise AccountingError(f"adjacency {adjacency!r} cannot be accounted for; accepted: {', '.join(ADJACENCIES)}")
@@ -46,19 +47,30 @@ def check_adjacency(adjacency: str, max_contributions: int) -> None:
         raise AccountingError(f"max_contributions {max_contributions!r}; accepted: a whole number from 1")
 
 
+def replaces(adjacency: str) -> bool:
+    """Whether a neighbour's records may be any others, where elsewhere they are there or not.
+
+    Under `replace-one` a unit's records are replaced by at most b others. Under `fixed-graph` (Ganesh et al. 2025: for
+    records with several owners) who owns which record is fixed and known, and the contents of all records that one unit
+    owns change, its at most b kept ones among them; records that it does not own stay as they are, whoever owns
+    them. That is a replacement of b records by b others, so what covers `replace-one` covers it.
+    """
+    return adjacency in _REPLACING
+
+
 def count_sensitivity(adjacency: str, max_contributions: int) -> Sensitivity:
     """What one unit with at most b records changes in a vector of counts over disjoint cells.
 
     Under `add-or-remove` and `zero-out` the change is a vector v >= 0 of sum at most b: farthest when all b records
-    fall into one cell (L1 = L2 = b). Under `replace-one` it is the difference of two such vectors: farthest when they
-    fall into two different cells (L1 = 2b, L2 = sqrt(2) b).
+    fall into one cell (L1 = L2 = b). Under `replace-one` and `fixed-graph` it is the difference of two such vectors:
+    farthest when all records move from one cell to another (L1 = 2b, L2 = sqrt(2) b).
 
     Raises:
         AccountingError: see `check_adjacency`.
     """
     check_adjacency(adjacency, max_contributions)
     b = max_contributions
-    if adjacency == "replace-one":
+    if replaces(adjacency):
         return Sensitivity(l1=2 * b, l2_squared=2 * b * b)
     return Sensitivity(l1=b, l2_squared=b * b)
 

@@ -4,8 +4,8 @@
     python tests/benchmarks/bench_ledger.py --entries 10 1000 10000           # decisions without participants
     python tests/benchmarks/bench_ledger.py --owners 10000000 --releases 24   # needs 5 GB of disk and 3 GB of memory
 
-What belongs here: timing `admit`, `reserve` and `start` on SQLite as a deployment opens it. What does not: asserting;
-the tests in `tests/ledger` hold what must hold at any speed.
+What belongs here: timing `admit`, `reserve`, `start` and `rotate_key` on SQLite as a deployment opens it. What does
+not: asserting; the tests in `tests/ledger` hold what must hold at any speed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from dpsynth_platform.ledger.owners import Participants
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.privacy.events import DiscreteGaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.scrub.fingerprints import rotated
+
+KEY_IDS = ("inner", "outer")
 
 
 def request(number: int, rho: float) -> CostRequest:
@@ -50,7 +53,7 @@ def open_ledger(directory: str, mode: str) -> Ledger:
         FamilyBudget.model_validate(
             {"family": "bench", "unit": "user", "namespace": "person", "mode": mode, "cap": cap.model_dump()}
         ),
-        ["key"],
+        KEY_IDS,
     )
     return ledger
 
@@ -113,11 +116,21 @@ def with_participants(owners: int, releases: int) -> None:
                 )
         everyone = milliseconds(lambda: reserve(ledger, "all", request(0, 0.01), everybody))
         print(f"{'all':>8} {everyone / 1000:>10.2f}", flush=True)
+        entry = ledger.entry_for_key("all")
+        assert entry is not None
+        ledger.void(entry.entry_id)
+        rotating = milliseconds(
+            lambda: ledger.rotate_key(
+                "person", "rotated", lambda owners: rotated(owners, bytes(32)), by="bench", reason="bench"
+            )
+        )
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(f"keys rotated in {rotating / 1000:.1f} s, peak {peak:.0f} MB, storage {storage(directory):.0f} MB")
 
 
 def reserve(ledger: Ledger, key: str, cost: CostRequest, who: Participants) -> None:
     """One decision with participants."""
-    ledger.reserve("bench", key, cost, who, "compose")
+    ledger.reserve("bench", key, cost, who, "compose", key_ids=KEY_IDS)
 
 
 def storage(directory: str) -> float:

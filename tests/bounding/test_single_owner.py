@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from dpsynth_platform.bounding import single_owner
 from dpsynth_platform.bounding.single_owner import holdout_mask, write_bounded
+from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
 from dpsynth_platform.errors import BoundingError
 from dpsynth_platform.scrub.fingerprints import Fingerprints, distinct_owners, fingerprint_hex, fingerprints_from_hex
 from dpsynth_platform.storage import read_table, write_table
@@ -54,16 +55,17 @@ def bound(
     write_table(place / "in", SCHEMA, batches)
     if participants is None:
         participants = distinct_owners(batches)
-    report = write_bounded(
-        place / "in",
-        place / "out",
-        columns=COLUMNS,
-        participants=participants,
-        max_contributions=b,
-        key=key,
-        spill=place / "spill",
-        canaries=canaries,
-    )
+    with DuckDBEngine(place / "spill", threads=1) as engine:
+        report = write_bounded(
+            place / "in",
+            place / "out",
+            engine=engine,
+            columns=COLUMNS,
+            participants=participants,
+            max_contributions=b,
+            key=key,
+            canaries=canaries,
+        )
     result = [item for part in read_table(place / "out") for item in part.to_pylist()]
     assert report.rows == len(result)
     assert not list((place / "spill").iterdir()), "spill files must not stay"
@@ -131,16 +133,17 @@ def test_report_counts_and_types_stay(tmp_path: Path) -> None:
     rows = [row(number, record) for number in range(3) for record in range(number + 1)]
     bait = [row(50, 0) | {"included": True}]
     write_table(tmp_path / "in", SCHEMA, [batch(rows)])
-    report = write_bounded(
-        tmp_path / "in",
-        tmp_path / "out",
-        columns=COLUMNS,
-        participants=fingerprints_from_hex([owner(1), owner(2)]),
-        max_contributions=2,
-        key=KEY,
-        spill=tmp_path / "spill",
-        canaries=pa.Table.from_pylist(bait, schema=SCHEMA.append(pa.field("included", pa.bool_()))),
-    )
+    with DuckDBEngine(tmp_path / "spill") as engine:
+        report = write_bounded(
+            tmp_path / "in",
+            tmp_path / "out",
+            engine=engine,
+            columns=COLUMNS,
+            participants=fingerprints_from_hex([owner(1), owner(2)]),
+            max_contributions=2,
+            key=KEY,
+            canaries=pa.Table.from_pylist(bait, schema=SCHEMA.append(pa.field("included", pa.bool_()))),
+        )
     assert (report.rows_before, report.rows, report.owners, report.canary_rows) == (6, 5, 2, 1)
     assert next(read_table(tmp_path / "out")).schema.types == SCHEMA.types
 

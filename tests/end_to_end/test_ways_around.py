@@ -144,7 +144,8 @@ def test_the_model_starts_nothing_that_its_entry_does_not_pay_for(tmp_path: Path
     entry = ledger.entry(clearance.facts["entry_id"])
     if other == "plan":  # an entry of another, cheaper run
         request = replace(entry.request, plan_digest="0" * 64)
-        cheap = ledger.reserve("tests", "another-run", request, ledger.participants(entry.entry_id), "compose")
+        who, key_ids = ledger.participants(entry.entry_id), ledger.account("tests").key_ids
+        cheap = ledger.reserve("tests", "another-run", request, who, "compose", key_ids=key_ids)
         facts, words = clearance.facts | {"entry_id": cheap.entry_id}, "another plan"
     else:  # the same entry, cleared anew: bounded was made for the clearance before
         facts, words = clearance.facts | {"attempt": 2}, "another clearance"

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from ledger_cases import family
+from ledger_cases import KEYS, family
 from sqlalchemy import create_engine
 
 from dpsynth_platform.ledger import Ledger
@@ -22,8 +22,8 @@ def url(tmp_path):
 @pytest.fixture
 def ledger(url):
     opened = Ledger(url)
-    opened.open_account(family("everyone", mode="family"), ["key-1", "key-2"])
-    opened.open_account(family("each", mode="per-owner"), ["key-1", "key-2"])
+    opened.open_account(family("everyone", mode="family"), KEYS)
+    opened.open_account(family("each", mode="per-owner"), KEYS)
     return opened
 
 

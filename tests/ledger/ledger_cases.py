@@ -11,6 +11,7 @@ from dpsynth_platform.privacy.events import DiscreteGaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 
 DELTA = 1e-6
+KEYS = ("key-1", "key-2")
 
 
 def family(name, *, mode, epsilon=4.0, delta=1e-5, **changes):

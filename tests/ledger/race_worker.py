@@ -3,7 +3,7 @@
 import os
 
 import alembic.command  # noqa: F401  here, so that the fork server has it, and with it all that opening a ledger needs
-from ledger_cases import people, request
+from ledger_cases import KEYS, people, request
 
 from dpsynth_platform.errors import BudgetExceeded
 from dpsynth_platform.ledger import Ledger
@@ -37,7 +37,7 @@ def live(url, name, told):
     for turn in range(1_000_000):
         family = ("everyone", "each")[turn % 2]
         cost = request(LIFE_RHO, plan=f"{name}-{turn}")
-        entry = ledger.reserve(family, f"{name}-{turn}", cost, people(turn % 7, 50), "compose")
+        entry = ledger.reserve(family, f"{name}-{turn}", cost, people(turn % 7, 50), "compose", key_ids=KEYS)
         ledger.start(entry.entry_id)
         tell(told, entry.entry_id)
         if turn % 3:

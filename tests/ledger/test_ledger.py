@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from ledger_cases import DELTA, family, people, request
+from ledger_cases import DELTA, KEYS, family, people, request
 
 from dpsynth_platform.errors import AccountingError, BudgetExceeded, LedgerError, ReleaseRefused, SpendRepeated
 from dpsynth_platform.ledger import Ledger, rows
@@ -13,7 +13,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 
 
 def spend(ledger, name, key, cost, who=None, policy="compose"):
-    entry = ledger.reserve(name, key, cost, who, policy)
+    entry = ledger.reserve(name, key, cost, who, policy, key_ids=KEYS)
     ledger.start(entry.entry_id)
     return ledger.complete(entry.entry_id, "a" * 64)
 
@@ -37,7 +37,7 @@ def pass_time(monkeypatch, hours):
 
 
 def test_opening_twice_gives_the_same_account(ledger):
-    again = ledger.open_account(family("everyone", mode="family"), ["key-2", "key-1"])
+    again = ledger.open_account(family("everyone", mode="family"), KEYS)
     assert again == ledger.account("everyone")
     assert [account.family for account in ledger.accounts()] == ["each", "everyone"]
     assert len(ledger.history(kinds=["opened"])) == 2
@@ -58,7 +58,7 @@ def test_opening_twice_gives_the_same_account(ledger):
 def test_an_opened_account_is_sealed(ledger, change, named):
     before = ledger.head()
     with pytest.raises(LedgerError, match=rf"{named}: .* sealed for life"):
-        ledger.open_account(family("everyone", **({"mode": "family"} | change)), ["key-1", "key-2"])
+        ledger.open_account(family("everyone", **({"mode": "family"} | change)), KEYS)
     assert ledger.head() == before
 
 
@@ -121,7 +121,7 @@ def test_nothing_left_is_said_plainly(ledger):
 
 def ledger_capacity(ledger):
     sealed = ledger.account("everyone").filter
-    return max(limit / order for limit, order in zip(sealed.limits, sealed.orders, strict=False)) * (1 - 1e-9)
+    return max(limit / order for limit, order in zip(sealed.limits, sealed.orders, strict=False)) * (1 - 1e-7)
 
 
 def test_delta_above_the_accounts_is_refused(ledger):
@@ -192,12 +192,12 @@ def test_admission_is_quick_with_a_long_history(ledger):
 
 
 def test_the_same_key_gives_the_same_entry(ledger):
-    first = ledger.reserve("everyone", "k", request(), people(1, 2), "compose")
-    assert ledger.reserve("everyone", "k", request(), people(1, 2, 3), "compose") == first
+    first = ledger.reserve("everyone", "k", request(), people(1, 2), "compose", key_ids=KEYS)
+    assert ledger.reserve("everyone", "k", request(), people(1, 2, 3), "compose", key_ids=KEYS) == first
     assert np.array_equal(ledger.participants(first.entry_id), people(1, 2))
     ledger.start(first.entry_id)
     done = ledger.complete(first.entry_id, "m")
-    assert ledger.reserve("everyone", "k", request(), people(1, 2), "compose") == done
+    assert ledger.reserve("everyone", "k", request(), people(1, 2), "compose", key_ids=KEYS) == done
     assert len(ledger.entries()) == 1
     assert ledger.entry_for_key("k") == done
     assert ledger.entry_for_key("other") is None
@@ -208,22 +208,22 @@ def test_a_key_belongs_to_one_plan_and_one_family(ledger):
     with pytest.raises(LedgerError, match="another plan or family"):
         ledger.reserve("everyone", "k", request(plan="other"), None, "compose")
     with pytest.raises(LedgerError, match="another plan or family"):
-        ledger.reserve("each", "k", request(), people(1), "compose")
+        ledger.reserve("each", "k", request(), people(1), "compose", key_ids=KEYS)
 
 
 def test_family_mode_charges_everybody_whoever_took_part(ledger):
     spend(ledger, "everyone", "a", request(ledger_capacity(ledger)), people(1))
     with pytest.raises(BudgetExceeded):
-        ledger.reserve("everyone", "b", request(0.01), people(2), "compose")
+        ledger.reserve("everyone", "b", request(0.01), people(2), "compose", key_ids=KEYS)
 
 
 def test_exhausted_owners_are_left_out_silently(ledger):
     """Capacity is about 0.34: three entries of 0.1 fit, the fourth does not."""
     for count in range(3):
         spend(ledger, "each", f"k{count}", request(0.1, plan=f"{count}"), people(1, 2))
-    entry = ledger.reserve("each", "k3", request(0.1, plan="3"), people(1, 2, 3), "compose")
+    entry = ledger.reserve("each", "k3", request(0.1, plan="3"), people(1, 2, 3), "compose", key_ids=KEYS)
     assert np.array_equal(ledger.participants(entry.entry_id), people(3))
-    empty = ledger.reserve("each", "k4", request(0.1, plan="4"), people(1, 2), "compose")
+    empty = ledger.reserve("each", "k4", request(0.1, plan="4"), people(1, 2), "compose", key_ids=KEYS)
     assert len(ledger.participants(empty.entry_id)) == 0
     assert ledger.verify().ok
     assert entry.to_json().keys() == empty.to_json().keys()
@@ -241,7 +241,7 @@ def test_people_who_come_once_pay_once(ledger):
 @pytest.mark.parametrize("name", ["everyone", "each"])
 def test_exclude_leaves_out_who_was_charged_before(ledger, name):
     spend(ledger, name, "a", request(0.01), people(1, 2))
-    entry = ledger.reserve(name, "b", request(0.01, plan="b"), people(2, 3), "exclude")
+    entry = ledger.reserve(name, "b", request(0.01, plan="b"), people(2, 3), "exclude", key_ids=KEYS)
     assert np.array_equal(ledger.participants(entry.entry_id), people(3))
 
 
@@ -249,16 +249,16 @@ def test_exclude_leaves_out_who_was_charged_before(ledger, name):
 def test_block_refuses_any_overlap_and_says_that_it_looked(ledger, name):
     spend(ledger, name, "a", request(0.01), people(1, 2))
     with pytest.raises(BudgetExceeded, match="looks at the data"):
-        ledger.reserve(name, "b", request(0.01, plan="b"), people(2, 3), "block")
+        ledger.reserve(name, "b", request(0.01, plan="b"), people(2, 3), "block", key_ids=KEYS)
     assert ledger.history(kinds=["blocked"])[-1].payload["reason"] == "overlap"
     assert ledger.entry_for_key("b") is None
-    ledger.reserve(name, "c", request(0.01, plan="c"), people(3), "block")
+    ledger.reserve(name, "c", request(0.01, plan="c"), people(3), "block", key_ids=KEYS)
 
 
 def test_void_entries_cost_nobody(ledger):
-    entry = ledger.reserve("each", "a", request(0.3), people(1), "block")
+    entry = ledger.reserve("each", "a", request(0.3), people(1), "block", key_ids=KEYS)
     ledger.void(entry.entry_id)
-    again = ledger.reserve("each", "a", request(0.3), people(1), "block")
+    again = ledger.reserve("each", "a", request(0.3), people(1), "block", key_ids=KEYS)
     assert again.attempt == 2
     assert len(ledger.participants(again.entry_id)) == 1
 
@@ -271,9 +271,9 @@ def test_participants_are_needed_where_they_decide(ledger, name, policy):
 
 def test_unsorted_participants_and_unknown_policies_are_refused(ledger):
     with pytest.raises(LedgerError, match="sorted"):
-        ledger.reserve("each", "k", request(), people(1, 2)[::-1], "compose")
+        ledger.reserve("each", "k", request(), people(1, 2)[::-1], "compose", key_ids=KEYS)
     with pytest.raises(LedgerError, match="policy"):
-        ledger.reserve("each", "k", request(), people(1), "whatever")
+        ledger.reserve("each", "k", request(), people(1), "whatever", key_ids=KEYS)
     assert ledger.entries() == []
 
 
@@ -420,8 +420,8 @@ def test_other_records_stand_in_the_chain(ledger):
 
 
 def test_the_chain_holds_no_fingerprint_and_no_number_of_people(ledger, url):
-    small = ledger.reserve("each", "a", request(0.01), people(1), "compose")
-    large = ledger.reserve("each", "b", request(0.01, plan="b"), people(*range(500)), "compose")
+    small = ledger.reserve("each", "a", request(0.01), people(1), "compose", key_ids=KEYS)
+    large = ledger.reserve("each", "b", request(0.01, plan="b"), people(*range(500)), "compose", key_ids=KEYS)
     told = "".join(str(event) for event in ledger.history())
     for owner in people(*range(500)):
         assert bytes(owner).hex() not in told

@@ -67,10 +67,10 @@ def test_an_impossible_slack_is_refused(ledger, slack):
 def test_the_smallest_slack_counts(ledger):
     """Subnormal numbers are numbers: they add up, and are never rounded down to nothing."""
     cost = dataclasses.replace(request(), delta_slack=5e-324)
-    ledger.start(ledger.reserve("everyone", "k", cost, None, "compose").entry_id)
-    assert ledger.verify().problems == ()
-    with pytest.raises(BudgetExceeded):
-        beyond = dataclasses.replace(request(plan="l"), delta_slack=0.1 * 1e-5)
+    entry = ledger.start(ledger.reserve("everyone", "k", cost, None, "compose").entry_id)
+    assert ledger.verify().problems == (f"entry {entry.entry_id}: its slack on delta is not its event's",)
+    with pytest.raises(BudgetExceeded, match="thresholds"):
+        beyond = dataclasses.replace(request(plan="l", delta=5e-6), delta_slack=0.1 * 1e-5)
         ledger.reserve("everyone", "l", beyond, None, "compose")
 
 

@@ -1,7 +1,7 @@
 """A dataset and a source table keep their family and their owner columns; a family keeps its normalization."""
 
 import pytest
-from ledger_cases import family
+from ledger_cases import KEYS, family
 
 from dpsynth_platform.errors import LedgerError
 
@@ -24,6 +24,6 @@ def test_nobody_writes_a_binding_as_an_ordinary_record(ledger):
 
 
 def test_normalization_is_sealed_with_the_account(ledger):
-    ledger.open_account(family("surveys", mode="per-owner"), ["k1"])
+    ledger.open_account(family("surveys", mode="per-owner"), KEYS)
     with pytest.raises(LedgerError, match="owner_normalization"):
-        ledger.open_account(family("surveys", mode="per-owner", owner_normalization=["casefold"]), ["k1"])
+        ledger.open_account(family("surveys", mode="per-owner", owner_normalization=["casefold"]), KEYS)

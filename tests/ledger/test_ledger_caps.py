@@ -3,13 +3,11 @@
 import math
 
 import pytest
-from ledger_cases import DELTA, family, people, request
+from ledger_cases import DELTA, KEYS, family, people, request
 
 from dpsynth_platform.errors import BudgetExceeded, LedgerError
 from dpsynth_platform.ledger import Ledger, chain, schema
 from dpsynth_platform.ledger.filter import RenyiFilter
-
-KEYS = ["key-1", "key-2"]
 
 
 def test_a_raise_needs_two_people_and_the_file_must_follow(ledger, url):
@@ -93,12 +91,16 @@ def test_approvals_name_a_request_of_that_family_and_that_cap(ledger):
 
 def test_owners_who_were_exhausted_take_part_again_after_a_raise(ledger):
     for count in range(3):
-        ledger.start(ledger.reserve("each", f"k{count}", request(0.1, plan=f"{count}"), people(1), "compose").entry_id)
+        ledger.start(
+            ledger.reserve(
+                "each", f"k{count}", request(0.1, plan=f"{count}"), people(1), "compose", key_ids=KEYS
+            ).entry_id
+        )
     asked = ledger.ask_raise("each", epsilon=8.0, delta=1e-5, by="Ada")
-    entry = ledger.reserve("each", "before", request(0.1, plan="before"), people(1), "compose")
+    entry = ledger.reserve("each", "before", request(0.1, plan="before"), people(1), "compose", key_ids=KEYS)
     assert len(ledger.participants(entry.entry_id)) == 0
     ledger.approve_raise("each", asked.sequence, by="Bo")
-    entry = ledger.reserve("each", "after", request(0.1, plan="after"), people(1), "compose")
+    entry = ledger.reserve("each", "after", request(0.1, plan="after"), people(1), "compose", key_ids=KEYS)
     assert len(ledger.participants(entry.entry_id)) == 1
     assert ledger.verify().ok
 

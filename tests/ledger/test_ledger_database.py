@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from ledger_cases import DELTA, people, request
+from ledger_cases import DELTA, KEYS, people, request
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
@@ -64,7 +64,9 @@ def test_an_older_schema_is_brought_up_to_date(ledger, url):
     """The first schema had no costs: they are computed from what was recorded, and decisions go on from there."""
     for count in range(6):
         name = ("everyone", "each")[count % 2]
-        entry = ledger.reserve(name, f"k{count}", request(0.03, plan=f"{count}"), people(count, 9), "compose")
+        entry = ledger.reserve(
+            name, f"k{count}", request(0.03, plan=f"{count}"), people(count, 9), "compose", key_ids=KEYS
+        )
         if count > 1:
             ledger.start(entry.entry_id)
     left = ledger.left("everyone", DELTA)
@@ -132,11 +134,13 @@ def test_a_database_that_takes_no_more_is_named_and_nothing_is_half_done(ledger,
     before = ledger.head()
     with pytest.raises(LedgerError, match=told):
         for count in range(50):
-            stopped.reserve("each", f"k{count}", request(0.001, plan=f"{count}"), people(*range(300)), "compose")
+            stopped.reserve(
+                "each", f"k{count}", request(0.001, plan=f"{count}"), people(*range(300)), "compose", key_ids=KEYS
+            )
     report = ledger.verify()
     assert report.ok, report.problems
     assert report.entries == len(ledger.entries()) == report.events - before.sequence
-    assert ledger.reserve("each", "later", request(), people(1), "compose").state == "reserved"
+    assert ledger.reserve("each", "later", request(), people(1), "compose", key_ids=KEYS).state == "reserved"
 
 
 @pytest.mark.parametrize(

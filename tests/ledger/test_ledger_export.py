@@ -3,18 +3,20 @@
 import json
 
 import pytest
-from ledger_cases import people, request
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from ledger_cases import KEYS, people, request
 
-from dpsynth_platform.errors import LedgerError
-from dpsynth_platform.ledger.export import verify_export
+from dpsynth_platform.errors import LedgerError, VerificationFailed
+from dpsynth_platform.ledger.export import sign_export, verify_export
 from dpsynth_platform.ledger.records import Head
+from dpsynth_platform.release.signature import fingerprint, public_pem
 
 
 @pytest.fixture
 def filled(ledger):
     for count, name in enumerate(["each", "everyone", "each"]):
         cost = request(0.01, plan=f"{count}", runner="Ada")
-        entry = ledger.reserve(name, f"k{count}", cost, people(count, 10), "compose")
+        entry = ledger.reserve(name, f"k{count}", cost, people(count, 10), "compose", key_ids=KEYS)
         ledger.start(entry.entry_id)
     ledger.complete(entry.entry_id, "m")
     asked = ledger.ask_raise("everyone", epsilon=8.0, delta=1e-5, by="Ada")
@@ -101,6 +103,75 @@ def test_spend_beyond_the_cap_is_found_offline(ledger, monkeypatch):
 def test_what_is_no_export_is_refused(text):
     with pytest.raises(LedgerError, match="export"):
         verify_export(text)
+
+
+KEY, OTHER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+NAME = fingerprint(KEY.public_key())
+
+
+def test_a_signature_is_held_against_the_given_key(filled):
+    text = json.dumps(sign_export(filled.export(), KEY), indent=3, sort_keys=True)
+    for given in (public_pem(KEY.public_key()), KEY.public_key().public_bytes_raw()):
+        report = verify_export(text, [filled.head()], given)
+        assert (report.problems, report.key_fingerprint, report.key_trusted) == ((), NAME, True)
+    report = verify_export(text)
+    assert (report.ok, report.key_fingerprint, report.key_trusted) == (True, NAME, False)
+    with pytest.raises(VerificationFailed, match="not an Ed25519 key"):
+        verify_export(text, public_key=b"no key")
+
+
+def test_another_key_or_none_does_not_pass_for_the_deployments(filled):
+    given = public_pem(KEY.public_key())
+    (problem,) = verify_export(json.dumps(sign_export(filled.export(), OTHER)), public_key=given).problems
+    assert problem == f"the export is signed by another key, {fingerprint(OTHER.public_key())}"
+    assert verify_export(json.dumps(filled.export()), public_key=given).problems == ("the export is not signed",)
+    unsigned = verify_export(json.dumps(filled.export()))
+    assert (unsigned.ok, unsigned.key_fingerprint) == (True, None)
+    named_as_mine = sign_export(filled.export(), OTHER)
+    named_as_mine["signature"]["public_key"] = given.decode()
+    for trusted in (None, given):
+        report = verify_export(json.dumps(named_as_mine), public_key=trusted)
+        assert report.problems == ("the export's content is not what its key signed",)
+
+
+def test_a_consistent_forgery_is_found_by_its_signature(ledger, filled):
+    """Another ledger's whole content under this one's signature: everything hangs together but the signature."""
+    signed = sign_export(filled.export(), KEY)
+    ledger.record("noted", "census", {})
+    forged = ledger.export() | {"signature": signed["signature"]}
+    assert verify_export(json.dumps(ledger.export())).ok
+    assert verify_export(json.dumps(forged)).problems == ("the export's content is not what its key signed",)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda d: change(d, "entries", 0, state="void"),
+        lambda d: change(d, "events", 0, at="2020-01-01T00:00:00+00:00"),
+        lambda d: d.update(more=1),
+        lambda d: d["events"].append(dict(d["events"][-1])),
+        lambda d: d["accounts"].pop(),
+        lambda d: d.update(head={"sequence": 1, "hash": "0" * 64}),
+        lambda d: d.update(more=float("nan")),
+    ],
+)
+def test_a_signed_export_that_was_changed_is_told_first(filled, edit):
+    document = sign_export(filled.export(), KEY)
+    edit(document)
+    report = verify_export(json.dumps(document), public_key=public_pem(KEY.public_key()))
+    assert report.problems[0] == "the export's content is not what its key signed"
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [None, [], {}, "", {"public_key": 1, "value": "00"}, {"public_key": "x", "value": "00"}, {"value": "zz"}],
+)
+def test_a_signature_that_cannot_be_read_is_a_problem(filled, signature):
+    report = verify_export(json.dumps(filled.export() | {"signature": signature}))
+    assert report.problems == ("the export's signature cannot be read",)
+    damaged = sign_export(filled.export(), KEY)
+    damaged["signature"]["value"] = "no hex"
+    assert not verify_export(json.dumps(damaged)).ok
 
 
 def test_an_empty_ledger_exports(url):

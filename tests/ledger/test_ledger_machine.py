@@ -7,11 +7,13 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+from ledger_cases import KEYS as IDS
 from ledger_cases import family, people, request
 
 from dpsynth_platform.errors import BudgetExceeded, LedgerError, SpendRepeated
 from dpsynth_platform.ledger import Ledger, rows
 from dpsynth_platform.ledger.filter import RenyiFilter
+from dpsynth_platform.scrub.fingerprints import rotated
 
 CAP = (3.0, 1e-5)
 RAISED = (5.0, 2e-5)
@@ -39,15 +41,23 @@ class LedgerMachine(RuleBasedStateMachine):
         self.clock = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
         self.real_now, rows.now = rows.now, lambda: self.clock
         self.ledger = Ledger(f"sqlite:///{self.directory.name}/ledger.db")
-        self.ledger.open_account(family("f", mode=self.mode, epsilon=CAP[0], delta=CAP[1]), ["k"])
+        self.ledger.open_account(family("f", mode=self.mode, epsilon=CAP[0], delta=CAP[1]), IDS)
         self.model = {}
         self.latest = {}
         self.limits, self.asked = FILTER, None
+        self.key_ids = IDS
 
     def teardown(self):
         if hasattr(self, "directory"):
             rows.now = self.real_now
             self.directory.cleanup()
+
+    def people(self, *owners):
+        """Their fingerprints under the present keys."""
+        found = people(*owners)
+        for key_id in self.key_ids[len(IDS) :]:
+            found = rotated(found, key_id.encode())
+        return np.sort(found)
 
     def live(self):
         return [
@@ -67,7 +77,9 @@ class LedgerMachine(RuleBasedStateMachine):
         latest = self.latest.get(name)
         replaces = latest if again else None
         try:
-            entry = self.ledger.reserve("f", name, COSTS[plan], people(*owners), policy, replaces=replaces)
+            entry = self.ledger.reserve(
+                "f", name, COSTS[plan], self.people(*owners), policy, replaces=replaces, key_ids=self.key_ids
+            )
         except SpendRepeated:
             assert not again and self.model[latest]["state"] == "started"
             return multiple()
@@ -88,7 +100,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if self.mode == "per-owner":
             histories = {o: [item["plan"] for item in self.live() if o in item["owners"]] for o in expected}
             expected = {o for o in expected if fits([*histories[o], plan], self.limits)}
-        assert np.array_equal(self.ledger.participants(entry.entry_id), people(*expected))
+        assert np.array_equal(self.ledger.participants(entry.entry_id), self.people(*expected))
         self.model[entry.entry_id] = {
             "state": "reserved",
             "plan": plan,
@@ -143,7 +155,9 @@ class LedgerMachine(RuleBasedStateMachine):
         latest = self.model.get(self.latest.get(name))
         before = len(self.ledger.entries())
         try:
-            entry = self.ledger.reserve("f", name, COSTS[plan], people(0), "compose", replaces=entry_id)
+            entry = self.ledger.reserve(
+                "f", name, COSTS[plan], self.people(0), "compose", replaces=entry_id, key_ids=self.key_ids
+            )
         except LedgerError:
             pass  # rolled back as a whole
         except BudgetExceeded:
@@ -178,6 +192,20 @@ class LedgerMachine(RuleBasedStateMachine):
         else:
             assert asker.casefold() != by.casefold()
             self.limits = LARGER
+
+    @rule()
+    def rotate_key(self):
+        key_id = f"key-{len(self.key_ids) + 1}"
+        try:
+            self.ledger.rotate_key(
+                "person", key_id, lambda owners: rotated(owners, key_id.encode()), by="Ada", reason="why"
+            )
+        except LedgerError:
+            assert any(entry["state"] == "reserved" for entry in self.live())
+        else:
+            self.expire()
+            assert not any(entry["state"] == "reserved" for entry in self.model.values())
+            self.key_ids = (*self.key_ids, key_id)
 
     @rule()
     def open_again(self):

@@ -3,7 +3,7 @@
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from ledger_cases import family, people, request
+from ledger_cases import KEYS, family, people, request
 from sqlalchemy import create_engine
 from test_ledger_processes import RACE, START, launch, outputs
 
@@ -18,7 +18,7 @@ def url(postgresql_url):
 
 def test_a_whole_life(ledger, url):
     cost = request(0.2)
-    first = ledger.reserve("everyone", "k", cost, people(1, 2), "compose")
+    first = ledger.reserve("everyone", "k", cost, people(1, 2), "compose", key_ids=KEYS)
     ledger.start(first.entry_id)
     with pytest.raises(SpendRepeated):
         ledger.start(first.entry_id)
@@ -38,7 +38,7 @@ def test_migrations_arrive_at_the_same_tables(url):
 
 def test_racing_processes_never_overspend(url):
     alone = Ledger(url)
-    alone.open_account(family("f", mode="family"), ["k"])
+    alone.open_account(family("f", mode="family"), KEYS)
     sealed, curve = alone.account("f").filter, request(0.05).curve
     expected = next(count for count in range(1, 100) if not sealed.fits([(curve, 0.0)] * (count + 1)))
     found = outputs([launch(RACE, url, who, "family") for who in range(4)])
@@ -55,6 +55,6 @@ def test_processes_that_open_an_empty_ledger_together_agree(url):
 
 
 def test_an_entry_starts_in_one_process_only(ledger, url):
-    entry = ledger.reserve("everyone", "k", request(), people(1), "compose")
+    entry = ledger.reserve("everyone", "k", request(), people(1), "compose", key_ids=KEYS)
     found = outputs([launch(START, url, entry.entry_id) for _ in range(3)])
     assert sorted(found) == [["repeated"]] * 2 + [["started"]]

@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from ledger_cases import family, people, request
+from ledger_cases import KEYS, family, people, request
 
 from dpsynth_platform.errors import LedgerError, SpendRepeated
 from dpsynth_platform.ledger import Ledger
@@ -36,16 +36,17 @@ def outputs(processes):
 
 
 RACE = """
-    from ledger_cases import family, people, request
+    from ledger_cases import KEYS, family, people, request
     from dpsynth_platform.errors import BudgetExceeded
     from dpsynth_platform.ledger import Ledger
     url, who, mode = sys.argv[1:]
     ledger = Ledger(url)
-    ledger.open_account(family("f", mode=mode), ["k"])
+    ledger.open_account(family("f", mode=mode), KEYS)
     sys.stdout.write("ready "); sys.stdout.flush()
     for turn in range(6):
         try:
-            entry = ledger.reserve("f", f"{who}-{turn}", request(0.05, plan=f"{who}{turn}"), people(1, 2), "compose")
+            cost = request(0.05, plan=f"{who}{turn}")
+            entry = ledger.reserve("f", f"{who}-{turn}", cost, people(1, 2), "compose", key_ids=KEYS)
         except BudgetExceeded:
             continue
         ledger.start(entry.entry_id)
@@ -57,7 +58,7 @@ RACE = """
 def test_racing_processes_never_overspend(url, mode):
     """Capacity is about 0.36: seven requests of 0.05 fit, whoever asks and however they interleave."""
     alone = Ledger(url + ".alone")
-    alone.open_account(family("f", mode="family"), ["k"])
+    alone.open_account(family("f", mode="family"), KEYS)
     sealed = alone.account("f").filter
     curve = request(0.05).curve
     expected = next(count for count in range(1, 100) if not sealed.fits([(curve, 0.0)] * (count + 1)))
@@ -90,16 +91,16 @@ START = """
 
 
 def test_an_entry_starts_in_one_process_only(ledger, url):
-    entry = ledger.reserve("everyone", "k", request(), people(1), "compose")
+    entry = ledger.reserve("everyone", "k", request(), people(1), "compose", key_ids=KEYS)
     found = outputs([launch(START, url, entry.entry_id) for _ in range(4)])
     assert sorted(found) == [["repeated"]] * 3 + [["started"]]
 
 
 SAME_KEY = """
-    from ledger_cases import people, request
+    from ledger_cases import KEYS, people, request
     from dpsynth_platform.ledger import Ledger
     ledger = Ledger(sys.argv[1])
-    print(ledger.reserve("each", "the-key", request(), people(1, 2), "compose").entry_id)
+    print(ledger.reserve("each", "the-key", request(), people(1, 2), "compose", key_ids=KEYS).entry_id)
 """
 
 
@@ -111,7 +112,7 @@ def test_one_key_is_one_entry_for_all_processes(ledger, url):
 
 KILLED = """
     import os, signal
-    from ledger_cases import people, request
+    from ledger_cases import KEYS, people, request
     from dpsynth_platform.ledger import Ledger, chain, reservations
     ledger = Ledger(sys.argv[1])
     moment = sys.argv[2]
@@ -119,7 +120,7 @@ KILLED = """
         os.kill(os.getpid(), signal.SIGKILL)
     if moment == "inside reserve":
         reservations.to_blob = die
-    entry = ledger.reserve("everyone", "k", request(), people(1), "compose")
+    entry = ledger.reserve("everyone", "k", request(), people(1), "compose", key_ids=KEYS)
     if moment == "after reserve":
         die()
     if moment == "inside start":
@@ -143,9 +144,9 @@ def test_a_killed_process_leaves_whole_steps(ledger, url, moment, state):
     assert again.verify().ok
     if state == "started":
         with pytest.raises(SpendRepeated):
-            again.reserve("everyone", "k", request(), people(1), "compose")
+            again.reserve("everyone", "k", request(), people(1), "compose", key_ids=KEYS)
     else:
-        again.start(again.reserve("everyone", "k", request(), people(1), "compose").entry_id)
+        again.start(again.reserve("everyone", "k", request(), people(1), "compose", key_ids=KEYS).entry_id)
         assert len(again.entries()) == 1
 
 

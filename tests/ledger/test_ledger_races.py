@@ -9,7 +9,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
-from ledger_cases import people
+from ledger_cases import KEYS, people
 from ledger_cases import request as cost_of
 from race_worker import RACE_RHO, live, race
 
@@ -97,7 +97,7 @@ def test_processes_killed_at_random_points_lose_nothing(ledger, url, processes, 
     assert len(told_started) >= KILLS // AT_ONCE
     assert {states[entry] for entry in told_started} <= {"started", "spent"}
     for family in ("everyone", "each"):
-        entry = again.reserve(family, f"after-{family}", cost_of(0.0001), people(1000), "compose")
+        entry = again.reserve(family, f"after-{family}", cost_of(0.0001), people(1000), "compose", key_ids=KEYS)
         assert again.start(entry.entry_id).state == "started"
     with pytest.raises(BudgetExceeded):
         again.reserve("everyone", "too much", cost_of(1.0), None, "compose")

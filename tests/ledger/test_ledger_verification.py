@@ -2,7 +2,7 @@ import json
 import sqlite3
 
 import pytest
-from ledger_cases import people, request
+from ledger_cases import KEYS, people, request
 
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.ledger.records import Head
@@ -12,7 +12,7 @@ from dpsynth_platform.ledger.records import Head
 def filled(ledger):
     for count, name in enumerate(["each", "everyone", "each"]):
         cost = request(0.01, plan=f"{count}", runner="Ada")
-        entry = ledger.reserve(name, f"k{count}", cost, people(count, 10), "compose")
+        entry = ledger.reserve(name, f"k{count}", cost, people(count, 10), "compose", key_ids=KEYS)
         ledger.start(entry.entry_id)
     ledger.complete(entry.entry_id, "m")
     ledger.approve("c" * 64, by="Bo", entry_id=entry.entry_id)
@@ -110,7 +110,7 @@ def test_an_account_beyond_its_cap_is_found(ledger, monkeypatch, name):
         broken.setattr(verdicts, "refusal_of", lambda *_: None)
         broken.setattr(Standing, "affordable", everybody)
         for count in range(3):
-            ledger.reserve(name, f"k{count}", request(0.2, plan=f"{count}"), people(1, 2), "compose")
+            ledger.reserve(name, f"k{count}", request(0.2, plan=f"{count}"), people(1, 2), "compose", key_ids=KEYS)
     assert ledger.verify().problems == (f"account {name}: charged beyond its cap",)
 
 

@@ -8,7 +8,7 @@ import importlib.util
 
 import numpy as np
 import pytest
-from ledger_cases import family, request
+from ledger_cases import KEYS, family, request
 
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.ledger.filter import RenyiFilter
@@ -56,7 +56,7 @@ def run_year(ledger, year, names, policy):
     charged = []
     for month, owners in enumerate(year, start=1):
         who = np.unique(np.array([names[owner] for owner in owners], dtype="S16"))
-        entry = ledger.reserve("f", f"2013-{month:02}", request(RHO, plan=f"{month}"), who, policy)
+        entry = ledger.reserve("f", f"2013-{month:02}", request(RHO, plan=f"{month}"), who, policy, key_ids=KEYS)
         ledger.start(entry.entry_id)
         ledger.complete(entry.entry_id, "a" * 64)
         charged.append({owner_of[bytes(name)] for name in ledger.participants(entry.entry_id)})
@@ -66,7 +66,7 @@ def run_year(ledger, year, names, policy):
 @pytest.fixture
 def opened(url):
     ledger = Ledger(url)
-    ledger.open_account(family("f", mode="per-owner", epsilon=CAP[0], delta=CAP[1]), ["k"])
+    ledger.open_account(family("f", mode="per-owner", epsilon=CAP[0], delta=CAP[1]), KEYS)
     return ledger
 
 

@@ -96,7 +96,7 @@ def test_noise_under_a_threshold_may_be_too_little_and_too_much():
     found = noise_for(shown_from_60, 1, 1e-6)
     assert found.value == pytest.approx(4.23, rel=0.01)
     assert 0.99 < found.result.epsilon <= 1
-    with pytest.raises(AccountingError, match="above the slack"):
+    with pytest.raises(AccountingError, match="thresholds alone take"):
         noise_for(shown_from_60, 0.1, 1e-6)
 
 

@@ -20,7 +20,7 @@ from dpsynth_platform.privacy.events import (
 BUDGET = MstBudget(sigma_one=3.0, epsilon_select=0.25, sigma_two=4.0, rho=0.1)
 
 positive = st.floats(1e-3, 1e3)
-neighbours = (st.sampled_from(["add-or-remove", "zero-out", "replace-one"]), st.integers(1, 20))
+neighbours = (st.sampled_from(["add-or-remove", "zero-out", "replace-one", "fixed-graph"]), st.integers(1, 20))
 a_leaf = st.one_of(
     st.builds(DiscreteGaussianCountsEvent, positive, *neighbours),
     st.builds(BoundedRangeSelectionEvent, positive, *neighbours),
@@ -71,7 +71,7 @@ LEAF = {"kind": "discrete-gaussian-counts", "sigma": 1.0, "adjacency": "zero-out
         LEAF | {"sigma": 0},
         LEAF | {"sigma": "1"},
         LEAF | {"sigma": True},
-        LEAF | {"adjacency": "fixed-graph"},
+        LEAF | {"adjacency": "node"},
         LEAF | {"max_contributions": 1.5},
         LEAF | {"extra": 1},
         {key: value for key, value in LEAF.items() if key != "adjacency"},

@@ -268,7 +268,7 @@ def test_slack_is_kept_apart_and_adds_up():
     assert cost(ParallelDpEvent([once, histogram_event(3.0)])).delta_slack == pytest.approx(slack, rel=1e-9)
     with pytest.raises(AccountingError, match="slack on delta"):
         renyi_curve(once)
-    with pytest.raises(AccountingError, match="above the slack"):
+    with pytest.raises(AccountingError, match="thresholds alone take"):
         epsilon(once, slack / 2)
     with pytest.raises(AccountingError, match="higher thresholds"):
         cost(repeated(ThresholdedCountsEvent(10.0, 12.0, "add-or-remove", 1), 20))
@@ -373,6 +373,14 @@ def test_group_privacy_is_valid_and_loose():
     gaussian = group_epsilon(GaussianCountsEvent(4.0, "add-or-remove", 1), 1e-6, 10)
     assert gaussian_delta(10 / 4.0, gaussian) <= 1e-6
     assert gaussian > 1.2 * epsilon(GaussianCountsEvent(4.0, "add-or-remove", 10), 1e-6).epsilon
+
+
+def test_groups_behind_a_threshold_keep_their_slack():
+    one, two = (ThresholdedCountsEvent(10.0, 90.0, "add-or-remove", b) for b in (1, 2))
+    assert epsilon(two, 1e-6).epsilon < group_epsilon(one, 1e-6, 2) < math.inf
+    low = ThresholdedCountsEvent(10.0, 50.0, "add-or-remove", 1)
+    with pytest.raises(AccountingError, match="smaller group"):
+        group_epsilon(low, 2 * threshold_slack(low), 10)
 
 
 @pytest.mark.parametrize("size", [0, -1, True, 1.5])
@@ -483,6 +491,8 @@ THRESHOLD = event_to_json(ThresholdedCountsEvent(2.0, 30.0, "zero-out", 1))
         {"kind": "parallel", "events": []},
         {"kind": "parallel", "events": STEP},
         {"kind": "parallel", "events": [STEP | {"adjacency": "replace-one"}]},
+        {"kind": "parallel", "events": [STEP | {"adjacency": "fixed-graph"}]},
+        STEP | {"adjacency": "fixed-graph", "sampled": "user"},
     ],
 )
 def test_bad_documents_are_refused(document):
@@ -493,7 +503,7 @@ def test_bad_documents_are_refused(document):
 @pytest.mark.parametrize(
     "change",
     [{"records": 0}, {"records": 10.5}, {"batch_size": 1001}, {"batch_size": True}, {"steps": 0},
-     {"steps": 10**6}, {"noise_multiplier": math.nan}, {"max_contributions": 0}, {"adjacency": "fixed-graph"},
+     {"steps": 10**6}, {"noise_multiplier": math.nan}, {"max_contributions": 0}, {"adjacency": "node"},
      {"sampled": "x"}],
 )  # fmt: skip
 def test_bad_dp_sgd_is_refused(change):

@@ -119,10 +119,10 @@ def test_trained_models_name_their_accesses_and_what_their_sampling_rests_on():
     told = {item.assumption: item for item in statement.assumptions}
     assert told["Samples are Poisson."].because == "By a keyed cryptographic stream."
     assert [item.holds for words, item in told.items() if words.startswith("Continuous noise")] == ["not stated"]
-    assert any("parallel branches" in words for words in told)
+    assert any("one parallel branch" in words for words in told)
     assert any("expected members" in words for words in told)
     assert "OpenDP adds Gumbel" not in str(statement.to_json())
-    assert statement.accounting["amplification"] == "by Poisson sampling"
+    assert statement.accounting["amplification"] == "by Poisson sampling of records"
     assert "parallel" in statement.accounting["composition"]
     assert 0 < statement.accounting["delta_slack"] < statement.guarantee.delta
     json.dumps(statement.to_json(), allow_nan=False)

@@ -20,9 +20,10 @@ from dpsynth_platform.scrub.fingerprints import (
     fingerprints_from_hex,
     owner_fingerprint,
     record_id,
+    rotated,
 )
 
-KEYS = FingerprintKeys(b"1" * 32, b"2" * 32)
+KEYS = FingerprintKeys(b"1" * 32, (b"2" * 32,))
 
 
 def test_the_text_of_an_id_counts_and_not_its_storage_type() -> None:
@@ -46,10 +47,33 @@ def test_no_id(value: str | None) -> None:
 
 def test_a_fingerprint_is_the_doubly_keyed_hash() -> None:
     inner = hmac.new(KEYS.inner, b"P-1", hashlib.sha256).digest()
-    assert owner_fingerprint("P-1", KEYS) == hmac.new(KEYS.outer, inner, hashlib.sha256).hexdigest()[:32]
-    assert owner_fingerprint("P-1", FingerprintKeys(KEYS.inner, b"3" * 32)) != owner_fingerprint("P-1", KEYS)
+    assert owner_fingerprint("P-1", KEYS) == hmac.new(KEYS.outer[0], inner, hashlib.sha256).hexdigest()[:32]
+    assert owner_fingerprint("P-1", FingerprintKeys(KEYS.inner, (b"3" * 32,))) != owner_fingerprint("P-1", KEYS)
     assert owner_fingerprint("P-1", FingerprintKeys(b"3" * 32, KEYS.outer)) != owner_fingerprint("P-1", KEYS)
     assert "1111" not in repr(KEYS)
+
+
+def test_fingerprints_stay_what_they_are() -> None:
+    """Ledgers hold them for years: one outer key, and two."""
+    assert owner_fingerprint("P-1", KEYS) == "0d52bee023cfc18a10b0376dc672af1f"
+    nested = FingerprintKeys(KEYS.inner, (*KEYS.outer, b"3" * 32))
+    assert owner_fingerprint("P-1", nested) == "fc2edb5fefd71079edbae982888ab8da"
+
+
+def test_stored_fingerprints_are_carried_over_to_a_further_key() -> None:
+    ids = [f"P-{number}" for number in range(600)]  # enough for values that end or begin with a zero byte
+    stored = fingerprints_from_hex(owner_fingerprint(text, KEYS) for text in ids)
+    assert any(text.endswith("00") for text in fingerprint_hex(stored))
+    keys = KEYS
+    for further in (b"3" * 32, b"4" * 32):
+        keys = FingerprintKeys(keys.inner, (*keys.outer, further))
+        stored = rotated(stored, further)
+        assert fingerprint_hex(stored) == [owner_fingerprint(text, keys) for text in ids]
+    assert stored.dtype == np.dtype("S16")
+    assert any(text.endswith("00") for text in fingerprint_hex(stored))
+    other_order = FingerprintKeys(KEYS.inner, (*KEYS.outer, b"4" * 32, b"3" * 32))
+    assert owner_fingerprint("P-1", other_order) != fingerprint_hex(stored)[1]
+    assert len(rotated(fingerprints_from_hex([]), b"3" * 32)) == 0
 
 
 parts = st.lists(st.text(max_size=4) | st.none(), max_size=4)

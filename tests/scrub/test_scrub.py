@@ -72,7 +72,7 @@ def contract() -> DataContract:
 
 @pytest.fixture
 def keys() -> ScrubKeys:
-    return ScrubKeys(owner=FingerprintKeys(b"1" * 32, b"2" * 32), record=b"3" * 32, column=b"4" * 32)
+    return ScrubKeys(owner=FingerprintKeys(b"1" * 32, (b"2" * 32,)), record=b"3" * 32, column=b"4" * 32)
 
 
 @pytest.fixture

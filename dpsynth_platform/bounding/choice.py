@@ -1,0 +1,96 @@
+"""Learning the contribution bound *b* from the data, with differential privacy: a quantile of the records per owner.
+
+What belongs here: the choice by the exponential mechanism, and the event that says what it costs. What does not:
+counting, paying for the event, and keeping the result (the ledger's entry comes first, and the result is written down
+before it is used).
+
+A candidate b in 1, ..., at_most has the utility u(b) = -|F(b) - q n|: n owners, F(b) of them with at most b records. In
+whole numbers, for a quantile q = p / d: -|d F(b) - p n|. One owner more with c records adds 1 to n and 1 to those F(b)
+with b >= c, so that d F(b) - p n grows by d - p or by -p, and the utility moves by at most max(p, d - p). An owner
+whose records are replaced by others leaves n as it is and moves each F(b) by at most 1, hence the utility by at most d.
+How many records the owner has does not matter. (Owners without a record are not counted, so that under `zero-out` an
+owner goes as under `add-or-remove`.)
+
+The range 1, ..., at_most is public and says nothing of the data. Where records have several owners, `fixed-graph` is
+the only adjacency, and it protects nobody's number of records: there is no choice to buy.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsynth_platform.errors import BoundingError
+from dpsynth_platform.privacy.events import BoundedRangeSelectionEvent, DpEvent
+from dpsynth_platform.privacy.units import check_adjacency, replaces
+from dpsynth_platform.synth.tabular.noise import select_by_exponential_mechanism
+
+OwnerCounts = npt.NDArray[np.int64]
+
+MOST = 10_000
+"""The largest bound that a contract may have."""
+
+
+def choice_event(epsilon: float, adjacency: str) -> DpEvent:
+    """What `choose_contributions` costs: one epsilon-bounded-range choice, each owner counting once.
+
+    Raises:
+        BoundingError: under `fixed-graph` the choice costs nothing and protects nobody.
+        AccountingError: epsilon is not in range, or the adjacency is unknown.
+    """
+    if adjacency == "fixed-graph":
+        raise BoundingError(
+            "adjacency fixed-graph: who owns how many records is not protected, so a bound cannot be learned from it "
+            "with a guarantee; declare max_contributions"
+        )
+    return BoundedRangeSelectionEvent(epsilon, adjacency, 1)
+
+
+def choose_contributions(
+    records_per_owner: OwnerCounts, *, at_most: int, quantile: Fraction, epsilon: float, adjacency: str
+) -> int:
+    """A bound b under which about a share `quantile` of the owners keep all their records.
+
+    P[b] is proportional to exp(epsilon * u(b) / (2 * sensitivity)), drawn exactly (Smith 2011, with the exponential
+    mechanism over a finite range). The utility of the b that is drawn is below the best by more than
+    2 * sensitivity / epsilon * (log(at_most) + t) with probability at most exp(-t).
+
+    Args:
+        records_per_owner: number of records of each owner that takes part, each from 1. Sensitive. Shape (owners,).
+        at_most: the largest bound that may come out; public.
+        quantile: q, such as Fraction(9, 10); public.
+        epsilon: the range of the choice, as in `choice_event`.
+        adjacency: which datasets are neighbours, as in `choice_event`.
+
+    Raises:
+        BoundingError: `at_most` or `quantile` is out of range; see also `choice_event`.
+        AccountingError: see `choice_event`.
+    """
+    choice_event(epsilon, adjacency)
+    scores = utilities(records_per_owner, at_most, quantile)
+    return 1 + select_by_exponential_mechanism(scores, epsilon, sensitivity(quantile, adjacency))
+
+
+def utilities(records_per_owner: OwnerCounts, at_most: int, quantile: Fraction) -> list[int]:
+    """-|d F(b) - p n| for b = 1, ..., at_most. Sensitive.
+
+    Raises:
+        BoundingError: see `choose_contributions`.
+    """
+    if not 1 <= at_most <= MOST:
+        raise BoundingError(f"at_most {at_most}; accepted: 1 to {MOST}")
+    if not (0 < quantile <= 1 and quantile.denominator <= 1_000):
+        raise BoundingError(f"quantile {quantile}; accepted: above 0, at most 1, in thousandths or coarser")
+    counts = np.bincount(np.minimum(records_per_owner, at_most + 1), minlength=at_most + 2)
+    with_at_most = np.cumsum(counts)[1 : at_most + 1]
+    target = quantile.numerator * len(records_per_owner)
+    return [-abs(quantile.denominator * int(number) - target) for number in with_at_most]
+
+
+def sensitivity(quantile: Fraction, adjacency: str) -> int:
+    """How far one owner moves a utility. Raises `AccountingError` for an unknown adjacency."""
+    check_adjacency(adjacency, 1)
+    below, parts = quantile.numerator, quantile.denominator
+    return parts if replaces(adjacency) else max(below, parts - below)

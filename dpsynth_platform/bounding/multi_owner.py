@@ -1,0 +1,173 @@
+"""Bounding where records have several owners: a record stays only if each of its owners has room for it.
+
+What belongs here: from the scrubbed table to the bounded one. What does not: the choice between records (`rounds`),
+records with one owner (`single_owner`), the check of the result (`written`).
+
+Stability: only under the adjacency `fixed-graph`. Records, owners and order are then the same for neighbours, so the
+records that are kept are the same too. One owner more, in contrast, takes up room on shared records and so changes what
+others keep, on and on through the graph. What decides besides owners is therefore part of the graph and not protected:
+the columns that make the record ids, and a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpsynth_platform.bounding.order import RANDOM, Order, quoted
+from dpsynth_platform.bounding.rounds import bound_edges, row_count
+from dpsynth_platform.bounding.written import (
+    BoundingReport,
+    check_bound,
+    check_strangers,
+    check_written,
+    included_canaries,
+    output_schema,
+    register_owners,
+)
+from dpsynth_platform.compute.engine import Engine
+from dpsynth_platform.errors import BoundingError
+from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, Fingerprints, distinct_owners
+from dpsynth_platform.storage import read_table, table_schema
+
+OWNERS_COLUMN = "_owners"
+
+# Records that share an id are told apart by a running number in the order of their owners first and of their contents
+# then, so that contents decide only between records of the very same owners. Engines differ in the case of the NULL
+# that they write for one in a list, hence `lower`.
+_IDENTIFIED_SQL = """
+WITH united AS (
+    SELECT {columns}, _record, _owners FROM scrubbed
+    UNION ALL
+    SELECT {columns}, _record, _owners FROM canaries
+),
+numbered AS (
+    SELECT *, row_number() OVER (
+        PARTITION BY _record ORDER BY lower(CAST(_owners AS STRING)) NULLS FIRST, {content}) AS _copy
+    FROM united
+)
+SELECT {columns}, _owners AS _listed,
+    CASE WHEN _copy = 1 THEN _record
+         ELSE substr(sha2(_record || ':' || CAST(_copy AS STRING), 256), 1, 32) END AS _record
+FROM numbered
+"""
+_LISTED_SQL = "SELECT _record, {weight} AS _weight, explode(_listed) AS _owner FROM identified"
+_EDGES_SQL = (
+    "SELECT _record, _owner, max(_weight) AS _weight FROM listed WHERE _owner IS NOT NULL GROUP BY _record, _owner"
+)
+_EXCLUDED_SQL = """
+SELECT DISTINCT e._record FROM edges e LEFT JOIN participants p ON p._owner = e._owner WHERE p._owner IS NULL
+"""
+_CLEARED_SQL = """
+SELECT e._record, e._owner, e._weight FROM edges e LEFT JOIN excluded x ON x._record = e._record WHERE x._record IS NULL
+"""
+_KEPT_SQL = """
+SELECT e._record, array_sort(array_agg(e._owner)) AS _owners
+FROM edges e LEFT JOIN dropped d ON d._record = e._record WHERE d._record IS NULL GROUP BY e._record
+"""
+_WRITTEN_SQL = """
+SELECT {columns}, k._owners, i._record FROM identified i JOIN kept k ON k._record = i._record ORDER BY i._record
+"""
+
+
+def write_bounded(
+    scrubbed: Path,
+    target: Path,
+    *,
+    engine: Engine,
+    columns: Sequence[str],
+    participants: Fingerprints,
+    max_contributions: int,
+    key: bytes,
+    canaries: pa.Table | None = None,
+    order: Order = RANDOM,
+) -> BoundingReport:
+    """Bounds the Delta table `scrubbed`, whose records have lists of owners, into the new Delta table `target`.
+
+    The result holds `columns`, `_owners` (sorted, distinct, not empty) and `_record`, of the types that the scrubbed
+    table has, ordered by record id. A record with an owner who takes no part leaves as a whole, and so does one without
+    an owner. What was written is checked apart from the SQL that chose.
+
+    Args:
+        engine: an open engine; it must hold no tables yet.
+        columns: the modelled columns.
+        participants: owners that may take part: excluded and held-out owners are not among them. Shape (owners,).
+        max_contributions: b.
+        key: the secret that orders records.
+        canaries: rows of fictional owners with `columns`, `_owner` (one each), `_record` and `included`; those not
+            included stay out.
+        order: which records come first. A weight counts as part of the fixed graph: it is not protected.
+
+    Raises:
+        BoundingError: a column is missing, a canary bears a participant's fingerprint, the weight is not one of these
+            columns, or an owner in the result has more than b records or takes part unasked.
+        EngineError: the SQL engine stopped.
+    """
+    check_bound(max_contributions)
+    schema = output_schema(table_schema(scrubbed), columns, OWNERS_COLUMN)
+    weight = order.weight_sql(schema) if order.name == "weight" else "CAST(0 AS INTEGER)"
+    bait = _with_owners(canaries, schema)
+    bait_owners = distinct_owners(bait.to_batches())
+    check_strangers(bait_owners, participants)
+    engine.register_delta("scrubbed", scrubbed)
+    engine.register("canaries", bait.drop_columns([OWNER_COLUMN]))
+    register_owners(engine, "participants", np.concatenate([participants, bait_owners]))
+    names = ", ".join(map(quoted, columns))
+    content = ", ".join(f"{quoted(name)} NULLS FIRST" for name in columns)
+    engine.materialize("identified", _IDENTIFIED_SQL.format(columns=names, content=content))
+    found = _cleared_edges(engine, weight)
+    rounds = bound_edges(engine, "edges", "dropped", max_contributions=max_contributions, key=key, order=order)
+    engine.materialize("kept", _KEPT_SQL)
+    qualified = ", ".join(f"i.{quoted(name)}" for name in columns)
+    rows = engine.write_delta(target, schema, _WRITTEN_SQL.format(columns=qualified))
+    counted = check_written(_written_owners(target), participants, bait_owners, max_contributions)
+    return BoundingReport(
+        rows_before=row_count(engine, "scrubbed"),
+        rows=rows,
+        owners=counted.owners,
+        canary_rows=counted.canary_rows,
+        max_contributions=max_contributions,
+        rounds=rounds.rounds,
+        **found,
+    )
+
+
+def _cleared_edges(engine: Engine, weight: str) -> dict[str, int]:
+    """Makes the table `edges` of the records that may take part, and counts what was left out."""
+    engine.materialize("listed", _LISTED_SQL.format(weight=weight))
+    engine.materialize("edges", _EDGES_SQL)
+    engine.materialize("excluded", _EXCLUDED_SQL)
+    listed, pairs = row_count(engine, "listed"), row_count(engine, "edges")
+    nulls = int(engine.scalar("SELECT count(*) AS number FROM listed WHERE _owner IS NULL"))
+    owned = int(engine.scalar("SELECT count(DISTINCT _record) AS number FROM edges"))
+    engine.drop("listed")
+    engine.materialize("edges", _CLEARED_SQL)
+    return {
+        "rows_excluded": row_count(engine, "excluded"),
+        "rows_without_owner": row_count(engine, "identified") - owned,
+        "null_owners": nulls,
+        "repeated_owners": listed - nulls - pairs,
+    }
+
+
+def _with_owners(canaries: pa.Table | None, schema: pa.Schema) -> pa.Table:
+    """The included canaries with their owner both by itself and as a list."""
+    single = pa.schema(
+        [pa.field(OWNER_COLUMN, pa.string()), *(field for field in schema if field.name != OWNERS_COLUMN)]
+    )
+    bait = included_canaries(canaries, single)
+    owners = bait[OWNER_COLUMN].combine_chunks()
+    lists = pa.ListArray.from_arrays(np.arange(len(owners) + 1, dtype=np.int32), owners)
+    return bait.append_column(OWNERS_COLUMN, lists.cast(schema.field(OWNERS_COLUMN).type))
+
+
+def _written_owners(table: Path) -> Iterator[pa.Array]:
+    for batch in read_table(table, columns=[OWNERS_COLUMN]):
+        lists = batch.column(OWNERS_COLUMN)
+        if lists.null_count or pc.min(pc.list_value_length(lists)).as_py() == 0:
+            raise BoundingError("the bounded table holds a record without an owner; nothing may use it")
+        yield lists.flatten()

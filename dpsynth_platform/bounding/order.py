@@ -1,0 +1,74 @@
+"""Which of an owner's records come first, where not all can stay.
+
+What belongs here: the orders' names, their form on the command line and in contracts, and the part of an ORDER BY that
+a declared weight makes. What does not: the choice itself (`single_owner`, `multi_owner`).
+
+Every order ends in that of SHA-256(key || record id), which all engines compute alike; the key is a bound parameter.
+
+| order | comes first |
+| --- | --- |
+| random | what the keyed hash says |
+| fewest-owners-first | records with fewer owners: each takes up less room (of records with several owners only) |
+| weight:COLUMN | larger values of a modelled column; null comes last |
+
+With several owners on a record, who keeps what depends on everybody's records. The guarantee (fixed ownership graph,
+Ganesh et al. 2025) then holds only if the order is a function of that graph: a weight counts as part of it, which
+means that it is *not* protected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import pyarrow as pa
+
+from dpsynth_platform.errors import BoundingError
+
+OrderName = Literal["random", "fewest-owners-first", "weight"]
+ORDER_NAMES: tuple[str, ...] = get_args(OrderName)
+
+_RANKED = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_temporal, pa.types.is_boolean)
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order of records; `column` is the weight's. Raises `BoundingError` for an impossible one."""
+
+    name: OrderName = "random"
+    column: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in ORDER_NAMES or (self.name == "weight") != bool(self.column):
+            raise BoundingError(f"order {str(self)!r}; accepted: random, fewest-owners-first, weight:COLUMN")
+
+    def __str__(self) -> str:
+        return self.name if self.column is None else f"{self.name}:{self.column}"
+
+    @classmethod
+    def parse(cls, text: str) -> Order:
+        """Reads `random`, `fewest-owners-first` or `weight:COLUMN`. Raises `BoundingError` for anything else."""
+        name, _, column = text.partition(":")
+        return cls(name, column or None)  # type: ignore[arg-type]  # checked above
+
+    def weight_sql(self, schema: pa.Schema) -> str:
+        """The weight as SQL over a table of that schema.
+
+        Raises:
+            BoundingError: the table has no such column, or its values have no order that all engines share.
+        """
+        if self.column not in schema.names:
+            raise BoundingError(f"order {self}: there is no column {self.column!r}; accepted: a column of the table")
+        kind = schema.field(self.column).type
+        if not any(fits(kind) for fits in _RANKED):
+            raise BoundingError(f"order {self}: a column of type {kind}; accepted: numbers, dates, times, truth values")
+        # The two zeros are one weight.
+        return f"{quoted(self.column)} + 0.0" if pa.types.is_floating(kind) else quoted(self.column)
+
+
+RANDOM = Order()
+
+
+def quoted(name: str | None) -> str:
+    """A column's name in SQL."""
+    return '"' + (name or "").replace('"', '""') + '"'

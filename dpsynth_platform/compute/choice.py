@@ -1,0 +1,166 @@
+"""Which SQL engine a dataset has: a choice of the deployment, in `deploy/compute.yaml`.
+
+What belongs here: the models of that file, reading it, and opening the engine that it names. What does not: an engine.
+The choice is no part of a contract: both engines keep the same rows, so it changes nothing that a guarantee rests on.
+
+    default: {engine: duckdb, memory: 2GB, threads: 2}
+    datasets:
+      visits: {engine: spark, master: "local[2]", memory: 2g}
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from dpsynth_platform.compute.engine import Engine
+from dpsynth_platform.contracts import read_yaml, validated
+from dpsynth_platform.errors import ConfigurationError, ContractError
+
+
+def _matching(pattern: str, accepted: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if re.fullmatch(pattern, value) is None:
+            raise ValueError(f"{value!r}; accepted: {accepted}")
+        return value
+
+    return AfterValidator(check)
+
+
+DuckDBSize = Annotated[str, _matching(r"[1-9][0-9]{0,5}(MB|GB|TB)", "a size such as 512MB or 2GB")]
+JavaSize = Annotated[str, _matching(r"[1-9][0-9]{0,5}[mg]", "a size such as 512m or 2g")]
+SparkMaster = Annotated[
+    str,
+    _matching(
+        r"local\[[1-9][0-9]{0,3}\]|local-cluster\[[1-9][0-9]{0,3},[1-9][0-9]{0,3},[1-9][0-9]{0,6}\]"
+        r"|spark://[A-Za-z0-9.-]+:[0-9]{1,5}(,[A-Za-z0-9.-]+:[0-9]{1,5})*",
+        "local[N], local-cluster[N,cores,megabytes] or spark://host:port",
+    ),
+]
+_KEYS = ("default", "datasets")
+
+
+class _Choice(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DuckDBChoice(_Choice):
+    """DuckDB in the step's process.
+
+    Attributes:
+        memory: above it DuckDB spills to disk.
+        threads: processors that it may use.
+    """
+
+    engine: Literal["duckdb"] = "duckdb"
+    memory: DuckDBSize = "2GB"
+    threads: int = Field(default=2, ge=1, le=1024)
+
+    @property
+    def label(self) -> str:
+        """The choice in words."""
+        return f"DuckDB, {self.memory}, {self.threads} threads"
+
+    def open(self, spill: Path) -> Engine:
+        """An engine for one `with` block, whose temporary files lie below a directory of the restricted zone."""
+        from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
+
+        return DuckDBEngine(spill, memory_limit=self.memory, threads=self.threads)
+
+
+class SparkChoice(_Choice):
+    """Spark, on this machine or on a cluster that sees the same file system.
+
+    Attributes:
+        master: `local[N]`: N threads of one process; `local-cluster[N,cores,megabytes]`: N processes on this machine;
+            `spark://host:port`: a standalone cluster.
+        memory: heap of the one process, or of each worker's.
+        partitions: how many parts a shuffle has at most; Spark joins small ones.
+        options: further settings of Spark.
+    """
+
+    engine: Literal["spark"]
+    master: SparkMaster = "local[2]"
+    memory: JavaSize = "2g"
+    partitions: int = Field(default=32, ge=1, le=100_000)
+    options: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("options")
+    @classmethod
+    def _no_option_of_ours(cls, options: dict[str, str]) -> dict[str, str]:
+        from dpsynth_platform.compute.spark_engine import RESERVED
+
+        for key in options:
+            if not key.startswith("spark.") or key in RESERVED:
+                raise ValueError(f"{key!r}; accepted: settings of Spark ('spark. ...') that the engine does not make")
+        return options
+
+    @model_validator(mode="after")
+    def _worker_has_the_memory(self) -> SparkChoice:
+        cluster = re.fullmatch(r"local-cluster\[\d+,\d+,(\d+)\]", self.master)
+        megabytes = int(self.memory[:-1]) * (1024 if self.memory.endswith("g") else 1)
+        if cluster and megabytes > int(cluster[1]):
+            raise ValueError(f"memory: {self.memory!r}; accepted: at most the {cluster[1]} megabytes that master says")
+        return self
+
+    @property
+    def label(self) -> str:
+        """The choice in words."""
+        return f"Spark, {self.master}, {self.memory}"
+
+    def open(self, spill: Path) -> Engine:
+        """An engine for one `with` block, whose temporary files lie below a directory of the restricted zone.
+
+        Raises:
+            ConfigurationError: this machine lacks Java or PySpark.
+        """
+        from dpsynth_platform.compute.spark_driver import missing_for_spark
+        from dpsynth_platform.compute.spark_engine import SparkEngine
+
+        missing = missing_for_spark()
+        if missing:
+            raise ConfigurationError(f"engine: spark: {missing}, or choose duckdb in the deployment's compute.yaml")
+        return SparkEngine(
+            spill, master=self.master, memory=self.memory, partitions=self.partitions, options=self.options
+        )
+
+
+EngineChoice = DuckDBChoice | SparkChoice
+_CHOICES: dict[str, type[DuckDBChoice] | type[SparkChoice]] = {"duckdb": DuckDBChoice, "spark": SparkChoice}
+
+
+def engine_choice(path: Path | None, dataset: str) -> EngineChoice:
+    """The engine of a dataset. Without a file it is DuckDB as it comes.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or something in it is not accepted, whichever dataset it is about.
+    """
+    if path is None:
+        return DuckDBChoice()
+    try:
+        document = read_yaml(path)
+        unknown = sorted(str(key) for key in document if key not in _KEYS)
+        if unknown:
+            raise ContractError(f"{path}: {unknown[0]}: unknown key; accepted: {', '.join(_KEYS)}")
+        datasets = document.get("datasets") or {}
+        if not isinstance(datasets, dict):
+            raise ContractError(f"{path}: datasets: accepted is a mapping of datasets to engines")
+        default = _choice(document.get("default", {"engine": "duckdb"}), f"{path}: default")
+        chosen = {name: _choice(value, f"{path}: datasets.{name}") for name, value in datasets.items()}
+    except ContractError as error:
+        problem = str(error)
+    else:
+        return chosen.get(dataset, default)
+    raise ConfigurationError(problem)
+
+
+def _choice(document: Any, where: str) -> EngineChoice:
+    if not isinstance(document, dict):
+        raise ContractError(f"{where}: accepted is a mapping such as {{engine: duckdb, memory: 2GB, threads: 2}}")
+    model = _CHOICES.get(str(document.get("engine")))
+    if model is None:
+        raise ContractError(f"{where}.engine: {document.get('engine')!r}; accepted: {', '.join(_CHOICES)}")
+    return validated(model, document, where)

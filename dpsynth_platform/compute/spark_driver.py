@@ -1,0 +1,141 @@
+"""A Spark driver of one's own: a Java process for the length of one engine.
+
+What belongs here: starting the process so that it shows nothing and leaves nothing, reaching it, and ending it with all
+that it has started. What does not: the session in it and its settings (`spark_engine`).
+
+PySpark's `SparkSession` is one for a whole Python process and outlives its use, so that neither the memory of the next
+one could be chosen nor its files be removed. The driver is therefore started and spoken to by py4j, PySpark's own way
+into Java, and does all the work: no row passes through py4j, and no Python runs on Spark's workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dpsynth_platform.compute.engine import EngineError
+from dpsynth_platform.permissions import PRIVATE_UMASK
+from dpsynth_platform.settings import inherited_environment
+
+START_SECONDS = 120.0
+
+
+def missing_for_spark() -> str | None:
+    """What this machine lacks for Spark, with the way out; None if nothing."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "PySpark is not installed; install the extra `spark`"
+    environment = inherited_environment()
+    home = environment.get("JAVA_HOME")
+    if shutil.which("java", path=str(Path(home) / "bin") if home else environment.get("PATH")) is None:
+        return "there is no Java; install Java 17 or later, and set JAVA_HOME if it is not on PATH"
+    return None
+
+
+class SparkDriver:
+    """The process and the way into it.
+
+    Args:
+        directory: private directory for all that Spark writes while it works: its process group starts in it.
+        launch: settings that must be there before Java starts.
+        environment: variables beside the inherited ones.
+
+    Attributes:
+        jvm: py4j's view of the process's Java classes.
+
+    Raises:
+        EngineError: Spark did not start.
+    """
+
+    def __init__(self, directory: Path, launch: Mapping[str, str], environment: Mapping[str, str]) -> None:
+        address = directory / f"address-{secrets.token_hex(8)}"
+        # Workers on this machine write below SPARK_HOME, so it lies in the private directory.
+        home = _spark_home(directory / "home")
+        settings = [word for key, value in launch.items() for word in ("--conf", f"{key}={value}")]
+        self._process = subprocess.Popen(
+            [str(home / "bin" / "spark-submit"), *settings, "pyspark-shell"],
+            # Its end of this pipe is how the driver learns that we are gone, even by a kill.
+            stdin=subprocess.PIPE,
+            # What Java prints may quote rows.
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=directory,
+            env={
+                **inherited_environment(),
+                **environment,
+                "SPARK_HOME": str(home),
+                "SPARK_CONNECT_MODE": "0",
+                "PYSPARK_PIN_THREAD": "true",
+                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(address),
+            },
+            umask=PRIVATE_UMASK,
+            start_new_session=True,
+        )
+        try:
+            self._gateway = self._connect(address)
+        except BaseException:
+            self.end()
+            raise
+        self.jvm = self._gateway.jvm
+
+    def objects(self, values: list[Any]) -> Any:
+        """A Java array of these values."""
+        array = self._gateway.new_array(self.jvm.java.lang.Object, len(values))
+        for position, value in enumerate(values):
+            array[position] = value
+        return array
+
+    def texts(self, values: list[str]) -> Any:
+        """A Java array of strings."""
+        array = self._gateway.new_array(self.jvm.java.lang.String, len(values))
+        for position, value in enumerate(values):
+            array[position] = value
+        return array
+
+    def end(self) -> None:
+        """Kills the process with the workers that it has started on this machine."""
+        if hasattr(self, "_gateway"):
+            with contextlib.suppress(Exception):
+                self._gateway.shutdown()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def _connect(self, address: Path) -> Any:
+        from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+
+        deadline = time.monotonic() + START_SECONDS
+        while not address.is_file():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise EngineError("Spark did not start; it needs Java 17 or later")
+            time.sleep(0.05)
+        content = address.read_bytes()
+        address.unlink()
+        port, length = struct.unpack(">ii", content[:8])
+        token = content[8 : 8 + length].decode()
+        return ClientServer(
+            java_parameters=JavaParameters(port=port, auth_token=token),
+            python_parameters=PythonParameters(port=0, eager_load=False),
+        )
+
+
+def _spark_home(home: Path) -> Path:
+    """A Spark home that holds PySpark's programs by reference."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise EngineError("PySpark is not installed; install the extra `spark`")
+    home.mkdir(mode=0o700)
+    for part in ("bin", "jars"):
+        (home / part).symlink_to(Path(spec.origin).parent / part)
+    return home

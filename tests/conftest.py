@@ -1,0 +1,43 @@
+"""The SQL engines, for every test that wants its SQL tried on both."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
+from dpsynth_platform.compute.engine import Engine
+from dpsynth_platform.compute.spark_driver import missing_for_spark
+
+
+@pytest.fixture(scope="session")
+def spark_is_there() -> None:
+    """Skips where Spark cannot run; in CI, PySpark's absence is a failure and no reason to skip."""
+    missing = missing_for_spark()
+    if missing and os.environ.get("CI") == "true" and importlib.util.find_spec("pyspark") is None:
+        pytest.fail(missing)
+    if missing:
+        pytest.skip(missing)
+
+
+@pytest.fixture(scope="session")
+def spark(spark_is_there: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """One Spark session for all tests, since it takes seconds to start."""
+    from dpsynth_platform.compute.spark_engine import SparkEngine
+
+    with SparkEngine(tmp_path_factory.mktemp("spark"), master="local[2]", memory="1g", partitions=4) as engine:
+        yield engine
+
+
+@pytest.fixture(params=["duckdb", "spark"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """Each engine in turn. Spark's keeps its tables from test to test."""
+    if request.param == "spark":
+        yield request.getfixturevalue("spark")
+        return
+    with DuckDBEngine(tmp_path / "spill", threads=2) as engine:
+        yield engine

@@ -42,6 +42,9 @@ Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,4}[hd]$")]
 UnitName = Literal["example", "user", "group"]
 AdjacencyName = Literal["add-or-remove", "zero-out", "replace-one", "fixed-graph"]
 Normalization = Literal["trim", "casefold"]
+RecordOrder = Annotated[
+    str, StringConstraints(pattern=r"^(random|fewest-owners-first|weight:[A-Za-z][A-Za-z0-9_\-]{0,126})$")
+]
 PiiAction = Literal["drop", "mask", "hash", "replace"]
 
 WEAK_EPSILON = 10.0
@@ -73,24 +76,6 @@ class GuaranteeTarget(_Part):
     delta: Literal["auto"] | Annotated[float, Field(gt=0, lt=1)] = "auto"
 
 
-class RecordOrder(_Part):
-    """Which of an owner's records are kept first where there are more than the bound.
-
-    `random` is a keyed hash; `fewest-owners-first` prefers records that use up the room of few owners; `weight` prefers
-    high values of a declared column. Where records have several owners, the weight decides what other people's records
-    are kept, so it belongs to the ownership graph: it is neither protected nor modelled.
-    """
-
-    by: Literal["random", "fewest-owners-first", "weight"] = "random"
-    column: ColumnName | None = Field(default=None, description="The weight: an integer, float or date column.")
-
-    @model_validator(mode="after")
-    def _complete(self) -> RecordOrder:
-        if (self.by == "weight") != (self.column is not None):
-            raise ValueError("column: needed with by: weight, and only there")
-        return self
-
-
 class Privacy(_Part):
     """Whom one guarantee protects, how much of each person is used, and how much a release may cost."""
 
@@ -103,7 +88,15 @@ class Privacy(_Part):
     namespace: FamilyName
     adjacency: AdjacencyName = "add-or-remove"
     max_contributions: int = Field(ge=1, le=10_000)
-    record_order: RecordOrder = RecordOrder()
+    record_order: RecordOrder = Field(
+        default="random",
+        description=(
+            "Which records are kept first where an owner has more than the bound: random (a keyed hash), "
+            "fewest-owners-first, or weight:COLUMN, the highest first. Where records have several owners, the weight "
+            "decides what other people's records are kept: it belongs to the ownership graph, and is neither protected "
+            "nor modelled."
+        ),
+    )
     guarantee: GuaranteeTarget
     expected_units: int = Field(ge=100, description="Public estimate of the number of owners; never a count.")
     on_overlap: Literal["compose", "exclude", "block"] = "compose"
@@ -115,6 +108,11 @@ class Privacy(_Part):
         if self.guarantee.delta == "auto":
             return float(self.expected_units**-1.1)
         return self.guarantee.delta
+
+    @property
+    def weight(self) -> str | None:
+        """The column that orders records, or None."""
+        return self.record_order.partition(":")[2] or None
 
     @property
     def multi_owner(self) -> bool:
@@ -133,8 +131,8 @@ class Privacy(_Part):
             )
         if self.multi_owner and self.unit == "example":
             raise ValueError("unit: 'example' has no owners to share records; with fixed-graph accepted: user, group")
-        if self.record_order.by == "fewest-owners-first" and not self.multi_owner:
-            raise ValueError("record_order.by: 'fewest-owners-first' is for records with several owners (fixed-graph)")
+        if self.record_order == "fewest-owners-first" and not self.multi_owner:
+            raise ValueError("record_order: 'fewest-owners-first' is for records with several owners (fixed-graph)")
         if self.unit == "example" and self.max_contributions != 1:
             raise ValueError("max_contributions: with unit 'example' every record is its own unit; accepted: 1")
         if self.guarantee.epsilon > WEAK_EPSILON and not self.accept_weak_guarantee:
@@ -388,10 +386,10 @@ class DataContract(_Part):
 
     def _check_order(self) -> None:
         """What says which records are kept must not be what the release protects, where records have several owners."""
-        column = self.privacy.record_order.column
+        column = self.privacy.weight
         if column is not None and (column not in self.columns or self.columns[column].type not in WEIGHT_TYPES):
             raise ValueError(
-                f"privacy.record_order.column: {column!r}; accepted: a column of type {', '.join(WEIGHT_TYPES)}"
+                f"privacy.record_order: weight {column!r}; accepted: a column of type {', '.join(WEIGHT_TYPES)}"
             )
         if self.privacy.multi_owner:
             for name in self.source.key:
@@ -405,9 +403,9 @@ class DataContract(_Part):
     def modelled(self) -> list[str]:
         """Names of the columns that a tabular generator models, in the declared order.
 
-        A weight that orders records with several owners is not among them: see `RecordOrder`.
+        A weight that orders records with several owners is not among them: see `Privacy.record_order`.
         """
-        graph = self.privacy.record_order.column if self.privacy.multi_owner else None
+        graph = self.privacy.weight if self.privacy.multi_owner else None
         return [name for name, column in self.columns.items() if column.type in MODELLED_TYPES and name != graph]
 
     @property

@@ -148,17 +148,16 @@ FAULTS: list[tuple[str, Any, str]] = [
         "privacy.adjacency: 'add-or-remove' with 2 owner columns; where records have several owners, accepted is only",
     ),
     ("privacy.owner_columns", ["customer", "customer"], "privacy.owner_columns: a column stands twice in the list"),
-    ("privacy.record_order", {"by": "weight"}, "privacy.record_order.column: needed with by: weight, and only there"),
-    ("privacy.record_order", {"column": "age"}, "privacy.record_order.column: needed with by: weight, and only there"),
+    ("privacy.record_order", "oldest", "privacy.record_order: 'oldest'; accepted: text that matches ^(random|fewest"),
     (
         "privacy.record_order",
-        {"by": "weight", "column": "note"},
-        "privacy.record_order.column: 'note'; accepted: a column of type integer, float, date",
+        "weight:note",
+        "privacy.record_order: weight 'note'; accepted: a column of type integer, float, date",
     ),
     (
         "privacy.record_order",
-        {"by": "fewest-owners-first"},
-        "privacy.record_order.by: 'fewest-owners-first' is for records with several owners (fixed-graph)",
+        "fewest-owners-first",
+        "privacy.record_order: 'fewest-owners-first' is for records with several owners (fixed-graph)",
     ),
     ("privacy.owner_columns", [], "privacy.owner_columns: a list; list should have at least 1 item"),
     ("privacy.expected_units", 3, "privacy.expected_units: 3; input should be greater than or equal to 100"),
@@ -304,17 +303,16 @@ def shared(**privacy: Any) -> DataContract:
 def test_records_may_have_several_owners_under_a_fixed_graph() -> None:
     contract = shared()
     assert contract.privacy.multi_owner
-    assert contract.privacy.record_order.by == "random"
+    assert contract.privacy.record_order == "random"
     assert not parsed().privacy.multi_owner
     one_list = parsed("privacy.adjacency", "fixed-graph")
     assert (one_list.privacy.multi_owner, one_list.privacy.owner_columns) == (True, ["customer"])
 
 
 def test_a_weight_between_several_owners_belongs_to_the_graph_and_is_not_modelled() -> None:
-    weight = {"by": "weight", "column": "age"}
-    assert "age" not in shared(record_order=weight).modelled
-    assert "age" in shared(record_order={"by": "fewest-owners-first"}).modelled
-    assert "age" in parsed("privacy.record_order", weight).modelled
+    assert "age" not in shared(record_order="weight:age").modelled
+    assert "age" in shared(record_order="fewest-owners-first").modelled
+    assert "age" in parsed("privacy.record_order", "weight:age").modelled
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def mock_table(contract: DataContract, rows: int, period: str | None = None) -> 
             arrays.append(column.decode(_cells(column, rows, rng), field.type, rng))
         elif contract.columns[field.name].type == "identifier":
             arrays.append(pa.array(np.arange(1, rows + 1)))
-        elif field.name == contract.privacy.record_order.column:
+        elif field.name == contract.privacy.weight:
             arrays.append(pa.nulls(rows, field.type))
         else:
             arrays.append(_texts(contract.columns[field.name], rows, rng))

@@ -20,6 +20,7 @@ from typing import Annotated
 import typer
 
 from dpsynth_platform import reviewing
+from dpsynth_platform.bound_command import bound_app
 from dpsynth_platform.contracts import contract_json_schema, load_contract
 from dpsynth_platform.errors import ConfigurationError, ContractError, VerificationFailed
 from dpsynth_platform.ledger_command import authority_app
@@ -41,6 +42,7 @@ app.add_typer(contract_app, name="contract")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(release_app, name="release")
 app.add_typer(privacy_app, name="privacy")
+app.add_typer(bound_app, name="bound")
 ledger_app.add_typer(authority_app)
 
 Dataset = Annotated[str, typer.Argument(help="Name of the dataset, as its contract's file is named.")]

@@ -21,6 +21,7 @@ import typer
 
 from dpsynth_platform import reviewing
 from dpsynth_platform.bound_command import bound_app
+from dpsynth_platform.compute.choice import check_usable, engine_choice
 from dpsynth_platform.contracts import contract_json_schema, load_contract
 from dpsynth_platform.errors import ConfigurationError, ContractError, VerificationFailed
 from dpsynth_platform.ledger_command import authority_app
@@ -121,12 +122,15 @@ def plan(
 
     shown = Shown(as_json)
     settings = Settings.from_environment()
+    engine = engine_choice(settings.compute, dataset)
+    check_usable(engine)
     forecast = reviewing.forecast(settings, dataset, period)
     shown.head(f"{dataset}: what a run would do")
     shown.say(forecast.event)
     shown.table(("", ""), forecast.rows())
+    shown.say(f"bounding runs on {engine.label}")
     tried = rehearse(settings, dataset, period, mock_rows, shown.say) if mock_rows else None
-    shown.json(forecast.to_json() | {"rehearsal": tried})
+    shown.json(forecast.to_json() | {"engine": engine.label, "rehearsal": tried})
     if not forecast.fits:
         raise typer.Exit(BLOCKED)
 

@@ -53,6 +53,9 @@ def bound_evaluate(
         str | None, typer.Option(help="Memory of the engine, above which it spills: 2GB (of spark: 2g).")
     ] = None,
     threads: Annotated[int, typer.Option(help="Threads of the engine.", min=1)] = 2,
+    master: Annotated[
+        str | None, typer.Option(help="spark: where it runs, such as local-cluster[2,1,2048]; default: local[threads].")
+    ] = None,
     spill: Annotated[
         Path | None,
         typer.Option(help="Where the temporary directory is made, which holds owners' ids; default: the system's."),
@@ -66,7 +69,7 @@ def bound_evaluate(
 
     shown = Shown(as_json)
     bounds, by, data = _bounds(contributions), Order.parse(order), open_table(table)
-    choice = _choice(engine, memory, threads)
+    choice = _choice(engine, memory, threads, master)
     with tempfile.TemporaryDirectory(prefix="dpsynth-bound-", dir=spill) as directory:
         workspace = Path(directory)
         with choice.open(workspace) as opened:
@@ -84,13 +87,16 @@ def bound_evaluate(
     _show(shown, found)
 
 
-def _choice(name: EngineName, memory: str | None, threads: int) -> EngineChoice:
+def _choice(name: EngineName, memory: str | None, threads: int, master: str | None) -> EngineChoice:
     from dpsynth_platform.compute.choice import DuckDBChoice, SparkChoice
     from dpsynth_platform.contracts import validated
 
-    given = {} if memory is None else {"memory": memory}
+    given: dict[str, str | int] = {} if memory is None else {"memory": memory}
     if name is EngineName.spark:
-        return validated(SparkChoice, given | {"engine": "spark", "master": f"local[{threads}]"}, "--engine spark")
+        given |= {"engine": "spark", "master": master or f"local[{threads}]"}
+        return validated(SparkChoice, given, "--engine spark")
+    if master is not None:
+        raise BoundingError("--master is Spark's; accepted: with --engine spark")
     return validated(DuckDBChoice, given | {"threads": threads}, "--engine duckdb")
 
 

@@ -190,6 +190,7 @@ def test_the_command_shows_a_table_or_json_and_leaves_nothing(use: Any, tmp_path
         (("--order", "largest"), "accepted: random"),
         (("--order", "weight:authors"), "accepted: numbers"),
         (("--memory", "3"), "a size such as"),
+        (("--master", "local[2]"), "with --engine spark"),
     ],
 )
 def test_the_command_refuses_what_it_cannot_do(

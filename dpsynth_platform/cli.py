@@ -20,6 +20,8 @@ from typing import Annotated
 import typer
 
 from dpsynth_platform import reviewing
+from dpsynth_platform.bound_command import bound_app
+from dpsynth_platform.compute.choice import check_usable, engine_choice
 from dpsynth_platform.contracts import contract_json_schema, load_contract
 from dpsynth_platform.errors import ConfigurationError, ContractError, VerificationFailed
 from dpsynth_platform.ledger_command import authority_app
@@ -41,6 +43,7 @@ app.add_typer(contract_app, name="contract")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(release_app, name="release")
 app.add_typer(privacy_app, name="privacy")
+app.add_typer(bound_app, name="bound")
 ledger_app.add_typer(authority_app)
 
 Dataset = Annotated[str, typer.Argument(help="Name of the dataset, as its contract's file is named.")]
@@ -119,12 +122,15 @@ def plan(
 
     shown = Shown(as_json)
     settings = Settings.from_environment()
+    engine = engine_choice(settings.compute, dataset)
+    check_usable(engine)
     forecast = reviewing.forecast(settings, dataset, period)
     shown.head(f"{dataset}: what a run would do")
     shown.say(forecast.event)
     shown.table(("", ""), forecast.rows())
+    shown.say(f"bounding runs on {engine.label}")
     tried = rehearse(settings, dataset, period, mock_rows, shown.say) if mock_rows else None
-    shown.json(forecast.to_json() | {"rehearsal": tried})
+    shown.json(forecast.to_json() | {"engine": engine.label, "rehearsal": tried})
     if not forecast.fits:
         raise typer.Exit(BLOCKED)
 

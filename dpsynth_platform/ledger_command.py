@@ -108,8 +108,8 @@ def rotate_key(
     for place in done.outdated:
         shown.say(f"  {place.label}/scrubbed is outdated; made anew by: dpsynth run {place.arguments}")
     shown.say(
-        f"Back up {settings.vault} now: the accounts depend on the new key, and on all before it. Backups of ledger and "
-        "tables still hold the fingerprints as they were"
+        f"Back up {settings.vault} now: the accounts depend on the new key, and on all before it. Backups of ledger "
+        "and tables still hold the fingerprints as they were"
     )
 
 

@@ -15,13 +15,19 @@ from dpsynth_platform.compute.spark_driver import missing_for_spark
 
 
 @pytest.fixture(scope="session")
-def spark_is_there() -> None:
-    """Skips where Spark cannot run; in CI, PySpark's absence is a failure and no reason to skip."""
+def spark_is_there() -> Iterator[None]:
+    """Skips where Spark cannot run; in CI, PySpark's absence is a failure and no reason to skip.
+
+    Java compiles quickly rather than well meanwhile: no session of the tests lives long enough to be worth more.
+    """
     missing = missing_for_spark()
     if missing and os.environ.get("CI") == "true" and importlib.util.find_spec("pyspark") is None:
         pytest.fail(missing)
     if missing:
         pytest.skip(missing)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        yield
 
 
 @pytest.fixture(scope="session")

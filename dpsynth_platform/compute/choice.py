@@ -115,14 +115,11 @@ class SparkChoice(_Choice):
         """An engine for one `with` block, whose temporary files lie below a directory of the restricted zone.
 
         Raises:
-            ConfigurationError: this machine lacks Java or PySpark.
+            ConfigurationError: see `check_usable`.
         """
-        from dpsynth_platform.compute.spark_driver import missing_for_spark
         from dpsynth_platform.compute.spark_engine import SparkEngine
 
-        missing = missing_for_spark()
-        if missing:
-            raise ConfigurationError(f"engine: spark: {missing}, or choose duckdb in the deployment's compute.yaml")
+        check_usable(self)
         return SparkEngine(
             spill, master=self.master, memory=self.memory, partitions=self.partitions, options=self.options
         )
@@ -130,6 +127,15 @@ class SparkChoice(_Choice):
 
 EngineChoice = DuckDBChoice | SparkChoice
 _CHOICES: dict[str, type[DuckDBChoice] | type[SparkChoice]] = {"duckdb": DuckDBChoice, "spark": SparkChoice}
+
+
+def check_usable(choice: EngineChoice) -> None:
+    """Raises `ConfigurationError` where this machine lacks what the engine needs: Java and PySpark for Spark."""
+    from dpsynth_platform.compute.spark_driver import missing_for_spark
+
+    missing = missing_for_spark() if choice.engine == "spark" else None
+    if missing:
+        raise ConfigurationError(f"engine: spark: {missing}, or choose duckdb in the deployment's compute.yaml")
 
 
 def engine_choice(path: Path | None, dataset: str) -> EngineChoice:

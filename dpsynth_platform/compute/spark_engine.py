@@ -289,12 +289,14 @@ class SparkEngine:
     def _run(self, action: Callable[[], _T]) -> _T:
         """Runs an action; of what goes wrong in Spark, Arrow or Delta only the type leaves."""
         from deltalake.exceptions import DeltaError
-        from py4j.protocol import Py4JError
+        from py4j.protocol import Py4JError, Py4JNetworkError
 
         if self._open_driver is None:
             raise EngineError("the SQL engine is used outside its `with` block")
         try:
             return action()
+        except (Py4JNetworkError, ConnectionError):
+            problem = "its process is gone"
         except Py4JError as error:
             problem = _type_of(error)
         except (DeltaError, pa.ArrowException, OSError) as error:

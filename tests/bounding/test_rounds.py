@@ -22,7 +22,7 @@ from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.errors import BoundingError
 
 ORDERS = [Order("random"), Order("fewest-owners-first"), Order("weight", "score")]
-light = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+light = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +81,13 @@ def test_neither_the_order_of_the_input_nor_its_parts_matter(
     assert kept_by(duckdb, owners) == kept
 
 
-@pytest.mark.parametrize("b", [1, 2, 5])
+@pytest.mark.parametrize("b", [1, 3])
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_both_engines_keep_the_greedys_records(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, order: Order, b: int
 ) -> None:
     monkeypatch.setattr(rounds, "FINISH_EDGES", 0)
-    monkeypatch.setattr(rounds, "MAX_ROUNDS", rounds.MAX_ROUNDS if (order.name, b) == ("random", 2) else 1)
+    monkeypatch.setattr(rounds, "MAX_ROUNDS", rounds.MAX_ROUNDS if (order, b) == (ORDERS[0], 3) else 1)
     owners = large(700, 300, seed=b)
     weights = {record: number % 7 or None for number, record in enumerate(owners)} if order.name == "weight" else None
     kept = chosen(engine, owners, b, order, weights)

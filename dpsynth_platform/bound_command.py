@@ -1,0 +1,147 @@
+"""`dpsynth bound evaluate`: what each contribution bound would keep of a table, so that a user can choose one.
+
+What belongs here: arguments, and showing what the library returns. What does not: reading, choosing and counting
+(`bounding`). Needs no deployment: it reads the table that it is given, and writes to a temporary directory only.
+"""
+
+from __future__ import annotations
+
+import enum
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpsynth_platform.errors import BoundingError
+from dpsynth_platform.terminal import Json, Shown, command
+
+if TYPE_CHECKING:
+    from dpsynth_platform.bounding.evaluation import Evaluation
+    from dpsynth_platform.compute.choice import EngineChoice
+
+bound_app = typer.Typer(no_args_is_help=True, help="Contribution bounding: what a bound would keep of a table.")
+
+OPERATOR = (
+    "Exact numbers of the data: for the operator's eyes. A bound that is chosen by looking at them is an access that "
+    "no guarantee covers."
+)
+
+
+class EngineName(enum.StrEnum):
+    """The SQL engines."""
+
+    duckdb = "duckdb"
+    spark = "spark"
+
+
+@bound_app.command("evaluate")
+@command
+def bound_evaluate(
+    table: Annotated[Path, typer.Argument(help="Delta table, Parquet file, or directory of Parquet files.")],
+    owners: Annotated[str, typer.Option(help="Columns of owners' ids, or of lists of them, with commas between.")],
+    contributions: Annotated[str, typer.Option(help="The bounds to try, with commas between.")] = "1,2,5,10",
+    order: Annotated[
+        str, typer.Option(help="Which records come first: random, fewest-owners-first, weight:COLUMN (larger first).")
+    ] = "random",
+    separate: Annotated[
+        bool, typer.Option("--separate", help="Equal ids in different columns are different people, not one.")
+    ] = False,
+    engine: Annotated[EngineName, typer.Option(help="The SQL engine.")] = EngineName.duckdb,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory of the engine, above which it spills: 2GB (of spark: 2g).")
+    ] = None,
+    threads: Annotated[int, typer.Option(help="Threads of the engine.", min=1)] = 2,
+    master: Annotated[
+        str | None, typer.Option(help="spark: where it runs, such as local-cluster[2,1,2048]; default: local[threads].")
+    ] = None,
+    spill: Annotated[
+        Path | None,
+        typer.Option(help="Where the temporary directory is made, which holds owners' ids; default: the system's."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Kept share, upper bound, rounds, time and memory of each bound. Exact numbers: for the operator's eyes only."""
+    from dpsynth_platform.bounding.evaluation import evaluate
+    from dpsynth_platform.bounding.order import Order
+    from dpsynth_platform.bounding.ownership import open_table
+
+    shown = Shown(as_json)
+    bounds, by, data = _bounds(contributions), Order.parse(order), open_table(table)
+    choice = _choice(engine, memory, threads, master)
+    with tempfile.TemporaryDirectory(prefix="dpsynth-bound-", dir=spill) as directory:
+        workspace = Path(directory)
+        with choice.open(workspace) as opened:
+            found = evaluate(
+                data,
+                _names(owners),
+                engine=opened,
+                workspace=workspace,
+                contributions=bounds,
+                order=by,
+                separate=separate,
+                progress=shown.say,
+            )
+    shown.json(asdict(found) | {"table": str(table), "engine": engine.value, "note": OPERATOR})
+    _show(shown, found)
+
+
+def _choice(name: EngineName, memory: str | None, threads: int, master: str | None) -> EngineChoice:
+    from dpsynth_platform.compute.choice import DuckDBChoice, SparkChoice
+    from dpsynth_platform.contracts import validated
+
+    given: dict[str, str | int] = {} if memory is None else {"memory": memory}
+    if name is EngineName.spark:
+        given |= {"engine": "spark", "master": master or f"local[{threads}]"}
+        return validated(SparkChoice, given, "--engine spark")
+    if master is not None:
+        raise BoundingError("--master is Spark's; accepted: with --engine spark")
+    return validated(DuckDBChoice, given | {"threads": threads}, "--engine duckdb")
+
+
+def _bounds(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise BoundingError(f"--contributions {text!r}; accepted: whole numbers from 1, with commas between")
+    return [int(part) for part in parts]
+
+
+def _names(text: str) -> list[str]:
+    names = [part.strip() for part in text.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise BoundingError(f"--owners {text!r}; accepted: names of different columns, with commas between")
+    return names
+
+
+def _show(shown: Shown, found: Evaluation) -> None:
+    shown.say(
+        f"{found.records} records, {found.owners} owners, {found.edges} ownerships; the owner who has most has "
+        f"{found.most_records} records"
+    )
+    shown.say(
+        f"left out: {found.records_without_owner} records without an owner; owners: {found.null_owners} null or empty, "
+        f"{found.repeated_owners} repeated on their record"
+    )
+    shown.table(
+        ("b", "kept", "kept share", "upper bound", "owners above b", "rounds", "seconds"),
+        [
+            (
+                choice.max_contributions,
+                choice.kept,
+                f"{choice.kept_share:.1%}",
+                "unknown" if choice.upper_bound_share is None else f"{choice.upper_bound_share:.1%}",
+                choice.owners_above,
+                choice.rounds,
+                f"{choice.seconds:.2f}",
+            )
+            for choice in found.choices
+        ],
+    )
+    for reason in {choice.upper_bound_reason for choice in found.choices if choice.upper_bound_reason}:
+        shown.say(f"upper bound unknown: {reason}")
+    shown.say(
+        f"order: {found.order}; reading took {found.reading_seconds:.2f} s; peak memory of this process "
+        f"{found.peak_memory_bytes / 1e6:.0f} MB"
+    )
+    shown.say(OPERATOR)

@@ -1,0 +1,170 @@
+"""Who owns which record of a table in files, for an evaluation: read once, kept as pairs in one Parquet file.
+
+What belongs here: opening a table, its owner columns, and what is wrong with them. What does not: the governed path,
+where `scrub` turns owners into fingerprints, and any choice.
+
+Owners are told apart by the text of their id, as everywhere. An id that is null or empty is nobody: it is left out and
+counted, and so is a record with nobody left. A record is named by its place in the table, which is enough to count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dpsynth_platform.errors import SourceError
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+
+WEIGHT_COLUMN = "_weight"
+
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+_IDS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer, pa.types.is_date)
+_ACCEPTED = "texts, whole numbers, dates, or lists of them"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What was read. Exact numbers: for the operator's eyes.
+
+    Attributes:
+        records: rows of the table.
+        without_owner: rows with nobody to answer for them.
+        null_owners: owners that are null or empty.
+        pairs: owners that are left, repetitions included.
+    """
+
+    records: int
+    without_owner: int
+    null_owners: int
+    pairs: int
+
+
+def open_table(path: Path) -> ds.Dataset:
+    """A Delta table, a Parquet file, or a directory of Parquet files.
+
+    Raises:
+        SourceError: there is none that can be read.
+    """
+    import pyarrow.dataset as ds
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    problem = "there is no table at this place"
+    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
+    try:
+        if (path / "_delta_log").is_dir():
+            return DeltaTable(str(path)).to_pyarrow_dataset()
+        if files:
+            return ds.dataset([str(file) for file in files], format="parquet")
+    except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
+        # The library's own text may quote statistics of the data, so its type must do.
+        problem = f"the table cannot be read ({type(error).__name__})"
+    raise SourceError(f"{path}: {problem}; accepted: a Delta table, a Parquet file, a directory of them")
+
+
+def write_ownership(
+    table: ds.Dataset, owner_columns: Sequence[str], weight: str | None, target: Path, *, separate: bool = False
+) -> Listed:
+    """Writes the pairs `_record` (integer), `_owner` (text) and `_weight` (the weight's column, or 0) to a new file.
+
+    Args:
+        owner_columns: columns of ids or of lists of ids. A record's owners are all that they name together.
+        weight: a column to carry along, for an order.
+        separate: whether equal ids in different columns are different people; by default they are one.
+
+    Raises:
+        SourceError: a column is missing, of a type that ids cannot have, of different types in different files, or not
+            in UTF-8; or a file is damaged.
+    """
+    columns = [*owner_columns, *([weight] if weight else [])]
+    _check_columns(table, owner_columns, columns)
+    kind = table.schema.field(weight).type if weight else pa.int32()
+    schema = pa.schema([("_record", pa.int64()), ("_owner", pa.string()), (WEIGHT_COLUMN, kind)])
+    records = owned = nulls = pairs = 0
+    with pq.ParquetWriter(target, schema) as writer:
+        for batch in _batches(table, columns):
+            parents, owners = _pairs(batch, owner_columns, separate)
+            nulls += owners.null_count
+            parents, owners = parents.filter(owners.is_valid()), owners.drop_null()
+            weights = batch.column(weight).take(parents) if weight else pa.array(np.zeros(len(owners), np.int32))
+            writer.write_batch(pa.record_batch([pc.add(parents, records), owners, weights], schema=schema))
+            records += batch.num_rows
+            owned += pc.count_distinct(parents).as_py()
+            pairs += len(owners)
+    return Listed(records, records - owned, nulls, pairs)
+
+
+def _check_columns(table: ds.Dataset, owner_columns: Sequence[str], columns: Sequence[str]) -> None:
+    for name in columns:
+        if table.schema.names.count(name) != 1:
+            raise SourceError(f"column {name!r}: not in the table; it has {', '.join(table.schema.names)}")
+    for name in owner_columns:
+        kind = table.schema.field(name).type
+        if not any(fits(_id_type(kind)) for fits in _IDS):
+            raise SourceError(f"column {name!r}: owners of type {kind}; accepted: {_ACCEPTED}")
+    for name in columns:
+        kinds = {str(item.field(name).type) if name in item.names else "absent" for item in _file_schemas(table)}
+        # A partition column stands in no file.
+        if len(kinds) > 1:
+            raise SourceError(f"column {name!r}: {', '.join(sorted(kinds))} in different files; accepted: one type")
+
+
+def _file_schemas(table: ds.Dataset) -> list[pa.Schema]:
+    try:
+        return [fragment.physical_schema for fragment in table.get_fragments()]
+    except (OSError, pa.ArrowException) as error:
+        problem = type(error).__name__
+    raise SourceError(f"a data file is missing or damaged ({problem})")
+
+
+def _id_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the ids in a column: of a list's elements, of a dictionary's values."""
+    if any(fits(kind) for fits in _LISTS) or pa.types.is_dictionary(kind):
+        return _id_type(kind.value_type)
+    return kind
+
+
+def _batches(table: ds.Dataset, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from table.to_batches(columns=list(columns))
+        return
+    except (OSError, ValueError, pa.ArrowException) as error:
+        problem = type(error).__name__
+    raise SourceError(f"a data file is missing, damaged or of another type ({problem})")
+
+
+def _pairs(batch: pa.RecordBatch, owner_columns: Sequence[str], separate: bool) -> tuple[pa.Array, pa.Array]:
+    """Places of records in the batch, and the owners that they name, null where there is nobody."""
+    parents, owners = [], []
+    for name in owner_columns:
+        column = batch.column(name)
+        places = pa.array(np.arange(len(column), dtype=np.int64))
+        while any(fits(column.type) for fits in _LISTS):
+            places = places.take(pc.list_parent_indices(column))
+            column = pc.list_flatten(column)
+        texts = _texts(name, column)
+        parents.append(places)
+        owners.append(pc.binary_join_element_wise(name, texts, ":") if separate else texts)
+    return pa.concat_arrays(parents), pa.concat_arrays(owners)
+
+
+def _texts(name: str, column: pa.Array) -> pa.Array:
+    try:
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        texts = column.cast(pa.string())
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        texts = None
+    if texts is None:
+        raise SourceError(f"column {name!r} holds text that is not UTF-8; accepted: UTF-8")
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)

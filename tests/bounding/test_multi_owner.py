@@ -1,0 +1,230 @@
+"""Tables whose records have several owners: the bound holds, and nothing but graph, key and order matters."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from bounding_cases import KEY, check_maximal, greedy_kept, name, ordered
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dpsynth_platform.bounding.multi_owner import write_bounded
+from dpsynth_platform.bounding.order import Order
+from dpsynth_platform.bounding.written import BoundingReport
+from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
+from dpsynth_platform.compute.engine import Engine
+from dpsynth_platform.errors import BoundingError
+from dpsynth_platform.scrub.fingerprints import fingerprints_from_hex
+from dpsynth_platform.storage import read_table, write_table
+
+COLUMNS = ["age", "colour"]
+SCHEMA = pa.schema(
+    [("age", pa.int32()), ("colour", pa.string()), ("_owners", pa.list_(pa.string())), ("_record", pa.string())]
+)
+BAIT = pa.schema(
+    [("age", pa.int32()), ("colour", pa.string()), ("_owner", pa.string()), ("_record", pa.string()),
+     ("included", pa.bool_())]
+)  # fmt: skip
+Row = dict[str, Any]
+light = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="module")
+def duckdb() -> Iterator[Engine]:
+    with tempfile.TemporaryDirectory() as spill, DuckDBEngine(Path(spill), threads=1) as engine:
+        yield engine
+
+
+def owner(number: int) -> str:
+    return name("owner", number)
+
+
+def row(record: int, owners: list[int | None] | None, age: int | None = 30, colour: str | None = "red") -> Row:
+    listed = None if owners is None else [None if who is None else owner(who) for who in owners]
+    return {"age": age, "colour": colour, "_owners": listed, "_record": name("record", record)}
+
+
+def canary(record: int, included: bool) -> Row:
+    return {"age": 1, "colour": "blue", "_owner": owner(900 + record), "_record": name("bait", record),
+            "included": included}  # fmt: skip
+
+
+def bound(
+    engine: Engine,
+    directory: Path,
+    rows: list[Row],
+    b: int = 2,
+    participants: range | list[int] = range(20),
+    canaries: list[Row] | None = None,
+    batch_rows: int = 1000,
+    order: Order | None = None,
+) -> tuple[list[Row], BoundingReport]:
+    place = Path(tempfile.mkdtemp(dir=directory))
+    batches = [
+        pa.RecordBatch.from_pylist(rows[start : start + batch_rows], schema=SCHEMA)
+        for start in range(0, len(rows), batch_rows)
+    ]
+    write_table(place / "in", SCHEMA, batches)
+    report = write_bounded(
+        place / "in",
+        place / "out",
+        engine=engine,
+        columns=COLUMNS,
+        participants=fingerprints_from_hex(sorted(map(owner, participants))),
+        max_contributions=b,
+        key=KEY,
+        canaries=None if canaries is None else pa.Table.from_pylist(canaries, schema=BAIT),
+        order=order or Order(),
+    )
+    parts = list(read_table(place / "out"))
+    assert all(part.schema.types == SCHEMA.types for part in parts)
+    result = [item for part in parts for item in part.to_pylist()]
+    assert report.rows == len(result)
+    return result, report
+
+
+# Records share ids on purpose now and then, with the same owners and with others; equal contents too.
+rows_strategy = st.lists(
+    st.builds(
+        row,
+        st.integers(0, 12),
+        st.lists(st.integers(0, 6) | st.none(), max_size=4) | st.none(),
+        st.integers(20, 22) | st.none(),
+        st.sampled_from(["red", "blue"]),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@light
+@given(rows=rows_strategy, b=st.integers(1, 3), seed=st.randoms(use_true_random=False), size=st.integers(1, 30))
+def test_the_bound_holds_whatever_comes_and_in_whatever_order(
+    duckdb: Engine, tmp_path: Path, rows: list[Row], b: int, seed: Any, size: int
+) -> None:
+    result, report = bound(duckdb, tmp_path, rows, b, participants=range(1, 7))
+    able = [who for item in rows if (who := {each for each in item["_owners"] or [] if each}) and owner(0) not in who]
+    records = Counter(each for item in result for each in item["_owners"])
+    assert max(records.values(), default=0) <= b
+    assert all(item["_owners"] == sorted(set(item["_owners"])) and item["_owners"] for item in result)
+    assert len({item["_record"] for item in result}) == len(result)
+    # Every record that could have stayed and did not has an owner without room.
+    left = Counter(map(frozenset, able)) - Counter(frozenset(item["_owners"]) for item in result)
+    assert all(any(records[each] == b for each in who) for who in left)
+    assert report.rows_before == len(rows)
+    assert len(able) == len(rows) - report.rows_without_owner - report.rows_excluded
+    shuffled = list(rows)
+    seed.shuffle(shuffled)
+    assert bound(duckdb, tmp_path, shuffled, b, participants=range(1, 7), batch_rows=size)[0] == result
+
+
+@light
+@given(rows=rows_strategy, b=st.integers(1, 3), who=st.integers(0, 6), age=st.integers(1, 99))
+def test_the_contents_of_one_persons_records_change_nobody_elses(
+    duckdb: Engine, tmp_path: Path, rows: list[Row], b: int, who: int, age: int
+) -> None:
+    """Fixed-graph stability: neighbours differ in the contents of one person's records, and so do the results."""
+    changed = [item | {"age": age} if owner(who) in (item["_owners"] or []) else item for item in rows]
+
+    def of_others(result: list[Row]) -> list[Row]:
+        return [item for item in result if owner(who) not in item["_owners"]]
+
+    before, after = (bound(duckdb, tmp_path, each, b)[0] for each in (rows, changed))
+    assert of_others(before) == of_others(after)
+    assert [(item["_record"], item["_owners"]) for item in before] == [
+        (item["_record"], item["_owners"]) for item in after
+    ]
+
+
+def test_one_owner_more_does_change_what_others_keep(duckdb: Engine, tmp_path: Path) -> None:
+    """Why fixed-graph is the only adjacency: a chain of shared records, and one more person at its end."""
+    chain = [row(number, [number, number + 1]) for number in range(8)]
+    kept = greedy_kept({item["_record"]: item["_owners"] for item in chain}, [item["_record"] for item in chain], 1)
+    weights = [item | {"age": 100 - place} for place, item in enumerate(chain)]
+    first = row(50, [0], age=1000)
+    by_age = Order("weight", "age")
+    without, _ = bound(duckdb, tmp_path, weights, 1, order=by_age)
+    longer, _ = bound(duckdb, tmp_path, [first, *weights], 1, order=by_age)
+    assert {item["_record"] for item in without} == kept
+    assert {item["_record"] for item in longer} == {item["_record"] for item in chain} - kept | {first["_record"]}
+
+
+def test_both_engines_write_the_greedys_rows(engine: Engine, tmp_path: Path) -> None:
+    rows = [row(number, [number % 7, number % 5, number % 11], age=number % 4 or None) for number in range(60)]
+    bait = [canary(1, True), canary(2, False)]
+    result, report = bound(engine, tmp_path, rows, b=4, canaries=bait, order=Order("weight", "age"))
+    graph = {item["_record"]: sorted(set(item["_owners"])) for item in rows}
+    ages = {item["_record"]: item["age"] for item in rows}
+    expected = greedy_kept(graph, ordered(graph, "weight", ages), 4)
+    check_maximal(graph, expected, 4)
+    assert {item["_record"]: item["age"] for item in result} == {
+        name("bait", 1): 1,
+        **{record: ages[record] for record in expected},
+    }
+    assert report.canary_rows == 1
+    assert report.owners == len({each for record in expected for each in graph[record]})
+
+
+def test_what_is_wrong_with_owners_is_left_out_and_counted(engine: Engine, tmp_path: Path) -> None:
+    rows = [
+        row(0, [1, None, 1, 2, 2]),
+        row(1, []),
+        row(2, None),
+        row(3, [None, None]),
+        row(4, [3, 77]),
+        row(5, [77]),
+        row(6, [4]),
+        row(6, [5], age=1),
+        row(6, [4], age=2),
+        row(6, [4], age=3),
+    ]
+    result, report = bound(engine, tmp_path, rows, b=2)
+    assert (report.rows_before, report.rows_without_owner, report.rows_excluded) == (10, 3, 2)
+    assert (report.null_owners, report.repeated_owners) == (3, 2)
+    assert sorted(tuple(item["_owners"]) for item in result) == sorted(
+        [tuple(sorted([owner(1), owner(2)])), (owner(4),), (owner(4),), (owner(5),)]
+    )
+    assert (report.rows, report.owners, report.canary_rows, report.max_contributions) == (4, 4, 0, 2)
+
+
+def test_a_record_with_more_owners_than_any_bound_stays(duckdb: Engine, tmp_path: Path) -> None:
+    crowd = [row(0, list(range(3_000)))]
+    assert len(bound(duckdb, tmp_path, crowd, b=1, participants=range(3_000))[0]) == 1
+
+
+def test_nobody_leaves_an_empty_table(duckdb: Engine, tmp_path: Path) -> None:
+    assert bound(duckdb, tmp_path, [row(1, [1])], participants=[])[0] == []
+
+
+def test_what_does_not_fit_is_refused(duckdb: Engine, tmp_path: Path) -> None:
+    rows = [row(1, [1])]
+    with pytest.raises(BoundingError, match="1 or more"):
+        bound(duckdb, tmp_path, rows, b=0)
+    with pytest.raises(BoundingError, match="fingerprint of a participant"):
+        bound(duckdb, tmp_path, rows, canaries=[canary(1, True) | {"_owner": owner(1)}])
+    with pytest.raises(BoundingError, match="no column 'height'"):
+        bound(duckdb, tmp_path, rows, order=Order("weight", "height"))
+    with pytest.raises(BoundingError, match="column of type string"):
+        bound(duckdb, tmp_path, rows, order=Order("weight", "colour"))
+
+
+@pytest.mark.parametrize(
+    ("sql", "wrong", "words"),
+    [
+        ("_KEPT_SQL", "SELECT _record, array_agg(_owner) AS _owners FROM edges GROUP BY _record", "more than 1"),
+        ("_EXCLUDED_SQL", "SELECT _record FROM edges WHERE _record = ''", "no participant"),
+        ("_KEPT_SQL", "SELECT DISTINCT _record, CAST(NULL AS STRING[]) AS _owners FROM edges", "without an owner"),
+    ],
+)  # fmt: skip
+def test_the_check_after_writing_finds_a_wrong_choice(
+    duckdb: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sql: str, wrong: str, words: str
+) -> None:
+    monkeypatch.setattr(f"dpsynth_platform.bounding.multi_owner.{sql}", wrong)
+    with pytest.raises(BoundingError, match=words):
+        bound(duckdb, tmp_path, [row(1, [1, 2]), row(2, [88]), row(3, [1])], b=1)

@@ -1,0 +1,208 @@
+"""Spark's own promises: nothing is left or shown, and what dies on the way is made good or reported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dpsynth_platform.compute import spark_driver
+from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
+from dpsynth_platform.compute.engine import Engine, EngineError
+from dpsynth_platform.compute.spark_engine import SparkEngine
+
+pytestmark = pytest.mark.usefixtures("spark_is_there")
+
+SCHEMA = pa.schema([("x", pa.string())])
+
+
+def java_below(place: Path, kind: str = "") -> list[int]:
+    """Processes of Spark's that work in a directory: the driver, and workers in its subdirectories."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            inside = (process / "cwd").readlink().is_relative_to(place)
+            command = (process / "cmdline").read_bytes().decode()
+        except (OSError, ValueError):
+            continue
+        if process.name.isdigit() and inside and "java" in command and kind in command:
+            found.append(int(process.name))
+    return found
+
+
+def waits_for(condition: Callable[[], object], seconds: float = 20.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@contextmanager
+def killing(condition: Callable[[], object], victims: Callable[[], list[int]]) -> Iterator[list[int]]:
+    """Kills the first of the victims as soon as the condition holds; gives the list of the killed."""
+    killed: list[int] = []
+
+    def kill() -> None:
+        if waits_for(condition, 60.0) and (found := victims()):
+            os.kill(found[0], signal.SIGKILL)
+            killed.append(found[0])
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        thread.join()
+
+
+def test_a_session_is_private_and_leaves_nothing(
+    spark: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place, elsewhere = tmp_path / "spill", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    spark.register("of_another_session", pa.table({"x": ["a"]}))
+    with SparkEngine(place, master="local[1]", memory="512m", partitions=2) as engine:
+        engine.register("t", pa.table({"x": ["a", "b", "Marked Person"]}))
+        engine.materialize("u", "SELECT x, row_number() OVER (ORDER BY x) AS r FROM t")
+        assert engine.write_delta(elsewhere / "out", SCHEMA, "SELECT x FROM u") == 3
+        with pytest.raises(EngineError):
+            engine.scalar("SELECT count(*) AS n FROM of_another_session")
+        files = [path for path in place.rglob("*") if not path.is_symlink()]
+        assert any(path.suffix == ".parquet" for path in files)
+        (spill,) = place.iterdir()
+        assert spill.stat().st_mode & 0o077 == 0
+        shared = [path for path in files if "/tmp/" not in str(path.relative_to(spill.parent)) and path.is_file()]
+        assert not [path for path in shared if path.stat().st_mode & 0o077]
+        (driver,) = java_below(place)
+        environment = Path(f"/proc/{driver}/environ").read_bytes()
+        command = Path(f"/proc/{driver}/cmdline").read_bytes()
+        assert b"secret" not in command + environment
+    assert not list(place.iterdir())
+    assert waits_for(lambda: not java_below(place))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "spill"]
+    assert [path.name for path in elsewhere.iterdir()] == ["out"]
+    shown = capfd.readouterr()
+    assert shown.out + shown.err == ""
+    with pytest.raises(EngineError, match="outside"):
+        engine.scalar("SELECT 1 AS x")
+
+
+def test_files_cannot_be_read_by_sql(spark: Engine, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("a\n1\n")
+    for sql in (f"SELECT * FROM csv.`{tmp_path}/in.csv`", f"SELECT * FROM text.`{tmp_path}`"):
+        with pytest.raises(EngineError):
+            list(spark.stream(sql))
+
+
+def _rounds(engine: Engine, rows: int) -> list[tuple[int, str]]:
+    """A job of several rounds, each of which reads what the last one left."""
+    engine.register("t", pa.table({"x": list(range(rows))}))
+    for number in range(3):
+        engine.materialize(
+            "t",
+            """WITH hashed AS (SELECT x, sha2(? || CAST(x AS STRING), 256) AS h FROM t),
+                ranked AS (SELECT x, row_number() OVER (PARTITION BY x % 997 ORDER BY h) AS r FROM hashed)
+            SELECT x FROM ranked WHERE r > ?""",
+            [f"key {number}", 10],
+        )
+    batches = engine.stream("SELECT x, sha2(CAST(x AS STRING), 256) AS h FROM t ORDER BY x")
+    return [(row["x"], row["h"]) for batch in batches for row in batch.to_pylist()]
+
+
+def test_a_worker_is_killed_and_the_rows_are_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = 100_000
+    with DuckDBEngine(tmp_path / "duckdb", threads=1) as duckdb:
+        expected = _rounds(duckdb, rows)
+    assert len(expected) == rows - 3 * 10 * 997
+    place = tmp_path / "spill"
+
+    def a_round_is_being_written() -> bool:
+        begun = list(place.glob("spill-*/tables/*"))
+        return len(begun) >= 2 and any(place.glob("spill-*/tables/*/_temporary"))
+
+    with SparkEngine(place, master="local-cluster[2,1,512]", memory="512m", partitions=4) as engine:
+        workers = lambda: java_below(place, "CoarseGrainedExecutorBackend")  # noqa: E731
+        with killing(a_round_is_being_written, workers) as killed:
+            found = _rounds(engine, rows)
+        assert killed, "no worker was there to kill"
+        assert found == expected
+        engine.drop("t")
+        assert not list(place.glob("spill-*/tables/*")), "tables that nobody can name any more take no space"
+    assert not list(place.iterdir())
+    assert waits_for(lambda: not java_below(place))
+    shown = capfd.readouterr()
+    assert shown.out + shown.err == ""
+
+
+def test_a_dead_driver_is_reported_and_leaves_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    place, target = tmp_path / "spill", tmp_path / "place" / "out"
+    with pytest.raises(EngineError) as raised, SparkEngine(place, master="local[2]", memory="512m") as engine:
+        engine.register("t", pa.table({"x": [f"Marked Person {i}" for i in range(1000)]}))
+        writing = lambda: any(target.parent.glob(".out.*/_temporary/*/*"))  # noqa: E731
+        slow = "SELECT sha2(a.x || b.x || c.x, 256) AS x FROM t AS a CROSS JOIN t AS b CROSS JOIN t AS c"
+        with killing(writing, lambda: java_below(place)) as killed:
+            engine.write_delta(target, SCHEMA, slow)
+    assert killed
+    assert str(raised.value) == "the SQL engine stopped (its process is gone)"
+    assert raised.value.__cause__ is None and raised.value.__context__ is None
+    assert not list(target.parent.iterdir())
+    assert not list(place.iterdir())
+    shown = capfd.readouterr()
+    assert shown.out + shown.err == ""
+
+
+def test_spark_ends_with_a_python_that_is_killed(tmp_path: Path) -> None:
+    program = """
+import sys, time
+from pathlib import Path
+from dpsynth_platform.compute.spark_engine import SparkEngine
+with SparkEngine(Path(sys.argv[1]), master="local[1]", memory="512m"):
+    print("open", flush=True)
+    time.sleep(60)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == "open\n"
+        assert len(java_below(tmp_path)) == 1
+        process.kill()
+        process.wait()
+    assert waits_for(lambda: not java_below(tmp_path))
+
+
+@pytest.mark.parametrize("java", ["exit 1", "echo 'Marked Person' >&2; sleep 60"])
+def test_a_spark_that_does_not_start_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, java: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fake = tmp_path / "home" / "bin" / "java"
+    fake.parent.mkdir(parents=True)
+    fake.write_text(f"#!/bin/sh\n{java}\n")
+    fake.chmod(0o755)
+    environment = dict(os.environ) | {"JAVA_HOME": str(fake.parents[1])}
+    monkeypatch.setattr(spark_driver, "inherited_environment", lambda: environment)
+    monkeypatch.setattr(spark_driver, "START_SECONDS", 2.0)
+    with pytest.raises(EngineError, match="Spark did not start; it needs Java 17"), SparkEngine(tmp_path / "spill"):
+        pytest.fail("it is not open")
+    assert not list((tmp_path / "spill").iterdir())
+    shown = capfd.readouterr()
+    assert shown.out + shown.err == ""
+
+
+def test_a_session_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
+    engine = SparkEngine(tmp_path, master="local[1]", memory="512m", options={"spark.serializer": "NoSuchClass"})
+    with pytest.raises(EngineError, match="ClassNotFoundException"), engine:
+        pytest.fail("it is not open")
+    assert not list(tmp_path.iterdir())

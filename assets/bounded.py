@@ -1,4 +1,4 @@
-"""bounded: at most b records of each owner, chosen by keyed hash.
+"""bounded: at most b records of each owner.
 
 What belongs here: handing the cleared participants, the scrubbed rows and the canaries to `bounding`. What does not:
 choosing records.
@@ -14,9 +14,11 @@ from dpsynth_platform.storage import StepRecord, table_schema
 def body(step: StepContext) -> Outcome:
     """Lets the canaries in, leaves excluded and held-out owners out, and bounds everybody else."""
     from dpsynth_platform.audit.canaries import read_canaries
-    from dpsynth_platform.bounding.single_owner import write_bounded
+    from dpsynth_platform.bounding import multi_owner, single_owner
+    from dpsynth_platform.bounding.order import Order
 
     contract, raw = step.sealed()
+    bounding = multi_owner if contract.privacy.multi_owner else single_owner
     scrubbed, canaries, clearance = step.same_run(raw, "scrubbed", "canaries", "clearance")
     participants = step.ledger.participants(clearance.facts["entry_id"])
     step.check_owner_keys(scrubbed)
@@ -26,7 +28,7 @@ def body(step: StepContext) -> Outcome:
     with step.storage.new_output(step.place, "bounded") as directory:
         step.progress(f"bounding with {step.sql.label}")
         with step.sql.open(directory) as engine:
-            report = write_bounded(
+            report = bounding.write_bounded(
                 scrubbed.directory / "table",
                 directory / "table",
                 engine=engine,
@@ -35,6 +37,7 @@ def body(step: StepContext) -> Outcome:
                 max_contributions=contract.privacy.max_contributions,
                 key=step.ordering_key(contract),
                 canaries=read_canaries(canaries.directory / "table").table,
+                order=Order.parse(contract.privacy.record_order),
             )
         record = step.record(
             "bounded",

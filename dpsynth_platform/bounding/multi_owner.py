@@ -31,31 +31,29 @@ from dpsynth_platform.bounding.written import (
 )
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.errors import BoundingError
-from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, Fingerprints, distinct_owners
+from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, OWNERS_COLUMN, Fingerprints, distinct_owners
 from dpsynth_platform.storage import read_table, table_schema
-
-OWNERS_COLUMN = "_owners"
 
 # Records that share an id are told apart by a running number in the order of their owners first and of their contents
 # then, so that contents decide only between records of the very same owners. Engines differ in the case of the NULL
 # that they write for one in a list, hence `lower`.
 _IDENTIFIED_SQL = """
 WITH united AS (
-    SELECT {columns}, _record, _owners FROM scrubbed
+    SELECT {columns}, _record, _owners, {weight} AS _weight FROM scrubbed
     UNION ALL
-    SELECT {columns}, _record, _owners FROM canaries
+    SELECT {columns}, _record, _owners, NULL AS _weight FROM canaries
 ),
 numbered AS (
     SELECT *, row_number() OVER (
         PARTITION BY _record ORDER BY lower(CAST(_owners AS STRING)) NULLS FIRST, {content}) AS _copy
     FROM united
 )
-SELECT {columns}, _owners AS _listed,
+SELECT {columns}, _weight, _owners AS _listed,
     CASE WHEN _copy = 1 THEN _record
          ELSE substr(sha2(_record || ':' || CAST(_copy AS STRING), 256), 1, 32) END AS _record
 FROM numbered
 """
-_LISTED_SQL = "SELECT _record, {weight} AS _weight, explode(_listed) AS _owner FROM identified"
+_LISTED_SQL = "SELECT _record, _weight, explode(_listed) AS _owner FROM identified"
 _EDGES_SQL = (
     "SELECT _record, _owner, max(_weight) AS _weight FROM listed WHERE _owner IS NOT NULL GROUP BY _record, _owner"
 )
@@ -100,16 +98,18 @@ def write_bounded(
         key: the secret that orders records.
         canaries: rows of fictional owners with `columns`, `_owner` (one each), `_record` and `included`; those not
             included stay out.
-        order: which records come first. A weight counts as part of the fixed graph: it is not protected.
+        order: which records come first. A weight is a column of the scrubbed table, and better none of `columns`: it
+            counts as part of the fixed graph and is not protected. Canaries have none; no record competes with theirs.
 
     Raises:
-        BoundingError: a column is missing, a canary bears a participant's fingerprint, the weight is not one of these
-            columns, or an owner in the result has more than b records or takes part unasked.
+        BoundingError: a column or the weight is missing, a canary bears a participant's fingerprint, or an owner in the
+            result has more than b records or takes part unasked.
         EngineError: the SQL engine stopped.
     """
     check_bound(max_contributions)
-    schema = output_schema(table_schema(scrubbed), columns, OWNERS_COLUMN)
-    weight = order.weight_sql(schema) if order.name == "weight" else "CAST(0 AS INTEGER)"
+    found_schema = table_schema(scrubbed)
+    schema = output_schema(found_schema, columns, OWNERS_COLUMN)
+    weight = order.weight_sql(found_schema) if order.name == "weight" else "CAST(0 AS INTEGER)"
     bait = _with_owners(canaries, schema)
     bait_owners = distinct_owners(bait.to_batches())
     check_strangers(bait_owners, participants)
@@ -118,8 +118,8 @@ def write_bounded(
     register_owners(engine, "participants", np.concatenate([participants, bait_owners]))
     names = ", ".join(map(quoted, columns))
     content = ", ".join(f"{quoted(name)} NULLS FIRST" for name in columns)
-    engine.materialize("identified", _IDENTIFIED_SQL.format(columns=names, content=content))
-    found = _cleared_edges(engine, weight)
+    engine.materialize("identified", _IDENTIFIED_SQL.format(columns=names, content=content, weight=weight))
+    found = _cleared_edges(engine)
     rounds = bound_edges(engine, "edges", "dropped", max_contributions=max_contributions, key=key, order=order)
     engine.materialize("kept", _KEPT_SQL)
     qualified = ", ".join(f"i.{quoted(name)}" for name in columns)
@@ -136,9 +136,9 @@ def write_bounded(
     )
 
 
-def _cleared_edges(engine: Engine, weight: str) -> dict[str, int]:
+def _cleared_edges(engine: Engine) -> dict[str, int]:
     """Makes the table `edges` of the records that may take part, and counts what was left out."""
-    engine.materialize("listed", _LISTED_SQL.format(weight=weight))
+    engine.materialize("listed", _LISTED_SQL)
     engine.materialize("edges", _EDGES_SQL)
     engine.materialize("excluded", _EXCLUDED_SQL)
     listed, pairs = row_count(engine, "listed"), row_count(engine, "edges")

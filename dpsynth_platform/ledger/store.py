@@ -174,7 +174,7 @@ class Ledger:
     ) -> tuple[ChainEvent, ...]:
         """Carries all accounts of a namespace over to one more fingerprint key, in one serial transaction.
 
-        Every owner keeps what it was charged. Nothing else can be decided meanwhile: about a minute for ten million
+        Every owner keeps what it was charged. Nothing else can be decided meanwhile: three minutes for ten million
         owners with two dozen entries.
 
         Args:

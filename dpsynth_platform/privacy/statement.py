@@ -47,9 +47,9 @@ class Assumption:
 
 @dataclass(frozen=True)
 class MechanismWords:
-    """How a mechanism names its accesses to the data, and what its randomness rests on. The defaults are MST's.
+    """How a mechanism names its accesses to the data, and what its randomness rests on.
 
-    What a mechanism does not say of its clipping, its sampling and its continuous noise is reported as not stated, and
+    What a mechanism does not say of its choices, clipping, sampling and continuous noise is reported as not stated, and
     how it keeps parallel branches apart as declared.
 
     Attributes:
@@ -63,14 +63,13 @@ class MechanismWords:
         branches: what keeps a unit in one parallel branch.
     """
 
-    counts: str = "tables of counts (one or two columns each)"
-    choices: str = "choices of which two columns to count together"
-    result: str = "the noisy measurements"
+    counts: str
+    choices: str
+    result: str
     selection: Assumption = Assumption(
         "Choices are drawn from the exponential mechanism's distribution.",
-        "yes",
-        "Scores are integers; OpenDP adds Gumbel noise and compares digit by digit until they differ, so that "
-        "neither rounding nor ties occur. The scale is rounded up.",
+        "not stated",
+        "The mechanism does not say how it draws choices.",
     )
     clipping: Assumption = Assumption(
         "Every clipped gradient is of one record, or one user, alone: nothing is computed across them (batch "
@@ -96,7 +95,17 @@ class MechanismWords:
     )
 
 
-MST_WORDS = MechanismWords()
+MST_WORDS = MechanismWords(
+    counts="tables of counts (one or two columns each)",
+    choices="choices of which two columns to count together",
+    result="the noisy measurements",
+    selection=Assumption(
+        "Choices are drawn from the exponential mechanism's distribution.",
+        "yes",
+        "Scores are integers; OpenDP adds Gumbel noise and compares digit by digit until they differ, so that "
+        "neither rounding nor ties occur. The scale is rounded up.",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,7 @@ class Tuning:
     """Other runs of mechanisms on the same data, by whose results the parameters of this one were chosen.
 
     Attributes:
-        runs: how many there were; each is an entry of the ledger.
+        runs: how many there were.
         covered: whether their events are parts of this statement's event, so that the guarantee holds for the choice.
     """
 
@@ -119,8 +128,7 @@ class Tuning:
     def words(self) -> str:
         """In a sentence or two."""
         charged = (
-            "Every attempt whose mechanism started is an entry of its own in the ledger and is charged to the account, "
-            "also if it failed."
+            "Every attempt whose mechanism started is in the ledger and charged to the account, also if it failed."
         )
         if self.runs == 0:
             return f"No hyper-parameter was chosen by looking at the data. {charged}"

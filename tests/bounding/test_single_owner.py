@@ -16,8 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpsynth_platform.bounding import single_owner
+from dpsynth_platform.bounding.order import RANDOM, Order
 from dpsynth_platform.bounding.single_owner import holdout_mask, write_bounded
 from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
+from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.errors import BoundingError
 from dpsynth_platform.scrub.fingerprints import Fingerprints, distinct_owners, fingerprint_hex, fingerprints_from_hex
 from dpsynth_platform.storage import read_table, write_table
@@ -49,6 +51,7 @@ def bound(
     canaries: pa.Table | None = None,
     batch_rows: int = 1000,
     key: bytes = KEY,
+    order: Order = RANDOM,
 ) -> list[Row]:
     place = Path(tempfile.mkdtemp(dir=directory))
     batches = [batch(rows[start : start + batch_rows]) for start in range(0, len(rows), batch_rows)]
@@ -65,6 +68,7 @@ def bound(
             max_contributions=b,
             key=key,
             canaries=canaries,
+            order=order,
         )
     result = [item for part in read_table(place / "out") for item in part.to_pylist()]
     assert report.rows == len(result)
@@ -120,6 +124,34 @@ def test_the_order_is_that_of_sha256_of_key_and_record_id(tmp_path: Path) -> Non
     assert bound(tmp_path, rows, b=5, key=b"x" * 32) != result
 
 
+def test_a_declared_column_ranks_the_same_on_both_engines(engine: Engine, tmp_path: Path) -> None:
+    ages = [3, None, 7, 7, 7, 1, None, 9]
+    rows = [row(number, record, age) for number in range(3) for record, age in enumerate(ages)]
+    write_table(tmp_path / "in", SCHEMA, [batch(rows)])
+
+    def kept(b: int) -> dict[str, list[Row]]:
+        write_bounded(
+            tmp_path / "in",
+            tmp_path / f"out{b}",
+            engine=engine,
+            columns=COLUMNS,
+            participants=distinct_owners([batch(rows)]),
+            max_contributions=b,
+            key=KEY,
+            order=Order("weight", "age"),
+        )
+        found = [item for part in read_table(tmp_path / f"out{b}") for item in part.to_pylist()]
+        return {name: [item for item in found if item["_owner"] == name] for name in map(owner, range(3))}
+
+    def place(item: Row) -> tuple[bool, int, bytes]:
+        keyed = hashlib.sha256((KEY.hex() + item["_record"]).encode()).digest()
+        return item["age"] is None, -(item["age"] or 0), keyed
+
+    for b in (2, 7):
+        for name, found in kept(b).items():
+            assert found == sorted((item for item in rows if item["_owner"] == name), key=place)[:b]
+
+
 def test_only_participants_and_included_canaries_take_part_and_canaries_are_bounded(tmp_path: Path) -> None:
     rows = [row(number, record) for number in range(4) for record in range(3)]
     bait = [row(number, record, 99, "blue") | {"included": number == 50} for number in (50, 51) for record in range(3)]
@@ -163,6 +195,10 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         bound(tmp_path, rows, canaries=canary)
     with pytest.raises(BoundingError, match="no column included"):
         bound(tmp_path, rows, canaries=canary.drop_columns(["included"]))
+    with pytest.raises(BoundingError, match="each record has one owner"):
+        bound(tmp_path, rows, order=Order("fewest-owners-first"))
+    with pytest.raises(BoundingError, match="no column 'height'"):
+        bound(tmp_path, rows, order=Order("weight", "height"))
     wrong = canary.set_column(0, "age", pa.array(["young"]))
     with pytest.raises(BoundingError, match="types"):
         bound(tmp_path, rows, canaries=wrong)

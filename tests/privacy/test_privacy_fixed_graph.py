@@ -183,9 +183,7 @@ def test_calibration_and_guarantees_accept_it():
     assert epsilon(event, 1e-6).epsilon <= 1.0
 
     def training(noise, steps=100):
-        return dp_sgd_event(
-            records=10_000, batch_size=100, noise_multiplier=noise, steps=steps, adjacency=FIXED, max_contributions=2
-        )
+        return dp_sgd_event(records=10_000, batch_size=100, noise_multiplier=noise, steps=steps, adjacency=FIXED)
 
     noise = noise_for(training, 2.0, 1e-6)
     assert 1.99 < noise.result.epsilon <= 2.0

@@ -94,6 +94,7 @@ def test_a_plan_that_costs_more_than_asked_or_is_for_other_neighbours_is_refused
 TRAINED = MechanismWords(
     counts="histograms of topics",
     choices="tokens",
+    result="the trained model",
     selection=Assumption("Tokens are drawn from the softmax.", "yes", "By integers."),
     sampling=Assumption("Samples are Poisson.", "yes", "By a keyed cryptographic stream."),
 )

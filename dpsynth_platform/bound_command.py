@@ -1,7 +1,8 @@
-"""`dpsynth bound evaluate`: what each contribution bound would keep of a table, so that a user can choose one.
+"""`dpsynth bound evaluate|learn`: what each contribution bound would keep, and one that is learned with privacy.
 
 What belongs here: arguments, and showing what the library returns. What does not: reading, choosing and counting
-(`bounding`). Needs no deployment: it reads the table that it is given, and writes to a temporary directory only.
+(`bounding`, `bound_learning`). `evaluate` needs no deployment: it reads the table that it is given, and writes to a
+temporary directory only. `learn` asks about a dataset of the deployment, and pays.
 """
 
 from __future__ import annotations
@@ -9,19 +10,23 @@ from __future__ import annotations
 import enum
 import tempfile
 from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpsynth_platform.errors import BoundingError
+from dpsynth_platform.settings import Settings
 from dpsynth_platform.terminal import Json, Shown, command
 
 if TYPE_CHECKING:
     from dpsynth_platform.bounding.evaluation import Evaluation
     from dpsynth_platform.compute.choice import EngineChoice
 
-bound_app = typer.Typer(no_args_is_help=True, help="Contribution bounding: what a bound would keep of a table.")
+bound_app = typer.Typer(
+    no_args_is_help=True, help="Contribution bounds: what each would keep of a table, or one learned with privacy."
+)
 
 OPERATOR = (
     "Exact numbers of the data: for the operator's eyes. A bound that is chosen by looking at them is an access that "
@@ -85,6 +90,47 @@ def bound_evaluate(
             )
     shown.json(asdict(found) | {"table": str(table), "engine": engine.value, "note": OPERATOR})
     _show(shown, found)
+
+
+@bound_app.command("learn")
+@command
+def bound_learn(
+    dataset: Annotated[str, typer.Argument(help="A dataset whose scrubbed step is materialized.")],
+    epsilon: Annotated[float, typer.Option(help="What the answer may cost, from the family's budget for life.")],
+    period: Annotated[str | None, typer.Option(help="YYYY-MM, for datasets with a cadence.")] = None,
+    quantile: Annotated[
+        float, typer.Option(help="Share of the owners that shall keep all their records; thousandths or coarser.")
+    ] = 0.5,
+    at_most: Annotated[int, typer.Option(help="The largest bound that may come out.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """Learns a bound with differential privacy, and charges the family's budget; asked again, it costs nothing."""
+    from dpsynth_platform import reviewing
+    from dpsynth_platform.bound_learning import Question, learn_bound
+    from dpsynth_platform.planning import load_dataset
+    from dpsynth_platform.storage import Storage
+
+    shown, settings = Shown(as_json), Settings.from_environment()
+    contract, _ = load_dataset(settings, dataset)
+    reviewing.check_period(contract, period)
+    found = learn_bound(
+        contract,
+        period,
+        Question(_share(quantile), at_most, epsilon),
+        ledger=reviewing.ledger(settings),
+        storage=Storage(settings.restricted),
+        runner=settings.user,
+    )
+    shown.json({"dataset": dataset, "period": period} | found.to_json())
+    paid = "was paid before by" if found.reused else f"cost epsilon {epsilon:g}, by"
+    shown.say(f"max_contributions: {found.max_contributions}   ({paid} ledger entry {found.entry_id})")
+    shown.say("It is differentially private: write it into the contract, or choose another; nothing else was learned.")
+
+
+def _share(quantile: float) -> Fraction:
+    if not 0 < quantile <= 1:
+        raise BoundingError(f"--quantile {quantile}; accepted: above 0, at most 1")
+    return Fraction(str(quantile))
 
 
 def _choice(name: EngineName, memory: str | None, threads: int, master: str | None) -> EngineChoice:

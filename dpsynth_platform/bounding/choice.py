@@ -73,16 +73,21 @@ def choose_contributions(
     return 1 + select_by_exponential_mechanism(scores, epsilon, sensitivity(quantile, adjacency))
 
 
+def check_question(at_most: int, quantile: Fraction) -> None:
+    """Refuses a range or a quantile that cannot be asked for. Raises `BoundingError`."""
+    if not 1 <= at_most <= MOST:
+        raise BoundingError(f"at_most {at_most}; accepted: 1 to {MOST}")
+    if not (0 < quantile <= 1 and quantile.denominator <= 1_000):
+        raise BoundingError(f"quantile {quantile}; accepted: above 0, at most 1, in thousandths or coarser")
+
+
 def utilities(records_per_owner: OwnerCounts, at_most: int, quantile: Fraction) -> list[int]:
     """-|d F(b) - p n| for b = 1, ..., at_most. Sensitive.
 
     Raises:
         BoundingError: see `choose_contributions`.
     """
-    if not 1 <= at_most <= MOST:
-        raise BoundingError(f"at_most {at_most}; accepted: 1 to {MOST}")
-    if not (0 < quantile <= 1 and quantile.denominator <= 1_000):
-        raise BoundingError(f"quantile {quantile}; accepted: above 0, at most 1, in thousandths or coarser")
+    check_question(at_most, quantile)
     counts = np.bincount(np.minimum(records_per_owner, at_most + 1), minlength=at_most + 2)
     with_at_most = np.cumsum(counts)[1 : at_most + 1]
     target = quantile.numerator * len(records_per_owner)

@@ -1,0 +1,158 @@
+"""Learning a dataset's contribution bound under the ledger: reserve, start, choose, write down, complete.
+
+What belongs here: the order of these steps, and that the same question is paid once. What does not: the choice
+(`bounding.choice`) and the budget (`ledger`). The result is differentially private and may stand in a contract; reading
+the number of records off the table instead would be an access that no guarantee covers.
+
+The choice looks at the owners whom its ledger entry charges, in the scrubbed rows of the current run, so that fewer
+records are read than a release would: no text, no values, only whose they are.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsynth_platform import owner_keys
+from dpsynth_platform.contracts import DataContract, canonical_digest
+from dpsynth_platform.errors import BoundingError, SpendRepeated, StaleInput
+from dpsynth_platform.ledger.owners import Participants, place_of
+from dpsynth_platform.ledger.records import CostRequest, Entry
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, fingerprints_from_hex, read_fingerprints
+from dpsynth_platform.storage import Place, StepRecord, Storage, digest_file, read_table, write_durably
+
+RESULT = "bound.json"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked. All of it is public.
+
+    Attributes:
+        quantile: share of the owners that shall keep all their records, about.
+        at_most: the largest bound that may come out.
+        epsilon: what the answer may cost.
+    """
+
+    quantile: Fraction
+    at_most: int
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class LearnedBound:
+    """A bound that was learned with differential privacy, and the entry that paid for it."""
+
+    max_contributions: int
+    entry_id: str
+    epsilon: float
+    reused: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+def learn_bound(
+    contract: DataContract, period: str | None, question: Question, *, ledger: Ledger, storage: Storage, runner: str
+) -> LearnedBound:
+    """The bound under which about `question.quantile` of the owners keep all their records.
+
+    Asked again of the same source version, the question costs nothing and has the same answer.
+
+    Raises:
+        BoundingError: the question is impossible, or the contract's overlap policy or adjacency rules it out.
+        StaleInput: the scrubbed rows are missing or outdated.
+        BudgetExceeded: it does not fit under the cap.
+        SpendRepeated: an earlier attempt started and left no answer; what it cost stays spent.
+    """
+    from dpsynth_platform.bounding.choice import check_question, choice_event
+
+    place = Place(contract.dataset, period)
+    if contract.privacy.on_overlap != "compose":
+        raise BoundingError(
+            f"{place.label}: on_overlap: {contract.privacy.on_overlap!r} bars owners who were charged before, and this "
+            "would charge all of them; accepted: compose, or a declared max_contributions"
+        )
+    check_question(question.at_most, question.quantile)
+    raw, scrubbed = storage.require(place, "raw"), storage.require(place, "scrubbed")
+    if scrubbed.run_key != raw.run_key or not storage.exists(scrubbed):
+        raise StaleInput(f"{place.label}/scrubbed is missing or of another run than raw; materialize it again")
+    adjacency = contract.privacy.adjacency
+    asked = {"bound": asdict(question) | {"quantile": str(question.quantile)}, "adjacency": adjacency}
+    digest = canonical_digest(asked)
+    request = CostRequest.of(
+        choice_event(question.epsilon, adjacency),
+        dataset=contract.dataset,
+        period=period,
+        guarantee=Guarantee(question.epsilon, contract.privacy.delta, contract.privacy.unit, adjacency, 1),
+        plan_digest=digest,
+        runner=runner,
+    )
+    key = canonical_digest(asked | {"source": raw.facts["source_version"], "place": place.label})[:32]
+    entry = ledger.entry_for_key(key)
+    if entry is None or entry.state in ("reserved", "void"):
+        entry = _reserve(contract, key, request, scrubbed, ledger)
+    directory = storage.named_output(place, "bound", entry.entry_id)
+    reused = (directory / RESULT).is_file()
+    if not reused:
+        _choose(contract, question, entry, scrubbed, directory / RESULT, ledger)
+    found = int(json.loads((directory / RESULT).read_text(encoding="utf-8"))["max_contributions"])
+    ledger.complete(entry.entry_id, digest_file(directory / RESULT))
+    return LearnedBound(found, entry.entry_id, question.epsilon, reused)
+
+
+def _reserve(contract: DataContract, key: str, request: CostRequest, scrubbed: StepRecord, ledger: Ledger) -> Entry:
+    return ledger.reserve(
+        contract.family,
+        key,
+        request,
+        participants=read_fingerprints(scrubbed.directory / "participants"),
+        policy="compose",
+        key_ids=scrubbed.facts[owner_keys.KEY_IDS],
+    )
+
+
+def _choose(
+    contract: DataContract, question: Question, entry: Entry, scrubbed: StepRecord, result: Path, ledger: Ledger
+) -> None:
+    """The mechanism: from the started entry to the answer on disk."""
+    from dpsynth_platform.bounding.choice import choose_contributions
+
+    if entry.state != "reserved":
+        raise SpendRepeated(
+            f"{entry.request.place}: this question's ledger entry {entry.entry_id} was started and left no answer; what "
+            "it cost stays spent. Asking with another epsilon, quantile or range is a new spend"
+        )
+    # Read before the counts: then they are of the keys that the rows bear, or the check finds that they are not.
+    charged = ledger.participants(entry.entry_id)
+    if scrubbed.facts[owner_keys.KEY_IDS] != list(ledger.account(contract.family).key_ids):
+        raise StaleInput(
+            f"{entry.request.place}/scrubbed bears fingerprints that are no longer in use; materialize it again"
+        )
+    ledger.start(entry.entry_id)
+    found = choose_contributions(
+        _records_per_owner(scrubbed, charged),
+        at_most=question.at_most,
+        quantile=question.quantile,
+        epsilon=question.epsilon,
+        adjacency=contract.privacy.adjacency,
+    )
+    write_durably(result, json.dumps({"max_contributions": found}))
+
+
+def _records_per_owner(scrubbed: StepRecord, charged: Participants) -> npt.NDArray[np.int64]:
+    counts = np.zeros(len(charged), dtype=np.int64)
+    for batch in read_table(scrubbed.directory / "table", columns=[OWNER_COLUMN]):
+        owners, times = np.unique(fingerprints_from_hex(batch.column(0).to_pylist()), return_counts=True)
+        places, there = place_of(owners, charged)
+        counts[places[there]] += times[there]
+    return counts[counts > 0]

@@ -1,0 +1,170 @@
+"""Learning a bound under the ledger: paid first and once, of those whom the entry charges, and of nobody else."""
+
+from __future__ import annotations
+
+import hashlib
+from fractions import Fraction
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dpsynth_platform.bound_learning import Question, learn_bound
+from dpsynth_platform.contracts import DataContract, FamilyBudget, parse_contract
+from dpsynth_platform.errors import BoundingError, BudgetExceeded, LedgerError, SpendRepeated, StaleInput
+from dpsynth_platform.ledger import Ledger
+from dpsynth_platform.owner_keys import KEY_IDS
+from dpsynth_platform.scrub.fingerprints import distinct_owners, write_fingerprints
+from dpsynth_platform.storage import Place, Storage, write_table
+
+KEYS = ["first", "second"]
+PLACE = Place("letters")
+# Two hundred owners of three letters, ten of twelve.
+RECORDS = {number: 3 if number < 200 else 12 for number in range(210)}
+SHARP = Question(Fraction(1, 2), 20, 3.0)  # so many owners that the answer is all but certain
+DOCUMENT: dict[str, Any] = {
+    "dataset": "letters",
+    "description": "Letters of fictional people.",
+    "owners": ["letters@example.org"],
+    "source": {"uri": "/nowhere", "key": ["customer"]},
+    "family": "letters",
+    "privacy": {
+        "unit": "user",
+        "owner_columns": ["customer"],
+        "namespace": "customer",
+        "max_contributions": 3,
+        "guarantee": {"epsilon": 1.0},
+        "expected_units": 1000,
+    },
+    "columns": {
+        "customer": {"type": "identifier"},
+        "age": {"type": "integer", "min": 0, "max": 120},
+        "member": {"type": "boolean"},
+    },
+    "generate": {"rows": 10},
+    "release": {"uri": "/nowhere/public"},
+}
+
+
+def contract(**privacy: Any) -> DataContract:
+    return parse_contract(DOCUMENT | {"privacy": DOCUMENT["privacy"] | privacy}, where="x", variables={})
+
+
+def owner(number: int) -> str:
+    return hashlib.sha256(str(number).encode()).hexdigest()[:32]
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    budget = {
+        "family": "letters",
+        "unit": "user",
+        "namespace": "customer",
+        "mode": "per-owner",
+        "cap": {"epsilon": 4.0, "delta": 1e-3},
+    }
+    opened = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    opened.open_account(FamilyBudget.model_validate(budget), KEYS)
+    return opened
+
+
+@pytest.fixture
+def storage(tmp_path):
+    kept = Storage(tmp_path / "restricted")
+    raw = kept.record(PLACE, "raw", run_key="run", facts={"source_version": 4})
+    table = pa.table({"_owner": [owner(number) for number, times in RECORDS.items() for _ in range(times)]})
+    with kept.new_output(PLACE, "scrubbed") as directory:
+        write_table(directory / "table", table.schema, table.to_batches())
+        write_fingerprints(directory / "participants", distinct_owners(table.to_batches()))
+        kept.record(PLACE, "scrubbed", run_key="run", directory=directory, inputs=[raw], facts={KEY_IDS: KEYS})
+    return kept
+
+
+@pytest.fixture
+def learn(ledger, storage):
+    def ask(question=SHARP, of=None):
+        return learn_bound(of or contract(), None, question, ledger=ledger, storage=storage, runner="Ada")
+
+    return ask
+
+
+def test_the_answer_is_the_quantile_and_is_paid_for(learn, ledger):
+    found = learn()
+    assert found.max_contributions == 3  # the next best answer is less likely than exp(-100)
+    assert not found.reused
+    (entry,) = ledger.entries("letters")
+    assert (entry.entry_id, entry.state, entry.request.runner) == (found.entry_id, "spent", "Ada")
+    assert entry.request.guarantee.epsilon == 3.0
+    assert entry.request.curve.epsilon(1e-3) == pytest.approx(3.0, rel=0.2)
+    assert ledger.verify().ok
+
+
+def test_the_same_question_is_paid_once(learn, ledger):
+    first, again = learn(), learn()
+    assert (again.max_contributions, again.entry_id, again.reused) == (first.max_contributions, first.entry_id, True)
+    assert len(ledger.entries("letters")) == 1
+
+
+def test_another_question_is_another_spend_until_nobody_can_pay(learn, ledger):
+    learn()
+    found = learn(Question(Fraction(1, 2), 20, 3.5))
+    # Everybody is exhausted and left out in silence: an answer about nobody, by which nothing shows.
+    assert len(ledger.participants(found.entry_id)) == 0
+    assert 1 <= found.max_contributions <= 20
+    with pytest.raises(BudgetExceeded):
+        learn(Question(Fraction(1, 2), 20, 5.0))
+
+
+def test_only_those_whom_the_entry_charges_are_counted(learn, ledger, storage, monkeypatch):
+    """The ten with many letters are exhausted: the answer for all owners but a few must not see them."""
+    from dpsynth_platform import bound_learning
+
+    few = distinct_owners([pa.record_batch({"_owner": [owner(number) for number in range(200, 210)]})])
+    charged = Ledger.participants
+    monkeypatch.setattr(Ledger, "participants", lambda self, entry_id: few)
+    assert learn(Question(Fraction(1), 20, 3.5)).max_contributions >= 12  # fails with probability 11/9 exp(-17.5)
+    monkeypatch.setattr(Ledger, "participants", charged)
+    scrubbed = storage.require(PLACE, "scrubbed")
+    assert sorted(bound_learning._records_per_owner(scrubbed, few)) == [12] * 10
+
+
+def test_the_entry_is_started_before_a_record_is_read(learn, ledger, monkeypatch):
+    states = []
+
+    def look(*_):
+        states.append(ledger.entries("letters")[0].state)
+        raise OSError
+
+    monkeypatch.setattr("dpsynth_platform.bound_learning.read_table", lambda *_, **__: look())
+    with pytest.raises(OSError):
+        learn()
+    assert states == ["started"]
+    with pytest.raises(SpendRepeated, match="was started and left no answer; what it cost stays spent"):
+        learn()
+
+
+@pytest.mark.parametrize(
+    ("question", "privacy", "message"),
+    [
+        (SHARP, {"on_overlap": "exclude"}, "on_overlap: 'exclude' bars owners who were charged before"),
+        (SHARP, {"adjacency": "fixed-graph"}, "a bound cannot be learned from it"),
+        (Question(Fraction(1, 2), 0, 1.0), {}, "at_most 0; accepted: 1 to"),
+        (Question(Fraction(3, 2), 9, 1.0), {}, "quantile 3/2; accepted: above 0, at most 1"),
+    ],
+)
+def test_what_cannot_be_asked_costs_nothing(learn, ledger, question, privacy, message):
+    with pytest.raises(BoundingError, match=message):
+        learn(question, contract(**privacy))
+    assert ledger.entries("letters") == []
+
+
+def test_rows_of_another_run_or_of_earlier_keys_are_refused(learn, ledger, storage):
+    scrubbed = storage.require(PLACE, "scrubbed")
+    stale = {"run_key": "run", "directory": scrubbed.directory, "facts": {KEY_IDS: ["first", "other"]}}
+    storage.record(PLACE, "scrubbed", **stale)
+    with pytest.raises(LedgerError, match="materialize scrubbed again"):
+        learn()
+    storage.record(PLACE, "scrubbed", **stale | {"run_key": "another"})
+    with pytest.raises(StaleInput, match="of another run than raw"):
+        learn()
+    assert ledger.entries("letters") == []

@@ -1,4 +1,4 @@
-"""`dpsynth ledger raise|approve-raise|rotate-key|export|check-export`: the budget's authority and its auditors.
+"""`dpsynth ledger raise|approve-raise|rotate-key|owners|export|check-export`: the budget's authority and its auditors.
 
 What belongs here: arguments, files, and showing what the ledger answers. What does not: deciding (`ledger`). The
 command line adds `authority_app` to its `ledger` group. `check-export` needs no deployment: auditors run it anywhere.
@@ -10,7 +10,7 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -128,16 +128,27 @@ def export(
     shown, settings = Shown(as_json), Settings.from_environment()
     key = Vault(settings.vault).signing_key()
     document = sign_export(Ledger(settings.ledger_url).export(), key)
-    try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError as error:
-        raise ConfigurationError(f"{file} cannot be written ({type(error).__name__})") from None
-    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-        json.dump(document, out, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    _write_new(file, document)
     name = fingerprint(key.public_key())
     shown.json({"file": str(file), "head": document["head"], "key_fingerprint": name})
     shown.say(f"{file}: {len(document['events'])} events; its head is {document['head']['hash']}")
     shown.say(f"signed by key {name}; the auditor gets it from: dpsynth release key")
+
+
+@authority_app.command("owners")
+@command
+def owners(
+    family: Annotated[str, typer.Argument(help="A family of mode per-owner.")],
+    file: Annotated[Path, typer.Argument(help="Where to write it; a file that is there is not replaced.")],
+    as_json: Json = False,
+) -> None:
+    """Writes what single owners have left: the worst, the distribution, the classes. Restricted."""
+    from dpsynth_platform import reviewing
+
+    shown = Shown(as_json)
+    _write_new(file, reviewing.ledger(Settings.from_environment()).owner_spending(family).to_json())
+    shown.json({"family": family, "file": str(file)})
+    shown.say(f"{file}: for those who may see restricted numbers only; nobody is named, and who took part shows in it")
 
 
 @authority_app.command("check-export")
@@ -178,6 +189,16 @@ def _signer(report: ExportReport) -> str:
         f"held against key {report.key_fingerprint}, which the export itself names: compare it with the deployment's, "
         "or give that with --public-key"
     )
+
+
+def _write_new(file: Path, document: dict[str, Any]) -> None:
+    """Writes a file that nobody else may read, and none over another."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be written ({type(error).__name__})") from None
+    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+        json.dump(document, out, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
 def _text(path: Path) -> str:

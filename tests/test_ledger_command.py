@@ -146,6 +146,20 @@ def test_an_export_is_signed_and_its_signature_checked(ledger, use, tmp_path):
     assert (status, "cannot be read (FileNotFoundError)" in err) == (1, True)
 
 
+def test_what_owners_have_left_goes_to_a_file_and_not_to_the_terminal(ledger, use, tmp_path):
+    file = tmp_path / "owners.json"
+    status, out, _ = use("owners", "surveys", file)
+    assert (status, str(file) in out) == (0, True)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    report = json.loads(file.read_text())
+    assert (report["family"], report["owners"], report["worst_epsilon_left"]) == ("surveys", 0, None)
+    assert use("owners", "surveys", file)[0] == 1
+    ledger.open_account(FamilyBudget.model_validate(BUDGET | {"family": "others", "mode": "family"}), ["key"])
+    status, _, err = use("owners", "others", tmp_path / "more.json")
+    assert (status, "charges every entry to everybody" in err) == (1, True)
+    assert not (tmp_path / "more.json").exists()
+
+
 def test_a_changed_or_foreign_file_is_told(ledger, use, tmp_path):
     file = tmp_path / "ledger.json"
     use("export", file)

@@ -49,6 +49,7 @@ from dpsynth_platform.ledger.records import (
     OverlapPolicy,
     VerificationReport,
 )
+from dpsynth_platform.ledger.spending import OwnerSpending, owner_spending
 from dpsynth_platform.people import person_key
 
 RESERVATION_LIFETIME = dt.timedelta(hours=24)
@@ -481,6 +482,25 @@ class Ledger:
 
         heads = tuple(known_heads)
         return self._database.read(lambda connection: verify(connection, heads))
+
+    def owner_spending(self, family: str) -> OwnerSpending:
+        """What the owners of an account have left, counted and not named. Restricted.
+
+        Raises:
+            LedgerError: there is no such account, or it charges everybody alike (`mode: family`).
+        """
+
+        def work(connection: Connection) -> OwnerSpending:
+            account = rows.get_account(connection, family)
+            if account.mode != "per-owner":
+                raise LedgerError(
+                    f"family {family} charges every entry to everybody (mode: family): what is left is what "
+                    "`dpsynth ledger show` says, for each owner alike"
+                )
+            standing = rows.find_standing(connection, family, account.filter.nothing)
+            return owner_spending(family, account.filter, standing)
+
+        return self._database.read(work)
 
     def export(self) -> dict[str, Any]:
         """Everything but the participants as one JSON value for an auditor; `export.verify_export` checks it."""

@@ -129,8 +129,8 @@ def _choose(
 
     if entry.state != "reserved":
         raise SpendRepeated(
-            f"{entry.request.place}: this question's ledger entry {entry.entry_id} was started and left no answer; what "
-            "it cost stays spent. Asking with another epsilon, quantile or range is a new spend"
+            f"{entry.request.place}: this question's ledger entry {entry.entry_id} was started and left no answer; "
+            "what it cost stays spent. Asking with another epsilon, quantile or range is a new spend"
         )
     # Read before the counts: then they are of the keys that the rows bear, or the check finds that they are not.
     charged = ledger.participants(entry.entry_id)

@@ -8,8 +8,8 @@ An owner's fingerprint is HMAC-SHA256(k2, HMAC-SHA256(k1, id)), cut to 16 bytes:
 and whoever has only one of the two keys can make no fingerprint. Two of n owners share a fingerprint with probability
 below n^2/2^129.
 
-Ids are not kept, so keys are rotated by nesting: under a further key k3 a fingerprint f becomes HMAC-SHA256(k3, f),
-cut to 16 bytes. What is stored can be carried over (`rotated`), new fingerprints need all keys in order, and whoever has
+Ids are not kept, so keys are rotated by nesting: under a further key k3 a fingerprint f becomes HMAC-SHA256(k3, f), cut
+to 16 bytes. What is stored can be carried over (`rotated`), new fingerprints need all keys in order, and whoever has
 the earlier keys only can make none that is in use.
 
 One person must be one owner, so the *text* of an id counts and not its storage type: the integer 7 and the text "7" are

@@ -12,6 +12,7 @@ the columns that make the record ids, and a weight.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,25 @@ SELECT {columns}, k._owners, i._record FROM identified i JOIN kept k ON k._recor
 """
 
 
+@dataclass(frozen=True)
+class MultiOwnerReport(BoundingReport):
+    """What bounding did, where records have several owners; for the operator's eyes, like all of it.
+
+    Attributes:
+        rows_excluded: rows left out because an owner of theirs takes no part; no bound could have kept them.
+        rows_without_owner: rows left out because nobody could answer for them.
+        null_owners: nulls in lists of owners.
+        repeated_owners: owners that stand in a record's list again.
+        rounds: how often all owners were asked.
+    """
+
+    rows_excluded: int
+    rows_without_owner: int
+    null_owners: int
+    repeated_owners: int
+    rounds: int
+
+
 def write_bounded(
     scrubbed: Path,
     target: Path,
@@ -83,7 +103,7 @@ def write_bounded(
     key: bytes,
     canaries: pa.Table | None = None,
     order: Order = RANDOM,
-) -> BoundingReport:
+) -> MultiOwnerReport:
     """Bounds the Delta table `scrubbed`, whose records have lists of owners, into the new Delta table `target`.
 
     The result holds `columns`, `_owners` (sorted, distinct, not empty) and `_record`, of the types that the scrubbed
@@ -125,7 +145,7 @@ def write_bounded(
     qualified = ", ".join(f"i.{quoted(name)}" for name in columns)
     rows = engine.write_delta(target, schema, _WRITTEN_SQL.format(columns=qualified))
     counted = check_written(_written_owners(target), participants, bait_owners, max_contributions)
-    return BoundingReport(
+    return MultiOwnerReport(
         rows_before=row_count(engine, "scrubbed"),
         rows=rows,
         owners=counted.owners,

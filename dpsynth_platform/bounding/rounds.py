@@ -175,18 +175,15 @@ def _round(engine: Engine, by: str, dropped: str) -> None:
 def _finish(engine: Engine, by: str) -> pa.Table:
     """Places of the records that the greedy drops of those that are still open."""
     room: dict[int, int] = {}
-    places: list[int] = []
-
-    def records() -> Iterator[list[int]]:
-        for place, edges in groupby(_open_edges(engine, by), key=itemgetter(0)):
-            owners = []
-            for _, who, left in edges:
-                room.setdefault(who, left)
-                owners.append(who)
-            places.append(place)
-            yield owners
-
-    dropped = [places[-1] for kept in greedy(records(), room) if not kept]
+    dropped = []
+    for place, edges in groupby(_open_edges(engine, by), key=itemgetter(0)):
+        owners = []
+        for _, who, left in edges:
+            room.setdefault(who, left)
+            owners.append(who)
+        (kept,) = greedy([owners], room)
+        if not kept:
+            dropped.append(place)
     return pa.table({"_place": pa.array(dropped, pa.int64())})
 
 

@@ -35,13 +35,6 @@ class BoundingReport:
         owners: owners that keep at least one row, canaries not counted.
         canary_rows: rows of included canaries among the rows kept.
         max_contributions: the bound b, checked on what was written.
-
-    And where records have several owners:
-        rows_excluded: rows left out because an owner of theirs takes no part; no bound could have kept them.
-        rows_without_owner: rows left out because nobody could answer for them.
-        null_owners: nulls in lists of owners.
-        repeated_owners: owners that stand in a record's list again.
-        rounds: how often all owners were asked.
     """
 
     rows_before: int
@@ -49,11 +42,6 @@ class BoundingReport:
     owners: int
     canary_rows: int
     max_contributions: int
-    rows_excluded: int = 0
-    rows_without_owner: int = 0
-    null_owners: int = 0
-    repeated_owners: int = 0
-    rounds: int = 0
 
 
 @dataclass(frozen=True)

@@ -563,12 +563,13 @@ def _bounded(contract: DataContract) -> Assumption:
 
 
 def _formal(claimed: Guarantee, slack: float) -> str:
-    apart = f", apart from outcomes of probability at most {slack:.6g}" if slack else ""
+    apart = f", apart from outcomes of probability at most {upper_bound(slack, 6)}" if slack else ""
     return (
         f"For all neighbouring datasets D, D' (differing in one {claimed.unit} with at most "
         f"{claimed.max_contributions} records, {claimed.adjacency}) and every set S of outputs: "
-        f"Pr[M(D) in S] <= e^{claimed.epsilon:.6g} * Pr[M(D') in S] + {claimed.delta:.6g}. The intermediate curve: "
-        f"at each order alpha of its grid, the Renyi divergence of M(D) from M(D') is at most rho(alpha){apart}."
+        f"Pr[M(D) in S] <= e^{upper_bound(claimed.epsilon, 6)} * Pr[M(D') in S] + {upper_bound(claimed.delta, 6)}. The "
+        f"intermediate curve: at each order alpha of its grid, the Renyi divergence of M(D) from M(D') is at most "
+        f"rho(alpha){apart}."
     )
 
 
@@ -585,10 +586,10 @@ def _account(family: FamilyBudget) -> str:
     )
 
 
-def upper_bound(number: float) -> str:
-    """A bound with at most three significant digits, rounded up: what is shown is never less than what is meant."""
-    unit = 10.0 ** (math.floor(math.log10(number)) - 2)
-    return f"{math.ceil(number / unit - 1e-9) * unit:.3g}"
+def upper_bound(number: float, digits: int = 3) -> str:
+    """A bound with at most so many significant digits, rounded up: what is shown is never less than what is meant."""
+    unit = 10.0 ** (math.floor(math.log10(number)) - digits + 1)
+    return f"{math.ceil(number / unit - 1e-9) * unit:.{digits}g}"
 
 
 def _first_words(text: str) -> str:

@@ -125,8 +125,8 @@ def scaling(sizes: list[int], options: list[str], spill: Path, kill_after: float
 def run(arguments: list[str]) -> tuple[dict[str, Any], float, float]:
     """The command's JSON, its peak memory in MB (the largest of it and the processes that it started), its time."""
     began = time.perf_counter()
-    code = "from dpsynth_platform.cli import main; main()"
-    command = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE)
+    program = Path(sys.executable).with_name("dpsynth")
+    command = subprocess.Popen([program, *arguments], stdout=subprocess.PIPE)
     assert command.stdout is not None
     text = command.stdout.read()
     _, _, usage = os.wait4(command.pid, 0)

@@ -14,9 +14,8 @@ from bounding_cases import KEY, check_maximal, greedy_kept, name, ordered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpsynth_platform.bounding.multi_owner import write_bounded
+from dpsynth_platform.bounding.multi_owner import MultiOwnerReport, write_bounded
 from dpsynth_platform.bounding.order import Order
-from dpsynth_platform.bounding.written import BoundingReport
 from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.errors import BoundingError
@@ -64,7 +63,7 @@ def bound(
     canaries: list[Row] | None = None,
     batch_rows: int = 1000,
     order: Order | None = None,
-) -> tuple[list[Row], BoundingReport]:
+) -> tuple[list[Row], MultiOwnerReport]:
     place = Path(tempfile.mkdtemp(dir=directory))
     batches = [
         pa.RecordBatch.from_pylist(rows[start : start + batch_rows], schema=SCHEMA)

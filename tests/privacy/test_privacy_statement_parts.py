@@ -1,6 +1,7 @@
 """Every part that a report must have, for every mechanism (Ponomareva et al. 2023, section 5.3.3)."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -121,7 +122,10 @@ def test_every_item_is_there_for_machines_and_in_words(name):
     assert all(item["assumption"].endswith(".") and item["because"] for item in document["assumptions"])
     assert adjacency_of(event) == (claimed["adjacency"], claimed["max_contributions"])
     # The formal statement with its intermediate curve.
-    assert f"e^{claimed['epsilon']:.6g}" in document["formal"] and "rho(alpha)" in document["formal"]
+    told = re.search(r"<= e\^(\S+) \* Pr\[M\(D'\) in S\] \+ (\S+)\. ", document["formal"])
+    for shown, meant in zip(told.groups(), (claimed["epsilon"], claimed["delta"]), strict=True):
+        assert meant <= float(shown) * (1 + 1e-12) and float(shown) < meant * (1 + 2e-5)
+    assert "rho(alpha)" in document["formal"]
     curve, slack = RenyiCurve.from_json(document["renyi"]), accounting.get("delta_slack", 0.0)
     assert curve.epsilon(DELTA - slack) == accounting["epsilon_by_renyi"]
     # Tuning and verification.

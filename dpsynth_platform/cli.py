@@ -27,6 +27,7 @@ from dpsynth_platform.errors import ConfigurationError, ContractError, Verificat
 from dpsynth_platform.ledger_command import authority_app
 from dpsynth_platform.planning import check_affordable, check_with_family, load_all, load_dataset
 from dpsynth_platform.privacy_command import privacy_app
+from dpsynth_platform.scrub_command import scrub_app
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
 from dpsynth_platform.terminal import BLOCKED, Json, Shown, command
@@ -44,6 +45,7 @@ app.add_typer(ledger_app, name="ledger")
 app.add_typer(release_app, name="release")
 app.add_typer(privacy_app, name="privacy")
 app.add_typer(bound_app, name="bound")
+app.add_typer(scrub_app, name="scrub")
 ledger_app.add_typer(authority_app)
 
 Dataset = Annotated[str, typer.Argument(help="Name of the dataset, as its contract's file is named.")]

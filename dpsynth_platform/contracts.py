@@ -46,6 +46,8 @@ RecordOrder = Annotated[
     str, StringConstraints(pattern=r"^(random|fewest-owners-first|weight:[A-Za-z][A-Za-z0-9_\-]{0,126})$")
 ]
 PiiAction = Literal["drop", "mask", "hash", "replace"]
+EntityName = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]{1,40}$")]
+Phrase = Annotated[str, StringConstraints(strip_whitespace=True, min_length=2, max_length=200)]
 
 WEAK_EPSILON = 10.0
 
@@ -152,7 +154,13 @@ class _Column(_Part):
     nullable: bool = False
 
 
-class IntegerColumn(_Column):
+class _ScannedColumn(_Column):
+    accept_pii: str | None = Field(
+        default=None, min_length=10, description="Why values that look like personal data are none, or may stay."
+    )
+
+
+class IntegerColumn(_ScannedColumn):
     """Whole numbers in [min, max]; values outside are clamped. `bins`: how many, or the inner edges themselves."""
 
     type: Literal["integer"]
@@ -166,7 +174,7 @@ class IntegerColumn(_Column):
         return self
 
 
-class FloatColumn(_Column):
+class FloatColumn(_ScannedColumn):
     """Real numbers in [min, max]; values outside are clamped."""
 
     type: Literal["float"]
@@ -195,7 +203,7 @@ class DateColumn(_Column):
         return self
 
 
-class CategoricalColumn(_Column):
+class CategoricalColumn(_ScannedColumn):
     """A closed, publicly known list of values. A value that is not listed is treated as missing."""
 
     type: Literal["categorical"]
@@ -227,12 +235,13 @@ class IdentifierColumn(_Column):
 class TextColumn(_Column):
     """Free text or directly identifying strings.
 
-    `pii` says what scrubbing does. Tabular methods do not model text: a dropped column is absent from the release,
+    `pii` says what scrubbing does; fictional values in the place of real ones serve a generator that learns from the
+    text best, hence the default. Tabular methods do not model text: a dropped column is absent from the release,
     any other is present and empty, so that the schema stays that of the source.
     """
 
     type: Literal["text"]
-    pii: PiiAction
+    pii: PiiAction = "replace"
 
 
 _COLUMN_TYPES = (
@@ -253,6 +262,48 @@ RESERVED_COLUMNS = ("included",)
 """The canaries' coin. Other columns of the platform's own begin with `_`, which no declared name may."""
 MODELLED_TYPES = ("integer", "float", "date", "categorical", "boolean")
 WEIGHT_TYPES = ("integer", "float", "date")
+
+
+class ScrubPattern(_Part):
+    """A shape of the contract's own, such as the form of its customer numbers.
+
+    `pattern` is a regular expression; with `context`, one of these words must stand near a match.
+    """
+
+    entity: EntityName
+    pattern: str = Field(min_length=1, max_length=1000)
+    context: list[Phrase] = Field(default_factory=list, max_length=100)
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, pattern: str) -> str:
+        try:
+            empty = re.compile(pattern).search("") is not None
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ValueError(f"{pattern!r} is no regular expression ({error})") from None
+        if empty:
+            raise ValueError(f"{pattern!r} matches an empty text; accepted: a pattern that needs a character")
+        return pattern
+
+
+class Scrub(_Part):
+    """What scrubbing looks for in free text besides what it knows, and what becomes of each entity type.
+
+    `deny` names words that are always personal data, by entity type; `allow` words that never are. `actions` says what
+    becomes of an entity type in free text, whatever its column's `pii` says. `consistent: owner` gives the same
+    original the same fictional value in all records of one owner, instead of within one record.
+    """
+
+    patterns: list[ScrubPattern] = Field(default_factory=list, max_length=200)
+    deny: dict[EntityName, Annotated[list[Phrase], Field(min_length=1, max_length=10_000)]] = Field(
+        default_factory=dict
+    )
+    allow: list[Phrase] = Field(default_factory=list, max_length=10_000)
+    actions: dict[EntityName, PiiAction] = Field(default_factory=dict)
+    consistent: Literal["document", "owner"] = "document"
+    locale: Literal[
+        "en_US", "en_GB", "en_CA", "en_AU", "de_DE", "fr_FR", "es_ES", "it_IT", "nl_NL", "pl_PL", "pt_BR"
+    ] = Field(default="en_US", description="Whose names, towns and companies fictional values are.")
 
 
 class Generate(_Part):
@@ -325,6 +376,7 @@ class DataContract(_Part):
     family: FamilyName
     privacy: Privacy
     columns: dict[ColumnName, Column] = Field(min_length=1)
+    scrub: Scrub = Scrub()
     generate: Generate
     audit: Audit = Audit()
     quality: Quality = Quality()
@@ -437,7 +489,9 @@ class DataContract(_Part):
     def mechanism_snapshot(self) -> dict[str, Any]:
         """The parts that decide what the mechanism does and to whom; a new description is not a new spend."""
         whole = self.snapshot()
-        parts = {key: whole[key] for key in ("dataset", "source", "family", "privacy", "columns")}
+        parts = {key: whole[key] for key in ("dataset", "source", "family", "privacy", "columns", "scrub")}
+        for column in parts["columns"].values():
+            column.pop("accept_pii", None)  # a word of the reviewers, which changes no value
         return parts | {
             "method": self.generate.method,
             "canaries": self.canary_count,

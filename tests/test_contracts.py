@@ -106,12 +106,12 @@ FAULTS: list[tuple[str, Any, str]] = [
     (
         "columns.age.maximum",
         1,
-        "columns.age.maximum: unknown key (did you mean 'max'?); accepted: bins, max, min, ",
+        "columns.age.maximum: unknown key (did you mean 'max'?); accepted: accept_pii, bins, max, min, ",
     ),
     (
         "columns.note.pie",
         1,
-        "columns.note.pie: unknown key (did you mean 'pii'?); accepted: bins, max, min, nullable, ",
+        "columns.note.pie: unknown key (did you mean 'pii'?); accepted: accept_pii, bins, max, min, nullable, ",
     ),
     (
         "retention",
@@ -121,7 +121,6 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("family", REMOVE, "family: missing; it is required"),
     ("privacy.guarantee.epsilon", REMOVE, "privacy.guarantee.epsilon: missing; it is required"),
     ("columns.age.min", REMOVE, "columns.age.min: missing; it is required"),
-    ("columns.note.pii", REMOVE, "columns.note.pii: missing; it is required"),
     # Impossible values.
     ("dataset", "My Letters", "dataset: 'My Letters'; accepted: text that matches ^[a-z][a-z0-9_]{0,62}$"),
     ("dataset", "../x", "dataset: '../x'; accepted: text that matches"),
@@ -391,7 +390,7 @@ def test_the_json_schema_refuses_what_the_model_refuses() -> None:
         ("privacy.guarantee.epsilon", -1),
         ("privacy.unit", "person"),
         ("columns.age.type", "number"),
-        ("columns.note.pii", REMOVE),
+        ("columns.note.pii", "hide"),
         ("dataset", "My Letters"),
     ):
         with pytest.raises(jsonschema.ValidationError):

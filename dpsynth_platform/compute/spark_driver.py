@@ -19,11 +19,11 @@ import signal
 import struct
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.compute.engine import EngineError
+from dpsynth_platform.compute.engine import EngineError, Value
 from dpsynth_platform.permissions import PRIVATE_UMASK
 from dpsynth_platform.settings import inherited_environment
 
@@ -80,6 +80,7 @@ class SparkDriver:
             umask=PRIVATE_UMASK,
             start_new_session=True,
         )
+        self._gateway: Any = None
         try:
             self._gateway = self._connect(address)
         except BaseException:
@@ -87,30 +88,30 @@ class SparkDriver:
             raise
         self.jvm = self._gateway.jvm
 
-    def objects(self, values: list[Any]) -> Any:
-        """A Java array of these values."""
-        array = self._gateway.new_array(self.jvm.java.lang.Object, len(values))
-        for position, value in enumerate(values):
-            array[position] = value
-        return array
+    def objects(self, values: Sequence[Value]) -> Any:
+        """A Java array of values."""
+        return self._array(self.jvm.java.lang.Object, values)
 
-    def texts(self, values: list[str]) -> Any:
+    def texts(self, values: Sequence[str]) -> Any:
         """A Java array of strings."""
-        array = self._gateway.new_array(self.jvm.java.lang.String, len(values))
-        for position, value in enumerate(values):
-            array[position] = value
-        return array
+        return self._array(self.jvm.java.lang.String, values)
 
     def end(self) -> None:
         """Kills the process with the workers that it has started on this machine."""
-        if hasattr(self, "_gateway"):
+        if self._gateway is not None:
             with contextlib.suppress(Exception):
-                self._gateway.shutdown()
+                self._gateway.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+    def _array(self, kind: Any, values: Sequence[Value]) -> Any:
+        array = self._gateway.new_array(kind, len(values))
+        for position, value in enumerate(values):
+            array[position] = value
+        return array
 
     def _connect(self, address: Path) -> Any:
         from py4j.clientserver import ClientServer, JavaParameters, PythonParameters

@@ -125,10 +125,11 @@ class SparkEngine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
-            with contextlib.suppress(EngineError):  # it may have died; a cluster is told where it has not
+        # A cluster is told when all is well. Otherwise Spark may be dead, or busy for hours with what was interrupted.
+        if self._session is not None and kind is None and not self._is_local:
+            with contextlib.suppress(EngineError):
                 self._run(self._session.stop)
-            self._session = None
+        self._session = None
         if self._open_driver is not None:
             self._open_driver.end()
             self._open_driver = None
@@ -253,7 +254,7 @@ class SparkEngine:
         return self._master.startswith("local")
 
     def _query(self, sql: str, parameters: Sequence[Value]) -> Any:
-        return self._session.sql(sql, self._driver.objects(list(parameters)))
+        return self._session.sql(sql, self._driver.objects(parameters))
 
     def _type(self, schema: str) -> Any:
         """Spark's type of a Delta schema, which is written as Spark writes its own."""

@@ -33,8 +33,13 @@ _NO_NAMES = {"mr", "mrs", "ms", "miss", "dr", "prof", "jr", "sr", "ii", "iii", "
 
 def column_kind(name: str) -> str | None:
     """The entity type that a whole column holds, told by its name (`work_email`: EMAIL_ADDRESS), or None."""
-    words = set(re.split(r"[_\-]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
+    words = name_words(name)
     return next((kind for kind, markers in _KINDS.items() if words & markers), None)
+
+
+def name_words(name: str) -> set[str]:
+    """The words of a column's name, in small letters (`workEmail`: work, email)."""
+    return set(re.split(r"[_\-]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
 
 
 def clues(values: Mapping[str, str | None]) -> re.Pattern[str] | None:

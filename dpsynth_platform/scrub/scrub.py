@@ -1,18 +1,25 @@
 """Scrubbing a table, batch by batch.
 
 What belongs here: whether the source's columns are those of the contract, what becomes of each column, and counting
-what was done. What does not: finding and replacing (`text`, `clues`, `replacement`), keys and files.
+what was done. What does not: finding and replacing (`text`, `clues`, `replacement`), a look at columns that stay
+(`columns`), processes (`parallel`), keys and files.
 
 | column | in the scrubbed table |
 | --- | --- |
-| integer, float, date, categorical, boolean | as it is, in the source's type |
+| integer, float, date, categorical, boolean | as it is, in the source's type, unless it looks like personal data |
 | identifier | gone; owners and record keys live on as `_owner` and `_record` |
 | text, `pii: drop` | gone |
 | text, `pii: hash` | HMAC-SHA256 of the whole value, 32 hex characters |
 | text, `pii: mask` | the kind (`<PHONE_NUMBER>`) for a column of one kind; in free text, in each finding's place |
 | text, `pii: replace` | a fictional value of the kind; in free text, in each finding's place |
 
-Null stays null. A column is of one kind where its name says so (`clues.column_kind`), free text otherwise.
+Null stays null. A column is of one kind where its name says so (`clues.column_kind`), free text otherwise. In free
+text, `scrub.actions` of the contract says otherwise for an entity type: dropped, masked, hashed (`<PERSON:1f0c...>`)
+or replaced.
+
+Odd input has one outcome each, and is counted: text that is not UTF-8 keeps what can be read of it, the rest becomes
+U+FFFD; an owner's id that is not UTF-8 is none; a text of any length is read to its end; a batch of other types than
+the source's schema stops the run.
 """
 
 from __future__ import annotations
@@ -21,14 +28,18 @@ import hashlib
 import hmac
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SourceError
-from dpsynth_platform.scrub.clues import clues, column_kind
+from dpsynth_platform.scrub.clues import column_kind
+from dpsynth_platform.scrub.columns import ColumnScan, named_faults
+from dpsynth_platform.scrub.findings import Finding
 from dpsynth_platform.scrub.fingerprints import (
     OWNER_COLUMN,
     RECORD_COLUMN,
@@ -37,11 +48,23 @@ from dpsynth_platform.scrub.fingerprints import (
     owner_fingerprint,
     record_id,
 )
-from dpsynth_platform.scrub.replacement import Replacer, masked
-from dpsynth_platform.scrub.text import Finding, text_detector
+from dpsynth_platform.scrub.parallel import Findings, ParallelDetector
+from dpsynth_platform.scrub.replacement import Replacer, substituted
+from dpsynth_platform.scrub.text import Document
 
-# Small enough that progress moves, large enough that the model works in full batches.
+# Small enough that progress moves and memory stays flat, large enough that the model works in full batches.
 CHUNK_ROWS = 8_192
+CHUNK_BYTES = 8_000_000
+LEAST_SHOWN = 10
+"""Smaller counts of findings are not shown, so that a report does not tell of single people."""
+LIMITS = (
+    "Scrubbing is best effort. It is blind to who a person is without being named (a rare illness, a job title in a "
+    "small town, how somebody writes), to nicknames and names that are everyday words, to names in languages other "
+    "than English unless a public list has them, to misspelt or spelled-out numbers, to pictures and attachments. Of "
+    "organizations it finds a good half, and takes some people for organizations or places and the other way round; "
+    "they are removed all the same. The privacy guarantee does not rest on it."
+)
+"""What scrubbing cannot find, for reports."""
 
 Progress = Callable[[int, int | None], None]
 """Called with the rows done and the total, or None where it is not known."""
@@ -66,7 +89,7 @@ class ScrubKeys:
     Attributes:
         owner: the identity namespace's two keys.
         record: for record ids.
-        column: for columns with `pii: hash`.
+        column: for columns and findings with `pii: hash`, and for fictional values that hold throughout an owner.
     """
 
     owner: FingerprintKeys
@@ -80,10 +103,11 @@ class ScrubReport:
 
     Attributes:
         rows_read: rows of the source.
-        rows_without_owner: rows left out because their owner is null or empty: nobody could answer for them.
+        rows_without_owner: rows left out because their owner is null, empty or not UTF-8: nobody could answer for them.
         texts: free texts examined, by column.
         findings: what was found in free text, by column and entity type.
         actions: what became of each text column.
+        damaged: values that were not UTF-8, by column.
     """
 
     rows_read: int = 0
@@ -91,10 +115,27 @@ class ScrubReport:
     texts: dict[str, int] = field(default_factory=dict)
     findings: dict[str, dict[str, int]] = field(default_factory=dict)
     actions: dict[str, str] = field(default_factory=dict)
+    damaged: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as plain JSON values."""
-        return asdict(self)
+        """The report as plain JSON values; counts of findings and damages below `LEAST_SHOWN` are not told."""
+        return {
+            "rows_read": self.rows_read,
+            "rows_without_owner": self.rows_without_owner,
+            "texts": dict(self.texts),
+            "findings": {column: _shown(counts) for column, counts in self.findings.items()},
+            "actions": dict(self.actions),
+            "damaged": _shown(self.damaged),
+            "limits": LIMITS,
+        }
+
+
+def _shown(counts: dict[str, int]) -> dict[str, int | str]:
+    return {
+        name: count if count >= LEAST_SHOWN else f"fewer than {LEAST_SHOWN}"
+        for name, count in sorted(counts.items())
+        if count
+    }
 
 
 def check_source_schema(contract: DataContract, schema: pa.Schema) -> None:
@@ -117,8 +158,9 @@ def check_source_schema(contract: DataContract, schema: pa.Schema) -> None:
         found = schema.field(schema.names.index(name)).type
         if not any(check(found) for check in checks):
             faults.append(f"columns.{name}: declared {column.type}, found Arrow type {found}; accepted: {accepted}")
+    faults = [f"source: {fault}" for fault in faults] + named_faults(contract)
     if faults:
-        raise SourceError("\n".join(f"{contract.dataset}: source: {fault}" for fault in faults))
+        raise SourceError("\n".join(f"{contract.dataset}: {fault}" for fault in faults))
 
 
 def scrubbed_schema(contract: DataContract, schema: pa.Schema) -> pa.Schema:
@@ -140,6 +182,7 @@ def scrub_batches(
     *,
     progress: Progress | None = None,
     total: int | None = None,
+    processes: int | None = None,
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch], ScrubReport]:
     """Scrubs a stream of rows.
 
@@ -147,33 +190,90 @@ def scrub_batches(
         schema: the batches' schema.
         progress: called with rows done and `total` after each chunk of rows.
         total: number of rows, where it is known.
+        processes: how many look for personal data, once there is enough to look at; None: one for each core.
 
     Returns:
         The scrubbed schema, the scrubbed batches, and the report, which is complete when the last batch was taken.
 
     Raises:
-        SourceError: see `check_source_schema`, at once, before a batch is read; or, after the last batch, no row had
-            an owner.
+        SourceError: see `check_source_schema`, at once, before a batch is read; or, while batches are taken: a batch
+            of another schema, a column that stays and looks like personal data (see `columns`); or, after the last
+            batch, no row had an owner.
+        ContractError: a pattern of the contract takes too long.
     """
     check_source_schema(contract, schema)
     scrubber = _Scrubber(contract, scrubbed_schema(contract, schema), keys)
-    return scrubber.schema, _chunks(batches, scrubber, progress, total), scrubber.report
+    return scrubber.schema, _scrubbed(batches, schema, scrubber, progress, total, processes), scrubber.report
 
 
-def _chunks(
-    batches: Iterable[pa.RecordBatch], scrubber: _Scrubber, progress: Progress | None, total: int | None
+def _scrubbed(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    scrubber: _Scrubber,
+    progress: Progress | None,
+    total: int | None,
+    processes: int | None,
 ) -> Iterator[pa.RecordBatch]:
-    report = scrubber.report
-    for batch in batches:
-        for start in range(0, batch.num_rows, CHUNK_ROWS):
-            yield scrubber.scrub(batch.slice(start, CHUNK_ROWS))
+    report, done = scrubber.report, 0
+    with ParallelDetector(scrubber.own_rules, processes) as detector:
+        chunks = (scrubber.prepare(chunk) for chunk in _chunks(batches, schema, scrubber))
+        for chunk, findings in detector.each(chunks, lambda chunk: chunk.documents):
+            yield scrubber.finish(chunk, findings)
+            done += chunk.rows_read
             if progress is not None:
-                progress(report.rows_read, total)
+                progress(done, total)
     if report.rows_read and report.rows_read == report.rows_without_owner:
         raise SourceError(
             f"{scrubber.dataset}: source: no row has an owner in {scrubber.owner_column!r}; accepted: owners that are "
             "not null and not blank"
         )
+
+
+def _chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema, scrubber: _Scrubber) -> Iterator[pa.RecordBatch]:
+    """The batches in pieces of at most `CHUNK_ROWS` rows and, unless one row has more, `CHUNK_BYTES` of free text."""
+    for batch in batches:
+        if not batch.schema.equals(schema, check_metadata=False):
+            raise SourceError(f"{scrubber.dataset}: source: {_differences(batch.schema, schema)}")
+        sizes = np.zeros(batch.num_rows, np.int64)
+        for name in scrubber.free_columns:
+            sizes += pc.fill_null(pc.binary_length(batch.column(name)), 0).to_numpy(zero_copy_only=False)
+        ends = np.cumsum(sizes)
+        start = 0
+        while start < batch.num_rows:
+            before = ends[start - 1] if start else 0
+            stop = int(np.searchsorted(ends, before + CHUNK_BYTES, side="right"))
+            stop = max(start + 1, min(stop, start + CHUNK_ROWS, batch.num_rows))
+            yield batch.slice(start, stop - start)
+            start = stop
+
+
+def _differences(found: pa.Schema, expected: pa.Schema) -> str:
+    other = [
+        f"{name!r} is {found.field(name).type} instead of {expected.field(name).type}"
+        for name in expected.names
+        if name in found.names and found.field(name).type != expected.field(name).type
+    ]
+    other += [f"{name!r} is missing" for name in expected.names if name not in found.names]
+    other += [f"{name!r} is new" for name in found.names if name not in expected.names]
+    return f"a part of it has other columns than the rest: {', '.join(other) or 'in another order'}"
+
+
+@dataclass(frozen=True, repr=False)
+class _Chunk:
+    """Rows that have an owner, made ready.
+
+    Attributes:
+        owners: fingerprints of the rows' owners.
+        texts: the free-text columns' values.
+        places: (row, column) of each document.
+    """
+
+    batch: pa.RecordBatch
+    rows_read: int
+    owners: list[str]
+    texts: dict[str, list[str | None]]
+    places: list[tuple[int, str]]
+    documents: list[Document]
 
 
 class _Scrubber:
@@ -182,10 +282,12 @@ class _Scrubber:
     def __init__(self, contract: DataContract, schema: pa.Schema, keys: ScrubKeys) -> None:
         self.schema = schema
         self.dataset = contract.dataset
+        self.own_rules = contract.scrub
         self._privacy = contract.privacy
         self.owner_column = contract.privacy.owner_columns[0]
         self._key_columns = [name for name in contract.source.key if name != self.owner_column]
         self._keys = keys
+        self._scan = ColumnScan(contract)
         texts = {name: column.pii for name, column in contract.columns.items() if column.type == "text"}
         self._whole = {
             name: pii for name, pii in texts.items() if pii == "hash" or (pii != "drop" and column_kind(name))
@@ -201,22 +303,50 @@ class _Scrubber:
         )
         self._replacer: Replacer | None = None
 
-    def scrub(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    @property
+    def free_columns(self) -> list[str]:
+        """Columns of free text that stay in the table."""
+        return list(self._free)
+
+    def prepare(self, batch: pa.RecordBatch) -> _Chunk:
+        """The rows that have an owner, and their texts, before anything is looked for in them."""
+        rows_read = batch.num_rows
+        batch = self._readable(batch)
         normalization = self._privacy.owner_normalization
         ids = [canonical_text(value, normalization) for value in batch.column(self.owner_column).to_pylist()]
-        owned = pa.array([text is not None for text in ids])
-        self.report.rows_read += batch.num_rows
+        owned = pa.array([text is not None for text in ids], pa.bool_())
+        self.report.rows_read += rows_read
         self.report.rows_without_owner += owned.false_count
         batch = batch.filter(owned)
-        owners = [owner_fingerprint(text, self._keys.owner) for text in ids if text is not None]
-        columns = self._free_texts(batch) | {
-            OWNER_COLUMN: owners,
-            RECORD_COLUMN: self._records(batch, owners),
+        self._scan.look(batch)
+        texts = {name: batch.column(name).to_pylist() for name in self._free}
+        places = [(row, name) for row in range(batch.num_rows) for name in self._free if texts[name][row] is not None]
+        rows = sorted({row for row, _ in places})
+        identifying = batch.select(self._identifying).take(pa.array(rows, pa.int64())).to_pylist()
+        values = {
+            row: {name: canonical_text(value) for name, value in found.items()}
+            for row, found in zip(rows, identifying, strict=True)
+        }
+        return _Chunk(
+            batch=batch,
+            rows_read=rows_read,
+            owners=[owner_fingerprint(text, self._keys.owner) for text in ids if text is not None],
+            texts=texts,
+            places=places,
+            documents=[Document(str(texts[name][row]), values[row]) for row, name in places],
+        )
+
+    def finish(self, chunk: _Chunk, found: Findings) -> pa.RecordBatch:
+        """The scrubbed rows."""
+        batch = chunk.batch
+        columns: dict[str, Sequence[str | None]] = self._free_texts(chunk, found) | {
+            OWNER_COLUMN: chunk.owners,
+            RECORD_COLUMN: self._records(batch, chunk.owners),
         }
         for name, pii in self._whole.items():
             columns[name] = [
-                None if value is None else self._whole_value(name, pii, value)
-                for value in batch.column(name).to_pylist()
+                None if value is None else self._whole_value(name, pii, value, owner)
+                for value, owner in zip(batch.column(name).to_pylist(), chunk.owners, strict=True)
             ]
         arrays = [
             pa.array(columns[item.name], item.type) if item.name in columns else batch.column(item.name)
@@ -224,50 +354,88 @@ class _Scrubber:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
+    def _readable(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with all its texts in UTF-8; an owner's id that is not becomes null."""
+        for position, item in enumerate(batch.schema):
+            column = batch.column(position)
+            if not any(check(item.type) for check in _TEXT):
+                continue
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid:
+                values, damaged = _decoded(column, keep=item.name != self.owner_column)
+                self.report.damaged[item.name] = self.report.damaged.get(item.name, 0) + damaged
+                batch = batch.set_column(position, item, values)
+        return batch
+
     def _records(self, batch: pa.RecordBatch, owners: Sequence[str]) -> list[str]:
         keys = [[canonical_text(value) for value in batch.column(name).to_pylist()] for name in self._key_columns]
         return [
             record_id(owner, [values[row] for values in keys], self._keys.record) for row, owner in enumerate(owners)
         ]
 
-    def _whole_value(self, name: str, pii: str, value: str) -> str:
+    def _whole_value(self, name: str, pii: str, value: str, owner: str) -> str:
         if pii == "hash":
-            return hmac.digest(self._keys.column, value.encode("utf-8", "surrogatepass"), hashlib.sha256)[:16].hex()
+            return self._hashed(value)
         kind = column_kind(name) or "ID"
-        return f"<{kind}>" if pii == "mask" else self._ready_replacer().whole(value, kind)
+        return f"<{kind}>" if pii == "mask" else self._ready_replacer().whole(value, kind, owner)
 
-    def _free_texts(self, batch: pa.RecordBatch) -> dict[str, list[str | None]]:
+    def _free_texts(self, chunk: _Chunk, found: Findings) -> dict[str, Sequence[str | None]]:
         """The free-text columns, scrubbed record by record: a record's texts are one document."""
-        texts = {name: batch.column(name).to_pylist() for name in self._free}
-        places = [(row, name) for row in range(batch.num_rows) for name in self._free if texts[name][row] is not None]
-        if not places:
-            return texts
-        rows = sorted({row for row, _ in places})
-        identifying = batch.select(self._identifying).take(pa.array(rows)).to_pylist()
-        patterns = {
-            row: clues({name: canonical_text(value) for name, value in values.items()})
-            for row, values in zip(rows, identifying, strict=True)
-        }
-        # Loaded at need only: most tables of numbers have no free text, and the model takes seconds.
-        found = text_detector().find([texts[name][row] for row, name in places], [patterns[row] for row, _ in places])
-        documents: dict[int, dict[str, list[Finding]]] = {row: {} for row in rows}
-        for (row, name), findings in zip(places, found, strict=True):
-            documents[row][name] = findings
+        records: dict[int, list[tuple[str, list[Finding]]]] = {}
+        for (row, name), findings in zip(chunk.places, found, strict=True):
+            records.setdefault(row, []).append((name, findings))
             self.report.texts[name] += 1
             counts = Counter(self.report.findings[name]) + Counter(item.entity for item in findings)
             self.report.findings[name] = dict(counts)
-        for row, document in documents.items():
-            replaced = [name for name in document if self._free[name] == "replace"]
-            if replaced:
-                values = self._ready_replacer().document(
-                    [texts[name][row] for name in replaced], [document[name] for name in replaced]
-                )
-                for name, value in zip(replaced, values, strict=True):
-                    texts[name][row] = value
-            for name in document.keys() - replaced:
-                texts[name][row] = masked(texts[name][row], document[name])
-        return texts
+        for row, record in records.items():
+            self._scrub_record(row, record, chunk)
+        return dict(chunk.texts)
+
+    def _scrub_record(self, row: int, record: Sequence[tuple[str, list[Finding]]], chunk: _Chunk) -> None:
+        texts = {name: str(chunk.texts[name][row]) for name, _ in record}
+        replaced = [
+            (texts[name][item.start : item.end], item.entity)
+            for name, findings in record
+            for item in findings
+            if self._action(name, item.entity) == "replace"
+        ]
+        values = self._ready_replacer().values(replaced, chunk.owners[row]) if replaced else {}
+        for name, findings in record:
+
+            def value(original: str, entity: str, column: str = name) -> str:
+                action = self._action(column, entity)
+                if action == "replace":
+                    return values[original, entity]
+                if action == "hash":
+                    return f"<{entity}:{self._hashed(original.casefold())}>"
+                return f"<{entity}>" if action == "mask" else ""
+
+            chunk.texts[name][row] = substituted(texts[name], findings, value)
+
+    def _action(self, column: str, entity: str) -> str:
+        return self.own_rules.actions.get(entity) or self._free[column]
+
+    def _hashed(self, value: str) -> str:
+        return hmac.digest(self._keys.column, value.encode("utf-8", "surrogatepass"), hashlib.sha256)[:16].hex()
 
     def _ready_replacer(self) -> Replacer:
-        self._replacer = self._replacer or Replacer()
+        if self._replacer is None:
+            # A key of its own, derived, so that a hash and a fictional value of one original have nothing in common.
+            key = hmac.digest(self._keys.column, b"fictional values of an owner", hashlib.sha256)
+            own = self.own_rules
+            self._replacer = Replacer(own.locale, key if own.consistent == "owner" else None)
         return self._replacer
+
+
+def _decoded(column: pa.Array, *, keep: bool) -> tuple[pa.Array, int]:
+    """A text column's values, those that are not UTF-8 with U+FFFD in place of what cannot be read, or as null."""
+    values: list[str | None] = []
+    damaged = 0
+    for raw in column.cast(pa.large_binary()).to_pylist():
+        try:
+            values.append(None if raw is None else raw.decode("utf-8"))
+        except UnicodeDecodeError:
+            damaged += 1
+            values.append(raw.decode("utf-8", "replace") if keep else None)
+    return pa.array(values, column.type), damaged

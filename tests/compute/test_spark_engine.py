@@ -162,6 +162,24 @@ def test_a_dead_driver_is_reported_and_leaves_nothing(tmp_path: Path, capfd: pyt
     assert shown.out + shown.err == ""
 
 
+def test_an_interrupted_job_ends_at_once(tmp_path: Path) -> None:
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupted
+
+    earlier = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(Interrupted), SparkEngine(tmp_path, master="local[1]", memory="512m") as engine:
+            signal.setitimer(signal.ITIMER_REAL, 2.0)
+            engine.scalar("SELECT count(*) AS n FROM range(1000000000000) WHERE sha2(CAST(id AS STRING), 256) = 'x'")
+    finally:
+        signal.signal(signal.SIGALRM, earlier)
+    assert not list(tmp_path.iterdir())
+    assert waits_for(lambda: not java_below(tmp_path))
+
+
 def test_spark_ends_with_a_python_that_is_killed(tmp_path: Path) -> None:
     program = """
 import sys, time

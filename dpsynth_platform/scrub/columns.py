@@ -1,0 +1,137 @@
+"""Columns that are declared as ordinary values and hold personal data all the same.
+
+What belongs here: a look at every value of the columns that scrubbing passes on as they are (categorical, integer,
+float), and the refusal. What does not: text columns, of which the contract says what becomes (`scrub`); identifiers,
+which leave the table whatever they are; undeclared columns, which are refused unseen.
+
+A categorical column's declared values are public by the contract's word; only others are looked at. Of numbers, only
+valid card numbers are told from quantities by their value; a name such as `ssn` tells the rest, without any look.
+
+Whether a run stops here depends on the data, which the privacy statement lists as an access that is not covered. So
+that it tells as little as can be, one rule decides, whatever the order of the rows: at least `LEAST_ROWS` rows of one
+column look like one type. Neither their number nor a value is shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpsynth_platform.contracts import CategoricalColumn, DataContract, FloatColumn, IntegerColumn
+from dpsynth_platform.errors import SourceError
+from dpsynth_platform.scrub.clues import name_words
+from dpsynth_platform.scrub.letters import LOWER, UPPER
+
+LEAST_ROWS = 20
+# Longer values are texts, and a list of values that are texts is a mistake that shows elsewhere.
+_LONGEST = 200
+_TELLING_TYPES = ("EMAIL_ADDRESS", "PHONE_NUMBER", "US_SSN", "CREDIT_CARD", "IBAN_CODE", "IP_ADDRESS", "URL", "ADDRESS")
+_FULL_NAME = re.compile(rf"(?P<first>[{UPPER}][{LOWER}]+),? (?:[{UPPER}]\. )?[{UPPER}][{UPPER}{LOWER}'\u2019-]+")
+_NUMBER_NAMES = {
+    "US_SSN": {"ssn"},
+    "PHONE_NUMBER": {"phone", "telephone", "mobile", "fax"},
+    "CREDIT_CARD": {"creditcard"},
+    "IBAN_CODE": {"iban"},
+}
+_LEAST_CARD, _MOST_CARD = 10**12, 2**63 - 1
+_MOST_EXACT_FLOAT = 2**53
+
+
+def named_faults(contract: DataContract) -> list[str]:
+    """Numeric columns whose names say that they hold somebody's number; the data is not looked at."""
+    faults = []
+    for name, column in contract.columns.items():
+        if isinstance(column, (IntegerColumn, FloatColumn)) and column.accept_pii is None:
+            kinds = [kind for kind, words in _NUMBER_NAMES.items() if words & name_words(name)]
+            faults += [_fault(name, f"the name says {kind}") for kind in kinds]
+    return faults
+
+
+class ColumnScan:
+    """Looks at batch after batch. Holds counts only."""
+
+    def __init__(self, contract: DataContract) -> None:
+        self._dataset = contract.dataset
+        scanned = {
+            name: column
+            for name, column in contract.columns.items()
+            if isinstance(column, (CategoricalColumn, IntegerColumn, FloatColumn)) and column.accept_pii is None
+        }
+        self._declared = {
+            name: pa.array(column.values, pa.large_string())
+            for name, column in scanned.items()
+            if isinstance(column, CategoricalColumn)
+        }
+        self._numbers = [name for name in scanned if name not in self._declared]
+        self._rows: Counter[tuple[str, str]] = Counter()
+
+    def look(self, batch: pa.RecordBatch) -> None:
+        """Counts what looks like personal data.
+
+        Raises:
+            SourceError: a column has at least `LEAST_ROWS` such rows by now; names columns and types only.
+        """
+        for name, declared in self._declared.items():
+            self._look_at_texts(name, batch.column(name).cast(pa.large_string()), declared)
+        for name in self._numbers:
+            self._look_at_numbers(name, batch.column(name))
+        found = sorted(key for key, rows in self._rows.items() if rows >= LEAST_ROWS)
+        if found:
+            raise SourceError(
+                "\n".join(f"{self._dataset}: {_fault(name, f'values look like {entity}')}" for name, entity in found)
+            )
+
+    def _look_at_texts(self, name: str, values: pa.Array, declared: pa.Array) -> None:
+        others = values.filter(pc.invert(pc.is_in(values, value_set=declared))).drop_null()
+        if not len(others):
+            return
+        for item in pc.value_counts(others).to_pylist():
+            for entity in _looks_like(item["values"]):
+                self._rows[name, entity] += item["counts"]
+
+    def _look_at_numbers(self, name: str, values: pa.Array) -> None:
+        from dpsynth_platform.scrub.rules import is_card
+
+        if values.type.bit_width < 64:  # too small for a card number, or for all of its digits
+            return
+        highest = _MOST_EXACT_FLOAT if pa.types.is_floating(values.type) else _MOST_CARD
+        within = pc.and_(
+            pc.greater_equal(values, pa.scalar(_LEAST_CARD, values.type)),
+            pc.less_equal(values, pa.scalar(highest, values.type)),
+        )
+        large = values.filter(within).drop_null()
+        self._rows[name, "CREDIT_CARD"] += sum(
+            is_card(str(int(value))) for value in large.to_pylist() if value == int(value)
+        )
+
+
+def _looks_like(text: str) -> Sequence[str]:
+    """Entity types that the whole of a value looks like."""
+    from dpsynth_platform.scrub.lists import word_lists
+    from dpsynth_platform.scrub.rules import rules
+
+    bare = text.strip()
+    if not bare or len(bare) > _LONGEST:
+        return ()
+    found = {
+        item.entity
+        for rule in rules()
+        if rule.entity in _TELLING_TYPES
+        for item in rule.find(bare)
+        if (item.start, item.end) == (0, len(bare))
+    }
+    name = _FULL_NAME.fullmatch(bare)
+    if name is not None and name["first"].casefold() in word_lists().first_names:
+        found.add("PERSON")
+    return tuple(found)
+
+
+def _fault(name: str, why: str) -> str:
+    return (
+        f"columns.{name}: {why}, which would be passed on as it is; accepted: type text with pii: drop, mask, hash or "
+        f"replace, type identifier, or columns.{name}.accept_pii: <reason>"
+    )

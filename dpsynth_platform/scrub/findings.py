@@ -1,0 +1,105 @@
+"""Findings: where in a text personal data stands, and what becomes of findings that overlap.
+
+What belongs here: the type that all detectors give back, how much each kind of evidence is trusted, and resolving
+overlaps by trust. What does not: finding anything (`rules`, `addresses`, `names`) and replacing it (`replacement`).
+"""
+
+from __future__ import annotations
+
+import bisect
+import enum
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dpsynth_platform.scrub.letters import UPPER
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """Personal data in a text: characters [start, end) and the entity type, such as PERSON."""
+
+    start: int
+    end: int
+    entity: str
+
+
+class Trust(enum.IntEnum):
+    """Where a finding comes from; of two that overlap, the lower number keeps its bounds and type."""
+
+    RECORD = 0
+    CONTRACT = 1
+    CHECKED = 2
+    SHAPE = 3
+    ADDRESS = 4
+    LIKELY = 5
+    MODEL = 6
+    LIST = 7
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A finding with the trust in it, before overlaps are resolved."""
+
+    start: int
+    end: int
+    entity: str
+    trust: Trust
+
+
+_WORD = re.compile(r"[^\W_]")
+# Of a name that was cut, small words that are left over tell nothing.
+_TELLING = re.compile(rf"[{UPPER}\d]")
+_BLANK = re.compile(r"[ \t]+")
+
+
+def resolved(text: str, candidates: Iterable[Candidate]) -> list[Finding]:
+    """Findings in order and free of overlap that together cover every candidate's letters and digits.
+
+    The more trusted candidate keeps its bounds, among equals the longer one. Of another that overlaps with it, what
+    sticks out stays under its own type, unless that is punctuation only. Neighbouring parts of a name become one.
+    """
+    taken: list[Finding] = []
+    for item in sorted(candidates, key=lambda item: (item.trust, item.start - item.end, item.start)):
+        for start, end in _free(taken, item.start, item.end):
+            first, last = _WORD.search(text, start, end), end
+            if first is None:
+                continue
+            if (start, end) != (item.start, item.end):
+                # What sticks out begins and ends with a word: blanks and commas belong to neither.
+                start = first.start()
+                while not _WORD.match(text, last - 1):
+                    last -= 1
+                if item.trust >= Trust.MODEL and not _TELLING.search(text, start, last):
+                    continue
+            bisect.insort(taken, Finding(start, last, item.entity))
+    return _joined_names(text, taken)
+
+
+def _free(taken: list[Finding], start: int, end: int) -> list[tuple[int, int]]:
+    """The parts of [start, end) that no finding holds."""
+    at = bisect.bisect_right(taken, start, key=lambda item: item.end)
+    parts = []
+    while at < len(taken) and taken[at].start < end:
+        if taken[at].start > start:
+            parts.append((start, taken[at].start))
+        start = taken[at].end
+        at += 1
+    if start < end:
+        parts.append((start, end))
+    return parts
+
+
+def _joined_names(text: str, findings: list[Finding]) -> list[Finding]:
+    joined: list[Finding] = []
+    for item in findings:
+        last = joined[-1] if joined else None
+        if (
+            last is not None
+            and item.entity == last.entity == "PERSON"
+            and (last.end == item.start or _BLANK.fullmatch(text, last.end, item.start))
+        ):
+            joined[-1] = Finding(last.start, item.end, item.entity)
+        else:
+            joined.append(item)
+    return joined

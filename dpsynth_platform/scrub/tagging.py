@@ -1,0 +1,152 @@
+"""The language model's decisions, for many texts at once.
+
+What belongs here: running a spaCy pipeline of `tok2vec` and `ner` with numpy. What does not: which texts, what its
+labels mean and what becomes of them (`names`).
+
+spaCy takes one decision after the other, each with calls into a library of linear algebra (BLIS) that knows no
+processor of today and locks on every call. Here one step decides for one token of every text of the batch, and numpy
+multiplies. It is the very same model: the entities are those that spaCy gives (a test compares them).
+
+The model is a transition system (Lample et al. 2016, section 3; spaCy's `TransitionBasedParser.v2` for `ner`): from
+left to right, each token begins an entity (B), goes on in it (I), ends it (L), is one by itself (U) or is outside (O).
+What a decision sees is the token, the first token of the open entity and the token before.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_Floats = npt.NDArray[np.float32]
+_Whole = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Entity:
+    """Characters [start, end) and the model's label."""
+
+    start: int
+    end: int
+    label: str
+
+
+class Tagger:
+    """A spaCy pipeline whose entities are decided batch by batch. Loading takes a second."""
+
+    def __init__(self, name: str) -> None:
+        import spacy
+        from thinc.api import NumpyOps
+
+        with warnings.catch_warnings():
+            # The model says that it was trained with an older spaCy; its quality was measured with this one.
+            warnings.filterwarnings("ignore", message=r"\[W095\]")
+            model: Any = spacy.load(name)
+        ops = NumpyOps(use_blis=False)
+        for _, pipe in model.pipeline:
+            for layer in pipe.model.walk():
+                layer.ops = ops
+        recognizer = model.get_pipe("ner")
+        lower, upper = recognizer.model.get_ref("lower"), recognizer.model.get_ref("upper")
+        self._tokenizer = model.tokenizer
+        self._embedding = model.get_pipe("tok2vec")
+        self._projection = recognizer.model.get_ref("tok2vec")
+        self._lower: _Floats = lower.get_param("W")  # features, hidden, pieces, width
+        self._pad: _Floats = lower.get_param("pad")[0]  # features, hidden, pieces
+        self._bias: _Floats = lower.get_param("b")  # hidden, pieces
+        self._upper: _Floats = np.ascontiguousarray(upper.get_param("W").T)  # hidden, moves
+        self._upper_bias: _Floats = upper.get_param("b")
+        self._moves = _Moves([recognizer.moves.get_class_name(number) for number in range(len(self._upper_bias))])
+
+    def entities(self, texts: Sequence[str]) -> list[list[Entity]]:
+        """The entities of each text, in order. Memory grows with the characters of all texts together."""
+        documents = list(self._tokenizer.pipe(texts))
+        found: list[list[Entity]] = [[] for _ in texts]
+        # The longest first, so that the texts which are still going on stand at the front of every array.
+        order = sorted((number for number, item in enumerate(documents) if len(item)), key=lambda n: -len(documents[n]))
+        if not order:
+            return found
+        ordered = [documents[number] for number in order]
+        self._embedding.set_annotations(ordered, self._embedding.predict(ordered))
+        vectors = self._projection.predict(ordered)
+        lengths = np.array([len(item) for item in ordered], np.intp)
+        blank = np.concatenate([item.to_array("IS_SPACE") for item in ordered]).astype(np.bool_)
+        for row, first, last, label in self._decide(vectors, lengths, blank):
+            item = ordered[row]
+            end = item[last]
+            found[order[row]].append(Entity(item[first].idx, end.idx + len(end), label))
+        return [sorted(items, key=lambda item: item.start) for items in found]
+
+    def _decide(
+        self, vectors: _Floats, lengths: _Whole, blank: npt.NDArray[np.bool_]
+    ) -> list[tuple[int, int, int, str]]:
+        """(text, first token, last token, label) of each entity, for texts in order of falling length."""
+        features, hidden, pieces, width = self._lower.shape
+        seen = (vectors @ self._lower.reshape(-1, width).T).reshape(-1, features, hidden, pieces)
+        closed = self._pad[1] + self._pad[2] + self._bias
+        offsets = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        moves = self._moves
+        opened = np.full(len(lengths), -1, np.intp)  # first token of the open entity, or -1
+        label = np.zeros(len(lengths), np.intp)
+        found = []
+        for step in range(int(lengths[0])):
+            active = int(np.searchsorted(-lengths, -step, side="left"))
+            rows = offsets[:active] + step
+            state = seen[rows, 0] + closed
+            inside = np.flatnonzero(opened[:active] >= 0)
+            if len(inside):
+                state[inside] += (
+                    seen[offsets[inside] + opened[inside], 1] + seen[rows[inside] - 1, 2] - self._pad[1] - self._pad[2]
+                )
+            scores = state.max(axis=2) @ self._upper + self._upper_bias
+            last = lengths[:active] == step + 1
+            scores += moves.barred_outside[(blank[rows] * 2 + last).astype(np.intp)]
+            if len(inside):
+                scores[inside] = (
+                    state[inside].max(axis=2) @ self._upper
+                    + self._upper_bias
+                    + moves.barred_inside[last[inside].astype(np.intp), label[inside]]
+                )
+            chosen = scores.argmax(axis=1)
+            kinds = moves.kind[chosen]
+            begins = np.flatnonzero(kinds == moves.BEGIN)
+            opened[begins], label[begins] = step, moves.label[chosen[begins]]
+            for row in np.flatnonzero(kinds == moves.UNIT):
+                found.append((int(row), step, step, moves.labels[moves.label[chosen[row]]]))
+            for row in np.flatnonzero(kinds == moves.LAST):
+                found.append((int(row), int(opened[row]), step, moves.labels[label[row]]))
+                opened[row] = -1
+        return found
+
+
+class _Moves:
+    """The transition system's moves, and which of them are barred in which state (as -inf to add to scores)."""
+
+    OUTSIDE, BEGIN, INSIDE, LAST, UNIT = range(5)
+
+    def __init__(self, names: Sequence[str]) -> None:
+        parts = [name.partition("-") for name in names]
+        self.labels = sorted({label for _, _, label in parts})
+        self.kind = np.array(["OBILU".find(kind) for kind, _, _ in parts], np.intp)
+        self.label = np.array([self.labels.index(label) for _, _, label in parts], np.intp)
+        named = np.array([bool(label) for _, _, label in parts])
+        outside = self.kind == self.OUTSIDE
+        begin, unit = named & (self.kind == self.BEGIN), named & (self.kind == self.UNIT)
+        # No entity is open. By (is the token blank) * 2 + (is it the last one).
+        self.barred_outside = self._barred([outside | begin | unit, outside | unit, outside, outside])
+        # An entity of a label is open. By (is the token the last one), label.
+        inside, last = self.kind == self.INSIDE, self.kind == self.LAST
+        self.barred_inside = np.stack(
+            [
+                self._barred([(inside | last) & (self.label == number) for number in range(len(self.labels))]),
+                self._barred([last & (self.label == number) for number in range(len(self.labels))]),
+            ]
+        )
+
+    @staticmethod
+    def _barred(valid: Sequence[npt.NDArray[np.bool_]]) -> _Floats:
+        return np.where(np.stack(valid), 0.0, -np.inf).astype(np.float32)

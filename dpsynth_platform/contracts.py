@@ -443,6 +443,10 @@ class DataContract(_Part):
             raise ValueError(
                 f"privacy.record_order: weight {column!r}; accepted: a column of type {', '.join(WEIGHT_TYPES)}"
             )
+        if self.privacy.multi_owner and self.scrub.consistent == "owner":
+            raise ValueError(
+                "scrub.consistent: 'owner', but records have several owners; accepted with fixed-graph: document"
+            )
         if self.privacy.multi_owner:
             for name in self.source.key:
                 if name in self.modelled:

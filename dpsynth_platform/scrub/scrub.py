@@ -7,7 +7,7 @@ what was done. What does not: finding and replacing (`text`, `clues`, `replaceme
 | column | in the scrubbed table |
 | --- | --- |
 | integer, float, date, categorical, boolean | as it is, in the source's type, unless it looks like personal data |
-| identifier | gone; owners and record keys live on as `_owner` and `_record` |
+| identifier | gone; owners and record keys live on as `_owner` (several: `_owners`) and `_record` |
 | text, `pii: drop` | gone |
 | text, `pii: hash` | HMAC-SHA256 of the whole value, 32 hex characters |
 | text, `pii: mask` | the kind (`<PHONE_NUMBER>`) for a column of one kind; in free text, in each finding's place |
@@ -42,12 +42,14 @@ from dpsynth_platform.scrub.columns import ColumnScan, named_faults
 from dpsynth_platform.scrub.findings import Finding
 from dpsynth_platform.scrub.fingerprints import (
     OWNER_COLUMN,
+    OWNERS_COLUMN,
     RECORD_COLUMN,
     FingerprintKeys,
     canonical_text,
-    owner_fingerprint,
+    owner_column,
     record_id,
 )
+from dpsynth_platform.scrub.owners import OwnerReader, RowOwners, is_id_list, listed_values
 from dpsynth_platform.scrub.parallel import Findings, ParallelDetector
 from dpsynth_platform.scrub.replacement import Replacer, substituted
 from dpsynth_platform.scrub.text import Document
@@ -104,6 +106,8 @@ class ScrubReport:
     Attributes:
         rows_read: rows of the source.
         rows_without_owner: rows left out because their owner is null, empty or not UTF-8: nobody could answer for them.
+        owners_without_id: ids that are null or empty beside other owners of their row; they are left out of it.
+        owners_repeated: ids that stand again in their row; they count once.
         texts: free texts examined, by column.
         findings: what was found in free text, by column and entity type.
         actions: what became of each text column.
@@ -112,6 +116,8 @@ class ScrubReport:
 
     rows_read: int = 0
     rows_without_owner: int = 0
+    owners_without_id: int = 0
+    owners_repeated: int = 0
     texts: dict[str, int] = field(default_factory=dict)
     findings: dict[str, dict[str, int]] = field(default_factory=dict)
     actions: dict[str, str] = field(default_factory=dict)
@@ -122,6 +128,8 @@ class ScrubReport:
         return {
             "rows_read": self.rows_read,
             "rows_without_owner": self.rows_without_owner,
+            "owners_without_id": self.owners_without_id,
+            "owners_repeated": self.owners_repeated,
             "texts": dict(self.texts),
             "findings": {column: _shown(counts) for column, counts in self.findings.items()},
             "actions": dict(self.actions),
@@ -156,6 +164,9 @@ def check_source_schema(contract: DataContract, schema: pa.Schema) -> None:
             continue
         accepted, checks = _FITS[column.type]
         found = schema.field(schema.names.index(name)).type
+        if contract.privacy.multi_owner and column.type == "identifier" and name in contract.privacy.owner_columns:
+            accepted += ", or a list of these"
+            found = found.value_type if is_id_list(found) else found
         if not any(check(found) for check in checks):
             faults.append(f"columns.{name}: declared {column.type}, found Arrow type {found}; accepted: {accepted}")
     faults = [f"source: {fault}" for fault in faults] + named_faults(contract)
@@ -164,14 +175,16 @@ def check_source_schema(contract: DataContract, schema: pa.Schema) -> None:
 
 
 def scrubbed_schema(contract: DataContract, schema: pa.Schema) -> pa.Schema:
-    """Columns of the scrubbed table: those that stay, in the declared order, then `_owner` and `_record`."""
+    """Columns of the scrubbed table: those that stay, in the declared order, `_owner` or `_owners`, and `_record`."""
     fields = []
     for name, column in contract.columns.items():
-        if name in contract.modelled:
+        if name in contract.modelled or name == contract.privacy.weight:
             fields.append(pa.field(name, schema.field(name).type))
         elif column.type == "text" and column.pii != "drop":
             fields.append(pa.field(name, pa.string()))
-    return pa.schema([*fields, pa.field(OWNER_COLUMN, pa.string()), pa.field(RECORD_COLUMN, pa.string())])
+    several = pa.field(OWNERS_COLUMN, pa.list_(pa.string()))
+    owned_by = several if contract.privacy.multi_owner else pa.field(OWNER_COLUMN, pa.string())
+    return pa.schema([*fields, owned_by, pa.field(RECORD_COLUMN, pa.string())])
 
 
 def scrub_batches(
@@ -224,8 +237,8 @@ def _scrubbed(
                 progress(done, total)
     if report.rows_read and report.rows_read == report.rows_without_owner:
         raise SourceError(
-            f"{scrubber.dataset}: source: no row has an owner in {scrubber.owner_column!r}; accepted: owners that are "
-            "not null and not blank"
+            f"{scrubber.dataset}: source: no row has an owner in {', '.join(map(repr, scrubber.owner_columns))}; "
+            "accepted: owners that are not null and not blank"
         )
 
 
@@ -270,7 +283,7 @@ class _Chunk:
 
     batch: pa.RecordBatch
     rows_read: int
-    owners: list[str]
+    owners: list[RowOwners]
     texts: dict[str, list[str | None]]
     places: list[tuple[int, str]]
     documents: list[Document]
@@ -283,9 +296,9 @@ class _Scrubber:
         self.schema = schema
         self.dataset = contract.dataset
         self.own_rules = contract.scrub
-        self._privacy = contract.privacy
-        self.owner_column = contract.privacy.owner_columns[0]
-        self._key_columns = [name for name in contract.source.key if name != self.owner_column]
+        self.owner_columns = contract.privacy.owner_columns
+        self._owners = OwnerReader(contract.privacy, keys.owner)
+        self._key_columns = [name for name in contract.source.key if name not in self.owner_columns]
         self._keys = keys
         self._scan = ColumnScan(contract)
         texts = {name: column.pii for name, column in contract.columns.items() if column.type == "text"}
@@ -312,11 +325,12 @@ class _Scrubber:
         """The rows that have an owner, and their texts, before anything is looked for in them."""
         rows_read = batch.num_rows
         batch = self._readable(batch)
-        normalization = self._privacy.owner_normalization
-        ids = [canonical_text(value, normalization) for value in batch.column(self.owner_column).to_pylist()]
-        owned = pa.array([text is not None for text in ids], pa.bool_())
+        owners = self._owners.read(batch)
+        owned = pa.array([bool(found) for found in owners], pa.bool_())
         self.report.rows_read += rows_read
         self.report.rows_without_owner += owned.false_count
+        self.report.owners_without_id = self._owners.missing
+        self.report.owners_repeated = self._owners.repeated
         batch = batch.filter(owned)
         self._scan.look(batch)
         texts = {name: batch.column(name).to_pylist() for name in self._free}
@@ -324,13 +338,17 @@ class _Scrubber:
         rows = sorted({row for row, _ in places})
         identifying = batch.select(self._identifying).take(pa.array(rows, pa.int64())).to_pylist()
         values = {
-            row: {name: canonical_text(value) for name, value in found.items()}
+            row: {
+                name: canonical_text(part)
+                for column, value in found.items()
+                for name, part in listed_values(column, value)
+            }
             for row, found in zip(rows, identifying, strict=True)
         }
         return _Chunk(
             batch=batch,
             rows_read=rows_read,
-            owners=[owner_fingerprint(text, self._keys.owner) for text in ids if text is not None],
+            owners=[found for found in owners if found],
             texts=texts,
             places=places,
             documents=[Document(str(texts[name][row]), values[row]) for row, name in places],
@@ -339,14 +357,14 @@ class _Scrubber:
     def finish(self, chunk: _Chunk, found: Findings) -> pa.RecordBatch:
         """The scrubbed rows."""
         batch = chunk.batch
-        columns: dict[str, Sequence[str | None]] = self._free_texts(chunk, found) | {
-            OWNER_COLUMN: chunk.owners,
+        columns: dict[str, Sequence[Any]] = self._free_texts(chunk, found) | {
+            owner_column(self.schema): self._shown_owners(chunk.owners),
             RECORD_COLUMN: self._records(batch, chunk.owners),
         }
         for name, pii in self._whole.items():
             columns[name] = [
-                None if value is None else self._whole_value(name, pii, value, owner)
-                for value, owner in zip(batch.column(name).to_pylist(), chunk.owners, strict=True)
+                None if value is None else self._whole_value(name, pii, value, owners[0])
+                for value, owners in zip(batch.column(name).to_pylist(), chunk.owners, strict=True)
             ]
         arrays = [
             pa.array(columns[item.name], item.type) if item.name in columns else batch.column(item.name)
@@ -358,20 +376,25 @@ class _Scrubber:
         """The batch with all its texts in UTF-8; an owner's id that is not becomes null."""
         for position, item in enumerate(batch.schema):
             column = batch.column(position)
-            if not any(check(item.type) for check in _TEXT):
+            kind = item.type.value_type if is_id_list(item.type) else item.type
+            if not any(check(kind) for check in _TEXT):
                 continue
             try:
                 column.validate(full=True)
             except pa.ArrowInvalid:
-                values, damaged = _decoded(column, keep=item.name != self.owner_column)
+                values, damaged = _decoded(column, keep=item.name not in self.owner_columns)
                 self.report.damaged[item.name] = self.report.damaged.get(item.name, 0) + damaged
                 batch = batch.set_column(position, item, values)
         return batch
 
-    def _records(self, batch: pa.RecordBatch, owners: Sequence[str]) -> list[str]:
+    def _shown_owners(self, owners: Sequence[RowOwners]) -> Sequence[Any]:
+        return owners if owner_column(self.schema) == OWNERS_COLUMN else [found for (found,) in owners]
+
+    def _records(self, batch: pa.RecordBatch, owners: Sequence[RowOwners]) -> list[str]:
         keys = [[canonical_text(value) for value in batch.column(name).to_pylist()] for name in self._key_columns]
         return [
-            record_id(owner, [values[row] for values in keys], self._keys.record) for row, owner in enumerate(owners)
+            record_id(",".join(found), [values[row] for values in keys], self._keys.record)
+            for row, found in enumerate(owners)
         ]
 
     def _whole_value(self, name: str, pii: str, value: str, owner: str) -> str:
@@ -400,7 +423,7 @@ class _Scrubber:
             for item in findings
             if self._action(name, item.entity) == "replace"
         ]
-        values = self._ready_replacer().values(replaced, chunk.owners[row]) if replaced else {}
+        values = self._ready_replacer().values(replaced, chunk.owners[row][0]) if replaced else {}
         for name, findings in record:
 
             def value(original: str, entity: str, column: str = name) -> str:
@@ -429,13 +452,19 @@ class _Scrubber:
 
 
 def _decoded(column: pa.Array, *, keep: bool) -> tuple[pa.Array, int]:
-    """A text column's values, those that are not UTF-8 with U+FFFD in place of what cannot be read, or as null."""
-    values: list[str | None] = []
+    """A column's texts, or lists of texts: what is not UTF-8 has U+FFFD in place of what cannot be read, or is null."""
     damaged = 0
-    for raw in column.cast(pa.large_binary()).to_pylist():
+
+    def readable(raw: bytes | None) -> str | None:
+        nonlocal damaged
         try:
-            values.append(None if raw is None else raw.decode("utf-8"))
+            return None if raw is None else raw.decode("utf-8")
         except UnicodeDecodeError:
             damaged += 1
-            values.append(raw.decode("utf-8", "replace") if keep else None)
-    return pa.array(values, column.type), damaged
+            return raw.decode("utf-8", "replace") if raw is not None and keep else None
+
+    def values(raw: Any) -> Any:
+        return [readable(part) for part in raw] if isinstance(raw, list) else readable(raw)
+
+    binary = pa.list_(pa.large_binary()) if is_id_list(column.type) else pa.large_binary()
+    return pa.array([values(raw) for raw in column.cast(binary).to_pylist()], column.type), damaged

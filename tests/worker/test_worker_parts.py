@@ -8,6 +8,7 @@ import pkgutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,6 +131,28 @@ def test_owners_are_checked(tmp_path, owners, words):
         with pytest.raises(BoundingError, match=words) as raised:
             inputs.check_owners(tmp_path / "table", allowed, 2)
         assert not any(text and text in str(raised.value) for text in owners)
+
+
+@pytest.mark.parametrize(
+    ("owners", "words"),
+    [
+        ([[owner(1), owner(2)], [owner(2), owner(9)], [owner(1)]], None),
+        ([[owner(1), owner(2)], [owner(2)], [owner(2), owner(9)]], "more than 2 records"),
+        ([[owner(1), owner(7)]], "outside the reserved participants"),
+        ([[owner(1)], []], "without a readable owner"),
+        ([[owner(1)], None], "without a readable owner"),
+        ([[owner(1), None]], "without a readable owner"),
+    ],
+)
+def test_every_owner_of_a_shared_record_is_checked(tmp_path, owners, words):
+    table = pa.table({"_owners": pa.array(owners, pa.list_(pa.string()))})
+    write_table(tmp_path / "table", table.schema, table.to_batches(max_chunksize=1))
+    allowed = np.sort(packed([owner(1), owner(2), owner(9)]))
+    if words is None:
+        inputs.check_owners(tmp_path / "table", allowed, 2)
+    else:
+        with pytest.raises(BoundingError, match=words):
+            inputs.check_owners(tmp_path / "table", allowed, 2)
 
 
 def test_nobody_allowed(tmp_path):

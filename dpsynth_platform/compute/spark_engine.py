@@ -56,14 +56,21 @@ _SETTINGS = {
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     # Nothing is shown, told or kept.
     "spark.hadoop.fs.permissions.umask-mode": "077",
-    "spark.log.level": "OFF",
-    "spark.executor.syncLogLevel.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.eventLog.enabled": "false",
     "spark.sql.catalogImplementation": "in-memory",
     # SQL reads registered tables and no files.
     "spark.sql.runSQLOnFiles": "false",
 }
+# Spark writes rows into its log wherever a worker meets a value that it cannot use. Without any appender it would take
+# its own configuration instead.
+_NO_LOG = """
+status = off
+appender.none.type = Null
+appender.none.name = none
+rootLogger.level = off
+rootLogger.appenderRef.none.ref = none
+"""
 RESERVED = frozenset(
     {
         *_SETTINGS,
@@ -71,6 +78,7 @@ RESERVED = frozenset(
         "spark.driver.memory",
         "spark.executor.memory",
         "spark.driver.extraJavaOptions",
+        "spark.executor.extraJavaOptions",
         "spark.local.dir",
         "spark.sql.warehouse.dir",
         "spark.sql.shuffle.partitions",
@@ -219,10 +227,17 @@ class SparkEngine:
         return self._run(write)
 
     def _start(self, spill: Path) -> SparkDriver:
+        logging = spill / "log4j2.properties"
+        with private_files():
+            logging.write_text(_NO_LOG, encoding="utf-8")
+        # Spark takes the options apart again by spaces outside quotes.
+        java = f'-Duser.timezone=UTC "-Dlog4j2.configurationFile={logging.as_uri()}"'
         # Whatever else of Java or Hadoop looks for a place for its files finds it here.
+        place = f'"-Djava.io.tmpdir={private_directory(spill / "tmp")}"'
         launch = {
             "spark.driver.memory": self._memory if self._is_one_process else "1g",
-            "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={private_directory(spill / 'tmp')} -Duser.timezone=UTC",
+            "spark.driver.extraJavaOptions": f"{java} {place}",
+            "spark.executor.extraJavaOptions": java,
         }
         environment = {"SPARK_LOCAL_DIRS": str(spill / "local")}  # would outrank the setting
         if self._is_local:

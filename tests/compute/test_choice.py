@@ -71,8 +71,8 @@ def test_the_example_of_the_deployment_is_accepted() -> None:
         ("datasets: {visits: {engine: spark, master: 'local[*]'}}", "datasets.visits: master"),
         ("datasets: {visits: {engine: spark, thread: 2}}", "datasets.visits: thread: unknown key"),
         (
-            "datasets: {visits: {engine: spark, options: {spark.log.level: INFO}}}",
-            "datasets.visits: options: 'spark.log.level'; accepted",
+            "datasets: {visits: {engine: spark, options: {spark.sql.ansi.enabled: 'no'}}}",
+            "datasets.visits: options: 'spark.sql.ansi.enabled'; accepted",
         ),
         ("datasets: {visits: {engine: spark, options: {java.home: x}}}", "datasets.visits: options: 'java.home'"),
         (

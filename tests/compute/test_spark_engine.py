@@ -69,7 +69,7 @@ def killing(condition: Callable[[], object], victims: Callable[[], list[int]]) -
 def test_a_session_is_private_and_leaves_nothing(
     spark: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    place, elsewhere = tmp_path / "spill", tmp_path / "elsewhere"
+    place, elsewhere = tmp_path / "a place", tmp_path / "elsewhere"
     elsewhere.mkdir()
     spark.register("of_another_session", pa.table({"x": ["a"]}))
     with SparkEngine(place, master="local[1]", memory="512m", partitions=2) as engine:
@@ -90,7 +90,7 @@ def test_a_session_is_private_and_leaves_nothing(
         assert b"secret" not in command + environment
     assert not list(place.iterdir())
     assert waits_for(lambda: not java_below(place))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "spill"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a place", "elsewhere"]
     assert [path.name for path in elsewhere.iterdir()] == ["out"]
     shown = capfd.readouterr()
     assert shown.out + shown.err == ""
@@ -125,7 +125,7 @@ def test_a_worker_is_killed_and_the_rows_are_the_same(tmp_path: Path, capfd: pyt
     with DuckDBEngine(tmp_path / "duckdb", threads=1) as duckdb:
         expected = _rounds(duckdb, rows)
     assert len(expected) == rows - 3 * 10 * 997
-    place = tmp_path / "spill"
+    place = tmp_path / "a place"
 
     def a_round_is_being_written() -> bool:
         begun = list(place.glob("spill-*/tables/*"))
@@ -137,6 +137,10 @@ def test_a_worker_is_killed_and_the_rows_are_the_same(tmp_path: Path, capfd: pyt
             found = _rounds(engine, rows)
         assert killed, "no worker was there to kill"
         assert found == expected
+        with pytest.raises(EngineError):
+            engine.scalar("SELECT sum(CAST('Marked ' || CAST(x AS STRING) AS INTEGER)) AS s FROM t")
+        logs = list(place.glob("spill-*/home/work/**/stderr"))
+        assert len(logs) >= 2 and "Marked" not in "".join(log.read_text() for log in logs)
         engine.drop("t")
         assert not list(place.glob("spill-*/tables/*")), "tables that nobody can name any more take no space"
     assert not list(place.iterdir())

@@ -438,12 +438,14 @@ def _not_covered(contract: DataContract, tuning: Tuning) -> tuple[str, ...]:
         "never published.",
         "The report of personal data found and replaced in text: best effort, restricted to operators. No text of the "
         "source is published.",
+        "Whether a column that the contract declares as ordinary values looks like personal data, which stops a run: "
+        "seen by the operator.",
         "When steps ran, how long, and whether they ended well: seen by the operator, and wherever lineage events are "
         "sent.",
         "The quality report, which compares with real rows: seen by reviewers only.",
     ]
     if contract.privacy.adjacency == "fixed-graph":
-        listed.append(f"The ownership graph: {_GRAPH_WORDS}.")
+        listed.append(f"The ownership graph: {_GRAPH_WORDS}{_graph_columns(contract)}.")
     if tuning.runs and not tuning.covered:
         listed.append(f"The choice of hyper-parameters by {tuning.runs} other runs on the same data.")
     if contract.release.approvals:
@@ -454,6 +456,14 @@ def _not_covered(contract: DataContract, tuning: Tuning) -> tuple[str, ...]:
     if contract.privacy.on_overlap == "block":
         listed.append("The refusal of a release because its people took part in an earlier one (on_overlap: block).")
     return tuple(listed)
+
+
+def _graph_columns(contract: DataContract) -> str:
+    """Columns whose values are part of the ownership graph, beside those of owners and record keys."""
+    weight, period = contract.privacy.weight, contract.source.period_column
+    named = [f"; the column {weight}, by which records are chosen"] if weight else []
+    named += [f"; of the column {period}, in which period a record falls"] if period else []
+    return "".join(named)
 
 
 def _accounting(event: DpEvent, result: EpsilonResult) -> dict[str, Any]:
@@ -558,8 +568,13 @@ def _bounded(contract: DataContract) -> Assumption:
     return Assumption(
         f"No owner contributes more than {most} records, and an owner's records depend on that owner's data alone.",
         "yes",
-        "Records are chosen by a keyed hash, owner by owner, and the worker counts again before it reads.",
+        f"Records are chosen by {_chosen_by(contract)}, owner by owner, and the worker counts again before it reads.",
     )
+
+
+def _chosen_by(contract: DataContract) -> str:
+    weight = contract.privacy.weight
+    return f"the column {weight} and then a keyed hash" if weight else "a keyed hash"
 
 
 def _formal(claimed: Guarantee, slack: float) -> str:

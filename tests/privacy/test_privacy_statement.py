@@ -140,3 +140,25 @@ def test_mst_says_nothing_of_what_it_does_not_do():
         "11 tables of counts (one or two columns each), every cell with discrete Gaussian noise."
     )
     assert statement.covered[1] == "5 choices of which two columns to count together, by the exponential mechanism."
+
+
+def test_columns_that_belong_to_the_ownership_graph_are_named():
+    contract, budget = load("visits", "clinic-patients")
+    period = contract.source.period_column
+    single = contract.model_copy(
+        update={"privacy": contract.privacy.model_copy(update={"record_order": f"weight:{period}"})}
+    )
+    words = privacy_statement(single, budget, event_of(single))
+    assert any(
+        f"the column {period} and then a keyed hash, owner by owner" in item.because for item in words.assumptions
+    )
+    assert not any("The ownership graph" in line for line in words.not_covered)
+
+    privacy = single.privacy.model_copy(update={"adjacency": "fixed-graph", "record_order": "weight:age"})
+    shared = single.model_copy(update={"privacy": privacy})
+    family = budget.model_copy(update={"adjacency": "fixed-graph"})
+    (line,) = [
+        line for line in privacy_statement(shared, family, event_of(shared)).not_covered if "ownership graph" in line
+    ]
+    assert "the column age, by which records are chosen" in line
+    assert f"of the column {period}, in which period a record falls" in line

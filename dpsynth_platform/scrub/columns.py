@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,7 +28,7 @@ from dpsynth_platform.scrub.letters import LOWER, UPPER
 LEAST_ROWS = 20
 # Longer values are texts, and a list of values that are texts is a mistake that shows elsewhere.
 _LONGEST = 200
-_TELLING_TYPES = ("EMAIL_ADDRESS", "PHONE_NUMBER", "US_SSN", "CREDIT_CARD", "IBAN_CODE", "IP_ADDRESS", "URL", "ADDRESS")
+_TELLING_TYPES = ("EMAIL_ADDRESS", "PHONE_NUMBER", "US_SSN", "CREDIT_CARD", "IBAN_CODE", "IP_ADDRESS", "URL")
 _FULL_NAME = re.compile(rf"(?P<first>[{UPPER}][{LOWER}]+),? (?:[{UPPER}]\. )?[{UPPER}][{UPPER}{LOWER}'\u2019-]+")
 _NUMBER_NAMES = {
     "US_SSN": {"ssn"},
@@ -90,7 +89,7 @@ class ColumnScan:
         if not len(others):
             return
         for item in pc.value_counts(others).to_pylist():
-            for entity in _looks_like(item["values"]):
+            if (entity := _looks_like(item["values"])) is not None:
                 self._rows[name, entity] += item["counts"]
 
     def _look_at_numbers(self, name: str, values: pa.Array) -> None:
@@ -109,25 +108,25 @@ class ColumnScan:
         )
 
 
-def _looks_like(text: str) -> Sequence[str]:
-    """Entity types that the whole of a value looks like."""
+def _looks_like(text: str) -> str | None:
+    """The entity type that the whole of a value looks like, or None."""
     from dpsynth_platform.scrub.lists import word_lists
     from dpsynth_platform.scrub.rules import rules
 
     bare = text.strip()
     if not bare or len(bare) > _LONGEST:
-        return ()
-    found = {
-        item.entity
+        return None
+    found = [
+        (item.trust, item.entity)
         for rule in rules()
         if rule.entity in _TELLING_TYPES
         for item in rule.find(bare)
         if (item.start, item.end) == (0, len(bare))
-    }
+    ]
+    if found:
+        return min(found)[1]
     name = _FULL_NAME.fullmatch(bare)
-    if name is not None and name["first"].casefold() in word_lists().first_names:
-        found.add("PERSON")
-    return tuple(found)
+    return "PERSON" if name is not None and name["first"].casefold() in word_lists().first_names else None
 
 
 def _fault(name: str, why: str) -> str:

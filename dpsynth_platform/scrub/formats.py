@@ -17,7 +17,7 @@ from dpsynth_platform.scrub.letters import LOWER
 Draw = random.Random
 _DIGIT = re.compile(r"\d")
 _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
-_EXTENSION = re.compile(r"\s?(?:x|ext\.?|extension)\s?\d+$", re.IGNORECASE)
+_EXTENSION = re.compile(r"\s?(?:x|ext\.?|extension|(?<=\d{4})\s?/)\s?\d{1,5}$", re.IGNORECASE)
 _COUNTRY_CODE = re.compile(r"(?:\+|00)(?:1|7|\d\d)(?!\d{0,5}$)")
 # The last seven digits of a fictional telephone number; the last two are free.
 _FREE_NUMBER = "55501"

@@ -208,6 +208,7 @@ def rules() -> tuple[Rule, ...]:
             needs=_DIGIT,
         ),
         Rule("AGE", _pattern(r"\b(?:aged|age(?:\ is|\ of|:)?)\s(?P<value>\d{1,3})(?![\w.%-])"), needs=_DIGIT),
+        Rule("PHONE_NUMBER", _pattern(_PHONE_AMERICAN), Trust.CHECKED, check=_separated, needs=_DIGIT),
         Rule("PHONE_NUMBER", _pattern(_PHONE_SURE), Trust.SHAPE, check=_phone, needs=_DIGIT),
         Rule("PHONE_NUMBER", _pattern(_PHONE_GROUPS), Trust.LIKELY, check=_phone, needs=_DIGIT),
         Rule("PHONE_NUMBER", _pattern(_PHONE_MAYBE), Trust.LIKELY, check=_phone, context=_PHONE_WORDS, needs=_DIGIT),
@@ -235,15 +236,17 @@ def rules() -> tuple[Rule, ...]:
     )
 
 
-_EXTENSION = r"(?:\s?(?:x|ext\.?|extension)\s?\d{1,5}(?!\w))?"
+_EXTENSION = r"(?:\s?(?:x|ext\.?|extension|/)\s?\d{1,5}(?!\w|-\d))?"
+# A number in the form of North America, whatever stands beside it.
+_PHONE_AMERICAN = rf"""
+    (?<!\d)(?<!\d[.-])(?:\+?1[\ ./-]?)?(?:\(\d{{3}}\)[\ -]?|\d{{3}}[\ ./-])\d{{3}}[\ .-]?\d{{4}}(?!\d){_EXTENSION}"""
 # A number that is written as only telephone numbers are.
 _PHONE_SURE = rf"""
     (?<![\w./-])(?<!\d[ ])(?:
-        (?:\+|00)\d{{1,3}}[\s./-]?(?:\(?\d{{1,5}}\)?[\s./-]?){{2,5}}\d{{2,5}}
-      | (?:\+?1[\s./-]?)?\+?\(\d{{1,5}}\)[\s./-]{{0,2}}\d{{2,9}}(?:[\s./-]\d{{2,5}}){{0,3}}
-      | (?:1[\s./-])?\d{{3}}[\s./-]\d{{3}}[\s.-]\d{{4}}
-      | \d{{3}}[\s./-]\d{{7}} | \d{{3}}-\d{{4}}
-      | 0\d{{1,4}}[\s./-]\d{{3,8}}(?:[\s./-]\d{{2,4}}){{0,3}}
+        (?:\+|00)\d{{1,3}}[\ ./-]?(?:\(?\d{{1,5}}\)?[\ ./-]?){{2,5}}\d{{2,5}}
+      | \+?\(\d{{1,5}}\)[\ ./-]{{0,2}}\d{{2,9}}(?:[\ ./-]\d{{2,5}}){{0,3}}
+      | \d{{3}}[\ ./-]\d{{7}} | \d{{3}}-\d{{4}}
+      | 0\d{{1,4}}[\ ./-]\d{{3,8}}(?:[\ ./-]\d{{2,4}}){{0,3}}
       | 0\d{{9,10}}
     ){_EXTENSION}(?!\w|[./-]\d|[ ]\d)"""
 # A number that may be anything: groups of digits, or one long one.
@@ -324,6 +327,11 @@ def _date(text: str) -> bool:
 
 
 _YEARS = re.compile(r"(?:1[5-9]|20)\d\d[ ./-](?:1[5-9]|20)\d\d")
+
+
+def _separated(text: str) -> bool:
+    """Ten digits in a row may be anything."""
+    return re.search(r"\d{7}", text) is None or "(" in text
 
 
 def _phone(text: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -10,9 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from residue import residues
 
 from dpsynth_platform.contracts import DataContract, parse_contract
 from dpsynth_platform.errors import SourceError
+from dpsynth_platform.scrub import scrub
 from dpsynth_platform.scrub.fingerprints import FingerprintKeys, canonical_text, owner_fingerprint
 from dpsynth_platform.scrub.scrub import ScrubKeys, ScrubReport, check_source_schema, scrub_batches, scrubbed_schema
 
@@ -239,3 +242,106 @@ def test_the_heavy_libraries_come_late() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def changed(**parts: Any) -> DataContract:
+    return parse_contract(DOCUMENT | parts, where="letters.yaml", variables={})
+
+
+def test_actions_by_entity_type(keys: ScrubKeys) -> None:
+    contract = changed(scrub={"actions": {"EMAIL_ADDRESS": "drop", "PHONE_NUMBER": "mask", "US_SSN": "hash"}})
+    text = "Write to [xq@corp.com], call 212-736-5000, number 078-05-1120, or see Maria Alvarez."
+    (first, second), _ = run([make_row("C-1", letter=text), make_row("C-2", letter=text)], contract, keys)
+    found = re.fullmatch(
+        r"Write to \[\], call <PHONE_NUMBER>, number <US_SSN:([0-9a-f]{32})>, or see (\w+ [\w']+)\.", first["letter"]
+    )
+    assert found is not None, first["letter"]
+    assert found.group(1) in second["letter"]
+    assert found.group(2) != "Maria Alvarez"
+
+
+def test_values_are_consistent_within_an_owner_where_asked(keys: ScrubKeys) -> None:
+    contract = changed(scrub={"consistent": "owner"})
+    rows = [make_row("C-1", number, letter="We met Maria Alvarez.", second_name="Ann Smith") for number in range(3)]
+    rows += [make_row(f"D-{number}", letter="We met Maria Alvarez.") for number in range(5)]
+    scrubbed, _ = run(rows, contract, keys, size=2)
+    mine = {(row["letter"], row["second_name"]) for row in scrubbed if row["second_name"]}
+    assert len(mine) == 1
+    assert len({row["letter"] for row in scrubbed}) > 3
+    again, _ = run(list(reversed(rows)), contract, keys)
+    assert {row["letter"] for row in again} == {row["letter"] for row in scrubbed}
+    assert "Alvarez" not in repr(scrubbed)
+
+
+def test_text_that_is_not_utf8_is_read_as_far_as_it_goes_and_counted(contract: DataContract, keys: ScrubKeys) -> None:
+    rows = [make_row("C-1", 1, letter="good"), make_row("C-2", 2, letter="??? Maria Alvarez"), make_row("C-3", 3)]
+    batch = pa.Table.from_pylist(rows, schema=SCHEMA).to_batches()[0]
+
+    def damaged(name: str, values: list[bytes | None]) -> pa.RecordBatch:
+        position = SCHEMA.get_field_index(name)
+        raw = pa.array(values, pa.binary())
+        column = pa.Array.from_buffers(pa.string(), len(raw), raw.buffers())
+        return batch.set_column(position, SCHEMA.field(position), column)
+
+    batch = damaged("letter", [b"good", b"\xff\xed\xa0\x80 Maria Alvarez", None])
+    batch = damaged("customer", [b"C-1", b"C-2", b"C-\xfe"])
+    schema, batches, report = scrub_batches([batch], contract, SCHEMA, keys)
+    scrubbed = pa.Table.from_batches(list(batches), schema).to_pylist()
+    assert len(scrubbed) == 2
+    assert "\ufffd" in scrubbed[1]["letter"]
+    assert "Alvarez" not in scrubbed[1]["letter"]
+    assert (report.rows_without_owner, report.damaged) == (1, {"letter": 1, "customer": 1})
+    assert report.as_dict()["damaged"] == {"customer": "fewer than 10", "letter": "fewer than 10"}
+
+
+def test_a_batch_of_other_columns_stops_the_run(contract: DataContract, keys: ScrubKeys) -> None:
+    batch = pa.Table.from_pylist([make_row("C-1", full_name="Xqzmark")], schema=SCHEMA).to_batches()[0]
+    position = SCHEMA.get_field_index("age")
+    other = batch.set_column(position, pa.field("age", pa.string()), pa.array(["secret"]))
+    _, batches, _ = scrub_batches([batch, other], contract, SCHEMA, keys)
+    with pytest.raises(SourceError) as raised:
+        list(batches)
+    assert str(raised.value) == (
+        "letters: source: a part of it has other columns than the rest: 'age' is string instead of int16"
+    )
+
+
+def test_small_counts_are_not_shown(contract: DataContract, keys: ScrubKeys) -> None:
+    rows = [make_row(f"C-{number}", letter=f"call 212-736-5{number:03d}") for number in range(12)]
+    rows.append(make_row("C-99", letter="write to xq@corp.com"))
+    _, report = run(rows, contract, keys)
+    shown = report.as_dict()
+    assert shown["findings"]["letter"] == {"EMAIL_ADDRESS": "fewer than 10", "PHONE_NUMBER": 12}
+    assert "does not rest on it" in shown["limits"]
+
+
+def test_large_texts_are_taken_in_small_chunks(
+    contract: DataContract, keys: ScrubKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrub, "CHUNK_BYTES", 1000)
+    rows = [make_row(f"C-{number}", letter="word " * size) for number, size in enumerate((10, 10, 900, 10, 500, 10))]
+    seen: list[int] = []
+    scrubbed, report = run(rows, contract, keys, progress=lambda done, _: seen.append(done))
+    assert [row["letter"] for row in scrubbed] == [row["letter"] for row in rows]
+    assert seen == [2, 3, 4, 5, 6]
+    assert report.rows_read == 6
+
+
+def test_a_column_that_looks_like_personal_data_stops_the_run(contract: DataContract, keys: ScrubKeys) -> None:
+    rows = [make_row(f"C-{number}", colour="ann.lee@corp.com") for number in range(30)]
+    with pytest.raises(SourceError, match=r"letters: columns\.colour: values look like EMAIL_ADDRESS"):
+        run(rows, contract, keys)
+
+
+def test_numbers_and_addresses_leave_no_trace(contract: DataContract, keys: ScrubKeys) -> None:
+    """The independent look of the benchmark, on texts of our own."""
+    texts = [
+        "tel (415) 781-0701 or 415.781.0701, fax:415-781-0702is off; +44 20 7183 8750; 1-800-781-0701x12",
+        "zip 94117 415-781-0701, 415-781-0701/0702, Voice:  (415) 781-0701\n0120 Oak",
+        "ann@corp.com,bob%x@relay.corp.co.uk <c.d+e@sub.corp.com>mailto:f@corp.com",
+        "card 4485527627509597 and 4485-5276-2750-9597 and 3782 822463 10005, ssn 078-05-1120",
+    ]
+    assert {kind for text in texts for kind in residues(text)} == {"e-mail", "phone", "card", "SSN"}
+    for number in range(10):
+        scrubbed, _ = run([make_row(f"C-{number}", letter=text) for text in texts], contract, keys)
+        assert [residues(row["letter"]) for row in scrubbed] == [[]] * len(texts)

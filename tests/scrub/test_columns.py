@@ -1,0 +1,117 @@
+"""Columns that stay in the table are looked at, and a run stops for those that hold personal data."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dpsynth_platform.contracts import DataContract, parse_contract
+from dpsynth_platform.errors import SourceError
+from dpsynth_platform.scrub.columns import LEAST_ROWS, ColumnScan, named_faults
+
+CONTRACT: dict[str, Any] = {
+    "dataset": "orders",
+    "description": "Orders of fictional customers.",
+    "owners": ["orders@example.org"],
+    "source": {"uri": "unused", "key": ["customer"]},
+    "family": "orders",
+    "privacy": {
+        "unit": "user",
+        "owner_columns": ["customer"],
+        "namespace": "customer",
+        "max_contributions": 1,
+        "guarantee": {"epsilon": 1.0},
+        "expected_units": 1000,
+    },
+    "columns": {
+        "customer": {"type": "identifier"},
+        "channel": {"type": "categorical", "values": ["shop", "post", "someone@example.org"]},
+        "amount": {"type": "integer", "min": 0, "max": 10},
+        "rate": {"type": "float", "min": 0, "max": 1},
+    },
+    "generate": {"rows": 10},
+    "release": {"uri": "unused"},
+}
+
+
+def contract(**columns: dict[str, Any]) -> DataContract:
+    document = copy.deepcopy(CONTRACT)
+    for name, changes in columns.items():
+        document["columns"].setdefault(name, {}).update(changes)
+    return parse_contract(document, where="orders.yaml", variables={})
+
+
+def look(declared: DataContract, **values: list[Any]) -> None:
+    rows = max(len(items) for items in values.values())
+    columns = {
+        "customer": pa.array([f"someone{row}@example.org" for row in range(rows)]),
+        "channel": pa.array(values.get("channel", ["shop"] * rows), pa.string()),
+        "amount": pa.array(values.get("amount", [1] * rows), pa.int64()),
+        "rate": pa.array(values.get("rate", [0.5] * rows), pa.float64()),
+    }
+    batch = pa.record_batch(columns)
+    scan = ColumnScan(declared)
+    for start in range(0, rows, 7):
+        scan.look(batch.slice(start, 7))
+
+
+CARD = 4485527627509597
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "entity"),
+    [
+        ("channel", ["ann.lee@corp.com"] * LEAST_ROWS, "EMAIL_ADDRESS"),
+        ("channel", [f"(212) 736-5{number:03d}" for number in range(LEAST_ROWS)], "PHONE_NUMBER"),
+        ("channel", ["078-05-1120"] * LEAST_ROWS, "US_SSN"),
+        ("channel", ["Maria Alvarez"] * LEAST_ROWS, "PERSON"),
+        ("amount", [CARD] * LEAST_ROWS, "CREDIT_CARD"),
+        ("rate", [float(CARD)] * LEAST_ROWS, "CREDIT_CARD"),
+    ],
+)
+def test_personal_data_stops_the_run_and_is_not_shown(column: str, values: list[Any], entity: str) -> None:
+    with pytest.raises(SourceError) as raised:
+        look(contract(), **{column: values})
+    message = str(raised.value)
+    assert message.startswith(f"orders: columns.{column}: values look like {entity}, which would be passed on as it is")
+    assert f"columns.{column}.accept_pii: <reason>" in message
+    assert str(values[0]) not in message
+    assert str(LEAST_ROWS) not in message
+
+
+def test_few_rows_do_not_stop_it() -> None:
+    look(contract(), channel=["ann.lee@corp.com"] * (LEAST_ROWS - 1), amount=[CARD] * (LEAST_ROWS - 1))
+
+
+def test_a_reason_lets_it_pass() -> None:
+    accepted = contract(
+        channel={"accept_pii": "a shared mailbox of the shop"}, amount={"accept_pii": "internal numbers"}
+    )
+    look(accepted, channel=["ann.lee@corp.com"] * 50, amount=[CARD] * 50)
+
+
+def test_ordinary_values_pass() -> None:
+    look(
+        contract(),
+        channel=["shop", None, "someone@example.org", "1999-2003", "unknown", "x" * 5000, ""] * 40,
+        amount=[1, None, 10**15, -5, 123456789012345, 4485527627509598, 20260101123456] * 40,
+        rate=[0.5, None, 1e300, float("nan"), float("inf"), 1e13, 4485527627509598.0] * 40,
+    )
+
+
+def test_a_numbers_name_tells_without_a_look() -> None:
+    assert named_faults(contract()) == []
+    (fault,) = named_faults(contract(home_phone={"type": "integer", "min": 0, "max": 10**10}))
+    assert fault.startswith("columns.home_phone: the name says PHONE_NUMBER")
+    assert (
+        named_faults(contract(ssn={"type": "float", "min": 0, "max": 1, "accept_pii": "a ratio, in spite of it"})) == []
+    )
+
+
+def test_the_reason_is_no_new_mechanism() -> None:
+    reasoned = contract(amount={"accept_pii": "internal numbers"})
+    assert reasoned.mechanism_snapshot() == contract().mechanism_snapshot()
+    assert reasoned.digest() != contract().digest()

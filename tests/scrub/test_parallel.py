@@ -1,0 +1,93 @@
+"""Worker processes: the same findings in the same order, flat memory, a clear end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dpsynth_platform.contracts import Scrub
+from dpsynth_platform.errors import ContractError, SourceError
+from dpsynth_platform.scrub import parallel
+from dpsynth_platform.scrub.parallel import ParallelDetector
+from dpsynth_platform.scrub.text import Document, text_detector
+
+TEXTS = [f"Record {number}: Ann Smith, 212-736-5{number:03d}, wrote to a{number}@corp.com." for number in range(60)]
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers from the first text on, and small units."""
+    monkeypatch.setattr(parallel, "WORTH_CHARACTERS", 0)
+    monkeypatch.setattr(parallel, "UNIT_CHARACTERS", 300)
+
+
+def test_workers_find_what_one_process_finds_in_order(eager: None) -> None:
+    taken = []
+
+    def items() -> Iterator[list[str]]:
+        for start in range(0, 60, 10):
+            taken.append(start)
+            yield TEXTS[start : start + 10]
+
+    expected = text_detector().find([Document(text) for text in TEXTS])
+    got, ahead = [], []
+    with ParallelDetector(processes=2) as detector:
+        for item, findings in detector.each(items(), lambda item: [Document(text) for text in item]):
+            assert item == TEXTS[len(got) : len(got) + 10]
+            got += findings
+            ahead.append(taken[-1] - len(got) + 10)
+    assert got == expected
+    # What is not yet needed is not yet read: never more than a few items ahead of the one in hand.
+    assert max(ahead) <= 20
+
+
+def test_errors_of_ours_come_through_a_worker(eager: None) -> None:
+    own = Scrub.model_validate({"patterns": [{"entity": "LOOP", "pattern": "(x+x+)+y"}]})
+    with ParallelDetector(own, 2) as detector, pytest.raises(ContractError, match=r"scrub\.patterns\.0"):
+        list(detector.each([["x" * 5000]], lambda item: [Document(text) for text in item]))
+
+
+def test_a_killed_worker_is_named_without_a_text(eager: None) -> None:
+    with ParallelDetector(processes=2) as detector:
+        stream = detector.each(iter([[text] for text in TEXTS]), lambda item: [Document(text) for text in item])
+        next(stream)
+        assert detector._pool is not None
+        for process in list((detector._pool._processes or {}).values()):
+            os.kill(process.pid or 0, signal.SIGKILL)
+        with pytest.raises(SourceError, match="a process that looks for personal data ended too early") as raised:
+            list(stream)
+    assert "Smith" not in str(raised.value)
+
+
+def test_few_texts_start_no_process() -> None:
+    with ParallelDetector(processes=2) as detector:
+        list(detector.each([TEXTS], lambda item: [Document(text) for text in item]))
+        assert detector._pool is None
+
+
+def test_no_worker_outlives_its_parent() -> None:
+    """The parent is killed, so that nothing tidies up after it."""
+    code = (
+        "import os, sys\n"
+        "from dpsynth_platform.scrub import parallel\n"
+        "from dpsynth_platform.scrub.text import Document\n"
+        "parallel.WORTH_CHARACTERS = 0\n"
+        "if __name__ == '__main__':\n"
+        "    with parallel.ParallelDetector(processes=2) as detector:\n"
+        "        list(detector.each([['a text'] * 3], lambda item: [Document(text) for text in item]))\n"
+        "        print(*[p.pid for p in detector._pool._processes.values()], flush=True)\n"
+        "        os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    workers = [int(pid) for pid in done.stdout.split()]
+    assert workers
+    deadline = time.monotonic() + 20
+    while any(os.path.exists(f"/proc/{pid}") for pid in workers) and time.monotonic() < deadline:  # noqa: PTH110
+        time.sleep(0.1)
+    assert not [pid for pid in workers if os.path.exists(f"/proc/{pid}")]  # noqa: PTH110

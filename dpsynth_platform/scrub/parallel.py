@@ -32,7 +32,7 @@ Findings = list[list[Finding]]
 
 # Starting workers takes some seconds, in which one process reads about so much by itself.
 WORTH_CHARACTERS = 1_000_000
-UNIT_CHARACTERS = 100_000
+UNIT_CHARACTERS = 30_000
 # Units under way for each worker: one in work, one waiting.
 _AHEAD = 2
 
@@ -128,11 +128,12 @@ def _pool(processes: int) -> ProcessPoolExecutor:
 
 
 def _begin_worker() -> None:
-    """A worker says nothing, since libraries quote what they read, and ends with its parent."""
+    """A worker says nothing, since libraries quote what they read, ends with its parent, and loads its detector."""
     logging.disable(logging.CRITICAL)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+    text_detector()
 
 
 def _end_with(sentinel: int) -> None:

@@ -124,7 +124,7 @@ def plan(
 
     shown = Shown(as_json)
     settings = Settings.from_environment()
-    engine = engine_choice(settings.compute, dataset)
+    engine = engine_choice(settings.compute, dataset, {path.stem for path in settings.contracts.glob("*.yaml")})
     check_usable(engine)
     forecast = reviewing.forecast(settings, dataset, period)
     shown.head(f"{dataset}: what a run would do")

@@ -11,6 +11,7 @@ The choice is no part of a contract: both engines keep the same rows, so it chan
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -138,8 +139,11 @@ def check_usable(choice: EngineChoice) -> None:
         raise ConfigurationError(f"engine: spark: {missing}, or choose duckdb in the deployment's compute.yaml")
 
 
-def engine_choice(path: Path | None, dataset: str) -> EngineChoice:
+def engine_choice(path: Path | None, dataset: str, known: Collection[str] | None = None) -> EngineChoice:
     """The engine of a dataset. Without a file it is DuckDB as it comes.
+
+    Args:
+        known: names of the deployment's datasets; the file may speak of no others. None: not looked at.
 
     Raises:
         ConfigurationError: the file cannot be read, or something in it is not accepted, whichever dataset it is about.
@@ -156,6 +160,10 @@ def engine_choice(path: Path | None, dataset: str) -> EngineChoice:
             raise ContractError(f"{path}: datasets: accepted is a mapping of datasets to engines")
         default = _choice(document.get("default", {"engine": "duckdb"}), f"{path}: default")
         chosen = {name: _choice(value, f"{path}: datasets.{name}") for name, value in datasets.items()}
+        strangers = sorted(str(name) for name in chosen if known is not None and name not in known)
+        if strangers:
+            accepted = ", ".join(sorted(known or ()))
+            raise ContractError(f"{path}: datasets.{strangers[0]}: there is no such contract; accepted: {accepted}")
     except ContractError as error:
         problem = str(error)
     else:

@@ -32,6 +32,8 @@ _SETTINGS = (
     "SET TimeZone = 'UTC'",
     # Spark's order of nulls, so that one text means the same in both engines.
     "SET default_null_order = 'nulls_first_on_asc_last_on_desc'",
+    # It would be written to standard output.
+    "SET enable_progress_bar = false",
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )

@@ -35,6 +35,15 @@ def test_each_dataset_has_its_engine_and_others_the_default(tmp_path: Path) -> N
     assert spark.label == "Spark, local[2], 2g"
 
 
+def test_a_misspelt_dataset_is_told(tmp_path: Path) -> None:
+    path = written(tmp_path, EXAMPLE)
+    assert engine_choice(path, "census", {"census", "visits"}) == DuckDBChoice()
+    with pytest.raises(
+        ConfigurationError, match=r"datasets\.visits: there is no such contract; accepted: census, visit$"
+    ):
+        engine_choice(path, "census", {"census", "visit"})
+
+
 def test_without_a_file_or_a_word_it_is_duckdb(tmp_path: Path) -> None:
     assert engine_choice(None, "any") == DuckDBChoice()
     assert engine_choice(written(tmp_path, "datasets: {}"), "any") == DuckDBChoice()

@@ -106,7 +106,7 @@ def rules() -> tuple[Rule, ...]:
     return (
         Rule(
             "EMAIL_ADDRESS",
-            _pattern(r"[^\s@<>()\[\]{},;:\"'=|]{1,64}@[\w-]{1,255}(?:\.[\w-]+)*"),
+            _pattern(r"[^\s@<>()\[\]{},;:\"'=|]{1,64}(?:@[\w-]{1,255}(?:\.[\w-]+)*)+"),
             Trust.CHECKED,
             needs=_AT,
         ),

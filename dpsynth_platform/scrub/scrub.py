@@ -63,8 +63,8 @@ LIMITS = (
     "Scrubbing is best effort. It is blind to who a person is without being named (a rare illness, a job title in a "
     "small town, how somebody writes), to nicknames and names that are everyday words, to names in languages other "
     "than English unless a public list has them, to misspelt or spelled-out numbers, to pictures and attachments. Of "
-    "organizations it finds a good half, and takes some people for organizations or places and the other way round; "
-    "they are removed all the same. The privacy guarantee does not rest on it."
+    "organizations it overlooks about one in three, and some it takes for people, and places for people; those are "
+    "removed all the same. The privacy guarantee does not rest on it."
 )
 """What scrubbing cannot find, for reports."""
 

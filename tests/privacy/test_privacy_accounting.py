@@ -9,6 +9,7 @@ from dp_accounting.pld import common, privacy_loss_distribution
 from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.privacy import accounting
@@ -17,12 +18,18 @@ from dpsynth_platform.privacy.accounting import (
     calibrate_mst,
     counts_shifts,
     epsilon,
+    fft_error,
     mst_budget,
     pld_epsilon,
     renyi_curve,
     shift_hockey_stick,
 )
-from dpsynth_platform.privacy.events import BoundedRangeSelectionEvent, DiscreteGaussianCountsEvent, mst_event
+from dpsynth_platform.privacy.events import (
+    BoundedRangeSelectionEvent,
+    DiscreteGaussianCountsEvent,
+    SampledGaussianEvent,
+    mst_event,
+)
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import ORDERS, RenyiCurve, renyi_limit, zcdp_curve, zcdp_limit
 
@@ -208,6 +215,42 @@ def test_wide_noise_composes_like_the_continuous_gaussian():
     mine = pld_epsilon(dp_event.SelfComposedDpEvent(leaf, 10), 1e-6)
     continuous = privacy_loss_distribution.from_gaussian_mechanism(60.0 / (2 * math.sqrt(2) * math.sqrt(10)))
     assert mine == pytest.approx(continuous.get_epsilon_for_delta(1e-6), rel=2e-3)
+
+
+def gaussian_delta(ratio, e):
+    """delta(e) of the Gaussian mechanism with this ratio of sensitivity to noise (Balle & Wang 2018, theorem 8)."""
+    return norm.cdf(ratio / 2 - e / ratio) - math.exp(e + norm.logcdf(-ratio / 2 - e / ratio))
+
+
+def steps(sigma, times, adjacency):
+    return dp_event.SelfComposedDpEvent(SampledGaussianEvent(sigma, 1.0, "record", adjacency, 1), times)
+
+
+@pytest.mark.parametrize(
+    ("sigmas", "times", "adjacency"),
+    [
+        ((2.0,), 1, "add-or-remove"),
+        ((30.0,), 1000, "replace-one"),
+        ((100.0,), 10_000, "add-or-remove"),
+        ((100.0,), 30_000, "replace-one"),
+        ((150.0,), 100_000, "replace-one"),
+        ((400.0,), 100_000, "replace-one"),
+        ((150.0, 5000.0), 99_999, "add-or-remove"),  # one leaf with much noise makes the grid fine
+    ],
+)
+def test_the_fft_noise_of_many_steps_is_taken_off_delta(sigmas, times, adjacency):
+    """Never below the closed form, and the noise is at most half of what is taken off for it."""
+    first, *others = sigmas
+    event = dp_event.ComposedDpEvent([steps(first, times, adjacency), *(steps(s, 1, adjacency) for s in others)])
+    moved = 2 if adjacency == "replace-one" else 1
+    ratio = moved * math.sqrt(times / first**2 + sum(1 / s**2 for s in others))
+    error = fft_error(times + len(others))
+    for delta in (1.1e-10, 2e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-3):
+        result = epsilon(event, delta)
+        assert gaussian_delta(ratio, result.epsilon) <= delta
+        assert (result.pld is None) == (delta < 100 * error)
+        if result.pld is not None:
+            assert gaussian_delta(ratio, result.pld) <= delta - error / 2
 
 
 def test_mst_numbers_at_rho_002():

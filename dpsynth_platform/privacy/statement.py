@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from dp_accounting import dp_event
@@ -602,9 +603,13 @@ def _account(family: FamilyBudget) -> str:
 
 
 def upper_bound(number: float, digits: int = 3) -> str:
-    """A bound with at most so many significant digits, rounded up: what is shown is never less than what is meant."""
-    unit = 10.0 ** (math.floor(math.log10(number)) - digits + 1)
-    return f"{math.ceil(number / unit - 1e-9) * unit:.{digits}g}"
+    """A bound with at most so many significant digits, rounded up: what is shown is never less than what is meant.
+
+    What is meant by a float is its shortest decimal form: 0.1 is shown as 0.1, though the float is a little more.
+    """
+    meant = Decimal(repr(float(number)))
+    rounded = meant.quantize(Decimal(1).scaleb(meant.adjusted() - digits + 1), ROUND_CEILING)
+    return f"{float(rounded):.{digits}g}"
 
 
 def _first_words(text: str) -> str:

@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 from dp_accounting import dp_event
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpsynth_platform.contracts import load_contract, load_family
 from dpsynth_platform.errors import AccountingError
@@ -19,7 +21,7 @@ from dpsynth_platform.privacy.events import (
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import RenyiCurve
-from dpsynth_platform.privacy.statement import Assumption, MechanismWords, privacy_statement
+from dpsynth_platform.privacy.statement import Assumption, MechanismWords, privacy_statement, upper_bound
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -162,3 +164,10 @@ def test_columns_that_belong_to_the_ownership_graph_are_named():
     ]
     assert "the column age, by which records are chosen" in line
     assert f"of the column {period}, in which period a record falls" in line
+
+
+@given(number=st.floats(1e-300, 1e300), digits=st.integers(1, 8))
+def test_what_is_shown_of_a_bound_is_never_less(number, digits):
+    shown = float(upper_bound(number, digits))
+    assert number <= shown <= number * (1 + 1.000001 * 10.0 ** (1 - digits))
+    assert upper_bound(shown, digits) == upper_bound(number, digits)

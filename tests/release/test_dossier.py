@@ -202,8 +202,12 @@ def test_small_numbers_are_never_made_to_look_smaller(number: float, text: str) 
 
 
 @pytest.mark.parametrize(
-    ("number", "text"), [(1.0, "1"), (0.999735, "1"), (0.9911, "0.992"), (4.0, "4"), (12.34, "12.4"), (0.01, "0.01")]
-)
+    ("number", "text"),
+    [
+        (1.0, "1"), (0.999735, "1"), (0.9911, "0.992"), (4.0, "4"), (12.34, "12.4"), (0.01, "0.01"),
+        (0.1, "0.1"), (0.3, "0.3"), (0.1230000000001, "0.124"), (1e-5, "1e-05"), (22026.47, "2.21e+04"),
+    ],
+)  # fmt: skip
 def test_bounds_are_rounded_up(number: float, text: str) -> None:
     assert page.upper_bound(number) == text
     assert float(page.upper_bound(number)) >= number

@@ -45,13 +45,17 @@ def rotatable(connection: Connection, namespace: str) -> list[Account]:
     """
     accounts = rows.accounts_in(connection, namespace)
     if not accounts:
-        raise LedgerError(f"namespace {namespace!r} has no account; its keys are made with the first one")
+        known = ", ".join(sorted({account.namespace for account in rows.accounts(connection)})) or "none"
+        raise LedgerError(
+            f"namespace {namespace!r} has no account; accepted: {known}. The first run of a dataset opens its family's "
+            "account, and makes the keys of a new namespace"
+        )
     waiting = [entry for account in accounts for entry in rows.reserved(connection, account.family)]
     if waiting:
         told = ", ".join(f"{entry.request.place} (entry {entry.entry_id}, until {entry.deadline})" for entry in waiting)
         raise LedgerError(
             f"namespace {namespace}: the keys cannot change between a reservation and its mechanism: {told}. Run them "
-            "to their end, or wait until they expire. Nothing was changed"
+            "to their end, withdraw them (dpsynth ledger void ENTRY), or wait until they expire. Nothing was changed"
         )
     return accounts
 

@@ -42,7 +42,11 @@ def get_account(connection: Connection, family: str) -> Account:
     """A family's account. Raises `LedgerError` if it was never opened."""
     account = find_account(connection, family)
     if account is None:
-        raise LedgerError(f"family {family!r} has no account; open it first")
+        known = ", ".join(item.family for item in accounts(connection)) or "none"
+        raise LedgerError(
+            f"family {family!r} has no account; accepted: {known}. The first run of a dataset opens its family's "
+            "account"
+        )
     return account
 
 

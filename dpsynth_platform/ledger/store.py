@@ -92,7 +92,8 @@ class Ledger:
         def work(connection: Connection) -> Account:
             account = rows.find_account(connection, family.family)
             if account is not None:
-                verdicts.check_terms(account, terms)
+                verdicts.check_keys(account, terms["key_ids"])
+                verdicts.check_declared(connection, account, terms)
                 return account
             for kin in rows.accounts_in(connection, family.namespace):
                 verdicts.check_keys(kin, terms["key_ids"])
@@ -108,6 +109,21 @@ class Ledger:
             return rows.get_account(connection, family.family)
 
         return self._database.write(work)
+
+    def check_declared(self, family: FamilyBudget) -> Account | None:
+        """The family's account, or None if it was never opened.
+
+        Raises:
+            LedgerError: the file differs from the sealed account.
+        """
+
+        def work(connection: Connection) -> Account | None:
+            account = rows.find_account(connection, family.family)
+            if account is not None:
+                verdicts.check_declared(connection, account, verdicts.terms_of(family, account.key_ids))
+            return account
+
+        return self._database.read(work)
 
     def bind(self, name: str, family: str, owner_columns: Sequence[str]) -> None:
         """Ties a dataset or a source table to its family and its owner columns, at the first call and for ever.
@@ -360,8 +376,8 @@ class Ledger:
 
         return self._database.write(work)
 
-    def void(self, entry_id: str, reason: str = "withdrawn") -> Entry:
-        """reserved -> void; the same call again changes nothing.
+    def void(self, entry_id: str, reason: str = "withdrawn", *, by: str = "") -> Entry:
+        """reserved -> void; the same call again changes nothing. `by` is the person who withdraws it.
 
         Raises:
             LedgerError: the entry was started: its cost stays.
@@ -371,7 +387,7 @@ class Ledger:
             entry = rows.get_entry(connection, entry_id)
             if entry.state == chain.VOID:
                 return entry
-            return reservations.transition(connection, entry, chain.VOID, {"reason": reason[:200]})
+            return reservations.transition(connection, entry, chain.VOID, {"reason": reason[:200], "by": by})
 
         return self._database.write(work)
 

@@ -34,9 +34,8 @@ def terms_of(family: FamilyBudget, key_ids: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def check_terms(account: Account, terms: dict[str, Any]) -> None:
-    """Raises `LedgerError` if a family's file or keys are not those that its account was opened with."""
-    check_keys(account, terms["key_ids"])
+def check_declared(connection: Connection, account: Account, terms: dict[str, Any]) -> None:
+    """Raises `LedgerError` if a family's file is not what its account holds; keys are `check_keys`'s."""
     declared = {
         "unit": (account.unit, terms["unit"]),
         "adjacency": (account.adjacency, terms["adjacency"]),
@@ -47,11 +46,19 @@ def check_terms(account: Account, terms: dict[str, Any]) -> None:
         "cap.delta": (account.delta, terms["cap"]["delta"]),
     }
     for name, (is_sealed, now) in declared.items():
-        if is_sealed != now:
+        if is_sealed == now:
+            continue
+        raised = chain.events(connection, kinds=[chain.RAISED], subject=account.family)
+        if raised and name.startswith("cap."):
             raise LedgerError(
-                f"family {account.family}: {name}: {now!r}, but the account holds {is_sealed!r}, sealed for life; "
-                "restore the file, or have a raise of the cap approved"
+                f"family {account.family}: the account's cap was raised to epsilon {account.epsilon:g}, delta "
+                f"{account.delta:g} (event {raised[-1].sequence}); declare {name}: {is_sealed:g} in "
+                f"families/{account.family}.yaml, where it is {now:g}"
             )
+        raise LedgerError(
+            f"family {account.family}: {name}: {now!r}, but the account holds {is_sealed!r}, sealed for life; "
+            "restore the file, or have a raise of the cap approved"
+        )
 
 
 def check_keys(account: Account, key_ids: Sequence[str]) -> None:

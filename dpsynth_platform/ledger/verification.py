@@ -40,12 +40,7 @@ def verify(connection: Connection, known_heads: Iterable[Head]) -> VerificationR
 
 def check_chain(events: list[ChainEvent], accounts: Rows, entries: Rows, known_heads: Iterable[Head]) -> list[str]:
     """Whether the chain holds the published heads, and accounts and entries are what follows from it."""
-    hashes = {event.sequence: event.hash for event in events}
-    problems = [
-        f"event {head.sequence}: a published head names another chain"
-        for head in known_heads
-        if head.sequence > 0 and hashes.get(head.sequence) != head.hash
-    ]
+    problems = _check_heads(events, known_heads)
     try:
         told_accounts, told_entries, impossible = chain.replay(events)
     except (KeyError, TypeError, LedgerError):
@@ -54,6 +49,19 @@ def check_chain(events: list[ChainEvent], accounts: Rows, entries: Rows, known_h
     problems += chain.differences(iter(told_accounts.items()), accounts, "account")
     problems += chain.differences(iter(told_entries.items()), entries, "entry")
     return problems
+
+
+def _check_heads(events: list[ChainEvent], known_heads: Iterable[Head]) -> list[str]:
+    hashes = {event.sequence: event.hash for event in events}
+    last = max(hashes, default=0)
+    return [
+        f"event {head.sequence}: a dossier was published at this event, the chain ends at event {last}: it is older, "
+        "or its end was cut off"
+        if head.sequence > last
+        else f"event {head.sequence}: a published head names another chain"
+        for head in known_heads
+        if head.sequence > 0 and hashes.get(head.sequence) != head.hash
+    ]
 
 
 def check_curves(entries: Rows) -> list[str]:

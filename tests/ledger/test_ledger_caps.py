@@ -23,8 +23,15 @@ def test_a_raise_needs_two_people_and_the_file_must_follow(ledger, url):
     raised = ledger.approve_raise("everyone", asked.sequence, by="Bo", reason="seen")
     assert (raised.epsilon, raised.delta) == (8.0, 1e-5)
     ledger.reserve("everyone", "b", cost, None, "compose")
-    with pytest.raises(LedgerError, match=r"cap\.epsilon: 4\.0, but the account holds 8\.0"):
-        ledger.open_account(family("everyone", mode="family", epsilon=4.0), KEYS)
+    told = (
+        rf"raised to epsilon 8, delta 1e-05 \(event {ledger.head().sequence - 1}\); declare cap\.epsilon: 8 in "
+        r"families/everyone\.yaml, where it is 4$"
+    )
+    for asks in (lambda old: ledger.open_account(old, KEYS), ledger.check_declared):
+        with pytest.raises(LedgerError, match=told):
+            asks(family("everyone", mode="family", epsilon=4.0))
+    assert ledger.check_declared(family("everyone", mode="family", epsilon=8.0)) == raised
+    assert ledger.check_declared(family("strangers", mode="family")) is None
     assert ledger.open_account(family("everyone", mode="family", epsilon=8.0), KEYS) == raised
     assert Ledger(url).verify([ledger.head()]).ok
     event = ledger.history(kinds=["raised"])[0]

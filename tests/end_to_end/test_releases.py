@@ -158,7 +158,7 @@ def test_the_ledger_is_held_against_the_head_in_the_dossier(tmp_path):
     report = reviewing.verify_ledger(deployment.settings)
     assert not report.ok
     (problem,) = report.problems
-    assert problem.startswith(f"event {head['sequence']}: a dossier was published at this event, the chain ends at event ")
+    assert problem.startswith(f"event {head['sequence']}: a dossier was published at this event, the chain ends at")
 
 
 def test_a_damaged_dossier_is_told_and_hides_no_other(tmp_path):

@@ -82,7 +82,7 @@ def test_a_rewritten_chain_shows_against_a_published_head(filled, url):
     assert filled.verify().ok
     report = filled.verify([published])
     (cut,) = report.problems
-    assert cut.startswith(f"event {last}: a dossier was published at this event, the chain ends at event {last - 1}: it ")
+    assert cut.startswith(f"event {last}: a dossier was published at this event, the chain ends at event {last - 1}:")
     filled.record("noted", "census", {})
     assert filled.verify([published]).problems == (f"event {last}: a published head names another chain",)
     assert not filled.verify([Head(published.sequence + 100, "0" * 64)]).ok

@@ -1,4 +1,4 @@
-"""Calibration: the least noise, the most steps or the largest contribution bound that meets a guarantee.
+"""Calibration: the least noise, threshold or temperature, the most steps or the largest bound b for a guarantee.
 
 What belongs here: searches over one public parameter of an event, whatever else the event holds, so that a split budget
 (a histogram beside DP-SGD) is calibrated as one. What does not: epsilon for a given event (`accounting.epsilon`), and
@@ -15,9 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from dp_accounting import dp_event
+
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.privacy.accounting import EpsilonResult, delta_slack, epsilon
-from dpsynth_platform.privacy.events import MAX_LEAVES, DpEvent
+from dpsynth_platform.privacy.events import MAX_LEAVES, DpEvent, ThresholdedCountsEvent, leaves
 
 Value = TypeVar("Value", int, float)
 
@@ -26,6 +28,7 @@ Value = TypeVar("Value", int, float)
 NOISE_STEP = 2.0**-10
 NOISE_RANGE = (2.0**-6, 2.0**20)
 MAX_BOUND = 4096
+GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True)
@@ -47,31 +50,36 @@ def noise_for(event_of: Callable[[float], DpEvent], target_epsilon: float, delta
 
     Raises:
         AccountingError: an impossible epsilon or delta, or no noise in NOISE_RANGE meets it, as when another part of
-            the event alone costs more.
+            the event alone costs more, or a threshold bears too little noise.
+    """
+    return _least(event_of, target_epsilon, delta, "noise")
+
+
+def temperature_for(event_of: Callable[[float], DpEvent], target_epsilon: float, delta: float) -> Calibrated[float]:
+    """The least temperature, as `noise_for`, with which a choice of tokens costs at most an epsilon at `delta`."""
+    return _least(event_of, target_epsilon, delta, "temperature")
+
+
+def threshold_for(
+    event_of: Callable[[int], DpEvent], target_epsilon: float, delta: float, *, above: int
+) -> Calibrated[int]:
+    """The least whole threshold above `above` (b) with which thresholded counts cost at most an epsilon at `delta`.
+
+    Raises:
+        AccountingError: an impossible epsilon or delta, or the counts alone cost more.
     """
     _check(target_epsilon, delta)
-
-    def fits(noise: float) -> bool:
-        event = event_of(noise)
-        # More noise than thresholds bear is no reason to look for still more.
-        return delta_slack(event) >= delta or epsilon(event, delta).epsilon <= target_epsilon
-
-    high = 1.0
-    while not fits(high):
-        high *= 4
-        if high > NOISE_RANGE[1]:
+    low, high = above, above + 1
+    while not _fits(event_of(high), target_epsilon, delta):
+        if not delta_slack(event_of(high)):
             raise AccountingError(
-                f"no noise up to {NOISE_RANGE[1]:g} meets epsilon {target_epsilon:g} at delta {delta:.3g}; accepted: a "
-                "larger epsilon, or less spent on the other parts"
+                f"no threshold meets epsilon {target_epsilon:g} at delta {delta:.3g}: the noisy counts alone cost "
+                "more; accepted: a larger epsilon, or more noise"
             )
-    low = high / 4 if high > 1 else 1.0
-    while low > NOISE_RANGE[0] and fits(low):
-        low, high = low / 2, low
-    while high - low > max(NOISE_STEP, high / 1000):
-        middle = math.ceil(math.sqrt(low * high) / NOISE_STEP) * NOISE_STEP
-        if not low < middle < high:
-            break
-        low, high = (low, middle) if fits(middle) else (middle, high)
+        low, high = high, above + 2 * (high - above)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _fits(event_of(middle), target_epsilon, delta) else (middle, high)
     return _checked(event_of, high, target_epsilon, delta)
 
 
@@ -93,19 +101,85 @@ def contributions_for(event_of: Callable[[int], DpEvent], target_epsilon: float,
     return _most(event_of, target_epsilon, delta, MAX_BOUND, "record of a unit")
 
 
+def _fits(event: DpEvent, target_epsilon: float, delta: float) -> bool:
+    """Whether the event meets the target. One whose thresholds take all of delta does not, whatever its noise."""
+    return delta_slack(event) < delta and epsilon(event, delta).epsilon <= target_epsilon
+
+
+def _least(event_of: Callable[[float], DpEvent], target_epsilon: float, delta: float, name: str) -> Calibrated[float]:
+    _check(target_epsilon, delta)
+
+    def fits(value: float) -> bool:
+        return _fits(event_of(value), target_epsilon, delta)
+
+    if _thresholds(event_of(1.0)):
+        found = _under_thresholds(event_of, target_epsilon, delta)
+    else:
+        found = next((4.0**power for power in range(int(math.log(NOISE_RANGE[1], 4)) + 1) if fits(4.0**power)), None)
+    if found is None:
+        raise _nothing_meets(event_of(1.0), target_epsilon, delta, name)
+    # Below what meets it, cost is monotone, under thresholds too: those only take their part of delta for more noise.
+    low, high = _on_grid(found / 2), found
+    while low > NOISE_RANGE[0] and fits(low):
+        low, high = _on_grid(low / 2), low
+    while high - low > max(NOISE_STEP, high / 1000):
+        middle = math.ceil(math.sqrt(low * high) / NOISE_STEP) * NOISE_STEP
+        if not low < middle < high:
+            break
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return _checked(event_of, high, target_epsilon, delta)
+
+
+def _under_thresholds(event_of: Callable[[float], DpEvent], target_epsilon: float, delta: float) -> float | None:
+    """A noise that meets the target under thresholds, or None.
+
+    Too little noise costs epsilon and too much lets cells of one unit pass: between them lies the least epsilon, which
+    golden-section search over the logarithm of the noise closes in on until it meets the target.
+    """
+    least, most = NOISE_RANGE
+    if delta_slack(event_of(least)) >= delta:
+        return None
+    bearable = least
+    while most - bearable > NOISE_STEP:
+        middle = math.sqrt(bearable * most)
+        bearable, most = (middle, most) if delta_slack(event_of(middle)) < delta else (bearable, middle)
+
+    def spent(logarithm: float) -> tuple[float, float]:
+        noise = _on_grid(math.exp(logarithm))
+        event = event_of(noise)
+        return (epsilon(event, delta).epsilon if delta_slack(event) < delta else math.inf), noise
+
+    low, high = math.log(least), math.log(bearable)
+    left, right = high - (high - low) * GOLDEN, low + (high - low) * GOLDEN
+    at_left, at_right = spent(left), spent(right)
+    while min(at_left, at_right)[0] > target_epsilon and high - low > 1e-4:
+        if at_left[0] < at_right[0]:
+            high, right, at_right = right, left, at_left
+            left = high - (high - low) * GOLDEN
+            at_left = spent(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + (high - low) * GOLDEN
+            at_right = spent(right)
+    lowest, noise = min(at_left, at_right)
+    return noise if lowest <= target_epsilon else None
+
+
 def _most(
     event_of: Callable[[int], DpEvent], target_epsilon: float, delta: float, largest: int, name: str
 ) -> Calibrated[int]:
     _check(target_epsilon, delta)
 
     def fits(number: int) -> bool:
-        return epsilon(event_of(number), delta).epsilon <= target_epsilon
+        try:
+            event = event_of(number)
+        except AccountingError:  # no such event, as with more records of a unit than a threshold hides
+            return False
+        return _fits(event, target_epsilon, delta)
 
-    if not fits(1):
-        raise AccountingError(
-            f"one {name} costs more than epsilon {target_epsilon:g} at delta {delta:.3g}; accepted: a larger epsilon, "
-            "or more noise"
-        )
+    one = event_of(1)
+    if not _fits(one, target_epsilon, delta):
+        raise _one_costs_more(one, target_epsilon, delta, name)
     low, high = 1, 2
     while high <= largest and fits(high):
         low, high = high, 2 * high
@@ -114,6 +188,44 @@ def _most(
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return _checked(event_of, low, target_epsilon, delta)
+
+
+def _on_grid(noise: float) -> float:
+    return max(1.0, math.floor(noise / NOISE_STEP)) * NOISE_STEP
+
+
+def _thresholds(event: DpEvent) -> str:
+    """The event's thresholds in words; nothing if it has none."""
+    found = sorted({leaf.threshold for leaf, _ in leaves(event) if isinstance(leaf, ThresholdedCountsEvent)})
+    return " and ".join(f"threshold {threshold:g}" for threshold in found)
+
+
+def _nothing_meets(event: DpEvent, target_epsilon: float, delta: float, name: str) -> AccountingError:
+    if thresholds := _thresholds(event):
+        return AccountingError(
+            f"no {name} meets epsilon {target_epsilon:g} at delta {delta:.3g} with {thresholds}; accepted: a higher "
+            "threshold, a larger epsilon, or a larger delta"
+        )
+    return AccountingError(
+        f"no {name} up to {NOISE_RANGE[1]:g} meets epsilon {target_epsilon:g} at delta {delta:.3g}; accepted: a larger "
+        f"epsilon{_less_elsewhere(event)}"
+    )
+
+
+def _one_costs_more(event: DpEvent, target_epsilon: float, delta: float, name: str) -> AccountingError:
+    if delta_slack(event) >= delta:
+        return AccountingError(
+            f"one {name}: of delta {delta:.3g}, {_thresholds(event)} alone takes {delta_slack(event):.3g}; accepted: a "
+            "higher threshold, less noise, or a larger delta"
+        )
+    return AccountingError(
+        f"one {name} costs more than epsilon {target_epsilon:g} at delta {delta:.3g}; accepted: a larger epsilon, or "
+        f"more noise{_less_elsewhere(event)}"
+    )
+
+
+def _less_elsewhere(event: DpEvent) -> str:
+    return ", or less spent on the other parts" if isinstance(event, dp_event.ComposedDpEvent) else ""
 
 
 def _checked(

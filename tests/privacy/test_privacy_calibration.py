@@ -6,9 +6,9 @@ import pytest
 from dp_accounting import dp_event
 
 from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.privacy.accounting import epsilon
-from dpsynth_platform.privacy.calibration import contributions_for, noise_for, steps_for
-from dpsynth_platform.privacy.events import ThresholdedCountsEvent, dp_sgd_event, histogram_event
+from dpsynth_platform.privacy.accounting import delta_slack, epsilon
+from dpsynth_platform.privacy.calibration import contributions_for, noise_for, steps_for, temperature_for, threshold_for
+from dpsynth_platform.privacy.events import ThresholdedCountsEvent, dp_sgd_event, histogram_event, token_selection_event
 from dpsynth_platform.privacy.guarantee import recommended_delta
 
 RECORDS = 75_316
@@ -96,8 +96,54 @@ def test_noise_under_a_threshold_may_be_too_little_and_too_much():
     found = noise_for(shown_from_60, 1, 1e-6)
     assert found.value == pytest.approx(4.23, rel=0.01)
     assert 0.99 < found.result.epsilon <= 1
-    with pytest.raises(AccountingError, match="thresholds alone take"):
+    with pytest.raises(AccountingError, match=r"no noise meets epsilon 0\.1 .* with threshold 60; accepted: a higher"):
         noise_for(shown_from_60, 0.1, 1e-6)
+
+
+def test_noise_is_found_where_only_a_narrow_range_of_it_meets_the_target():
+    """With threshold 24 the least epsilon is 0.9645, at a noise of 4.47; from 4.63 on the threshold takes delta."""
+
+    def shown_from_24(noise):
+        return ThresholdedCountsEvent(noise, 24.0, "add-or-remove", 1)
+
+    for eps in (0.966, 0.97, 0.99):
+        found = noise_for(shown_from_24, eps, 1e-6)
+        assert found.result.epsilon <= eps < epsilon(shown_from_24(0.995 * found.value), 1e-6).epsilon
+    with pytest.raises(AccountingError, match=r"no noise meets epsilon 0\.95 .* with threshold 24"):
+        noise_for(shown_from_24, 0.95, 1e-6)
+
+
+def test_contribution_bound_under_a_threshold():
+    def shown_from_30(b, noise=5.0):
+        return ThresholdedCountsEvent(noise, 30.0, "add-or-remove", b)
+
+    found = contributions_for(shown_from_30, 4, 1e-6)
+    assert found.value == 4 and found.result.epsilon <= 4
+    assert epsilon(shown_from_30(5), 1e-6).epsilon > 4
+    assert delta_slack(shown_from_30(8)) > 1e-6  # where the search first looks beyond: no epsilon at all
+    assert contributions_for(lambda b: shown_from_30(b, 1.0), 1e6, 0.9).value == 29  # 30 would not be above b
+    with pytest.raises(AccountingError, match="threshold 30 alone takes"):
+        contributions_for(lambda b: shown_from_30(b, 20.0), 4, 1e-6)
+
+
+def test_least_threshold():
+    def shown_from(threshold):
+        return ThresholdedCountsEvent(5.0, float(threshold), "add-or-remove", 2)
+
+    found = threshold_for(shown_from, 2, 1e-6, above=2)
+    assert found.result.epsilon <= 2
+    below = shown_from(found.value - 1)
+    assert delta_slack(below) >= 1e-6 or epsilon(below, 1e-6).epsilon > 2
+    with pytest.raises(AccountingError, match="noisy counts alone cost more"):
+        threshold_for(shown_from, 0.5, 1e-6, above=2)
+
+
+def test_least_temperature():
+    def tokens(temperature):
+        return token_selection_event(tokens=500, clipping_norm=10.0, temperature=temperature, batch_size=250)
+
+    found = temperature_for(tokens, 2, 1e-6)
+    assert found.result.epsilon <= 2 < epsilon(tokens(0.998 * found.value), 1e-6).epsilon
 
 
 @pytest.mark.parametrize("eps", [0.0, -1.0, math.nan, math.inf])

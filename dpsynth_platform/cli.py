@@ -128,7 +128,7 @@ def plan(
     check_usable(engine)
     forecast = reviewing.forecast(settings, dataset, period)
     shown.head(f"{dataset}: what a run would do")
-    shown.say(forecast.event)
+    shown.say(forecast.event_in_words)
     shown.table(("", ""), forecast.rows())
     shown.say(f"bounding runs on {engine.label}")
     tried = rehearse(settings, dataset, period, mock_rows, shown.say) if mock_rows else None

@@ -46,6 +46,8 @@ class Forecast:
     """What a run would do and cost, from public facts.
 
     Attributes:
+        event: the privacy event, as JSON.
+        event_in_words: the same for people.
         claimed: the epsilon that the release would claim: the smaller of PLD and Renyi, never above the target.
         left: what is left of the family's cap for a Gaussian-like mechanism, before this run.
         mode: how the family is charged.
@@ -56,7 +58,8 @@ class Forecast:
 
     dataset: str
     period: str | None
-    event: str
+    event: dict[str, Any]
+    event_in_words: str
     target: Guarantee
     claimed: float
     method: str
@@ -125,7 +128,8 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     return Forecast(
         dataset=dataset,
         period=period,
-        event=described["event"],
+        event=plan.event,
+        event_in_words=described["event"],
         target=Guarantee.target(contract),
         claimed=statement.guarantee.epsilon,
         method=statement.accounting["type"],

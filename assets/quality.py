@@ -19,7 +19,7 @@ from dpsynth_platform.storage import StepRecord, read_table, table_schema
 def body(step: StepContext) -> Outcome:
     """Measures fidelity, utility and fairness."""
     from dpsynth_platform.audit.canaries import without_canaries
-    from dpsynth_platform.quality.report import HEADER, QualityReport, measure_quality
+    from dpsynth_platform.quality.report import measure_quality
 
     contract, raw = step.sealed()
     scrubbed, bounded, synthetic = step.same_run(raw, "scrubbed", "bounded", "synthetic")
@@ -43,8 +43,20 @@ def body(step: StepContext) -> Outcome:
                 directory=directory,
                 inputs=[scrubbed, bounded, synthetic],
             )
+    return Outcome(record, reused=reused, metadata=_shown(step, record))
+
+
+def _shown(step: StepContext, record: StepRecord) -> dict[str, object]:
+    """The report for the asset's page, except where it would tell how many owners were left out (`mode: per-owner`).
+
+    The fewer are left, the larger the distances; with none left there is nothing to compare with, and it says so.
+    """
+    from dpsynth_platform.quality.report import HEADER, NOTICE
+
+    if step.family.mode == "per-owner":
+        return {"restricted": f"{NOTICE} It is shown by: dpsynth release show {step.place.arguments}"}
     rows = json.loads((record.directory / "rows.json").read_text(encoding="utf-8"))
-    return Outcome(record, reused=reused, metadata={"quality": table(HEADER, rows), "restricted": QualityReport.notice})
+    return {"quality": table(HEADER, rows), "restricted": NOTICE}
 
 
 def _rows(record: StepRecord, columns: list[str]) -> pa.Table:

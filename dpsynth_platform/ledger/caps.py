@@ -37,7 +37,7 @@ def ask(connection: Connection, account: Account, epsilon: float, delta: float, 
         )
     _check_name(by)
     payload = {"cap": cap, "was": was, "by": by, "reason": reason}
-    return chain.append(connection, rows.now_text(), chain.RAISE_ASKED, account.family, payload)
+    return chain.append(connection, rows.now_text(connection), chain.RAISE_ASKED, account.family, payload)
 
 
 def approve(connection: Connection, account: Account, asked: int, by: str, reason: str) -> Account:
@@ -52,7 +52,7 @@ def approve(connection: Connection, account: Account, asked: int, by: str, reaso
     if person_key(by) == person_key(request["by"]):
         raise LedgerError(f"family {account.family}: {by!r} asked for this raise; somebody else must approve it")
     payload = {"cap": request["cap"], "asked": asked, "by": by, "reason": reason}
-    raised = chain.append(connection, rows.now_text(), chain.RAISED, account.family, payload)
+    raised = chain.append(connection, rows.now_text(connection), chain.RAISED, account.family, payload)
     table = schema.account
     mine = table.c.family == account.family
     terms = connection.execute(table.select().where(mine)).one().terms

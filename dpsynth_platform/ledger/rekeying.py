@@ -77,7 +77,7 @@ def rotate(
 def _rekey_account(
     connection: Connection, account: Account, key_id: str, rekey: Rekey, by: str, reason: str
 ) -> ChainEvent:
-    now = rows.now_text()
+    now = rows.now_text(connection)
     ids = {"was": list(account.key_ids), "now": [*account.key_ids, key_id]}
     payload = {"namespace": account.namespace, "key_ids": ids, "by": by, "reason": reason}
     event = chain.append(connection, now, chain.REKEYED, account.family, payload)

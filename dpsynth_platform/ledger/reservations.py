@@ -92,7 +92,7 @@ def insert_entry(
         "replaces": replaces,
         "deadline": deadline,
     }
-    event = chain.append(connection, rows.now_text(), chain.RESERVED, entry_id, payload)
+    event = chain.append(connection, rows.now_text(connection), chain.RESERVED, entry_id, payload)
     cost = rows.cost_text(account.filter.cost(request.curve, request.delta_slack))
     connection.execute(insert(schema.entry).values(entry_id=entry_id, cost=cost, **chain.reserved_row(event)))
     if charged is not None:
@@ -116,7 +116,7 @@ def transition(connection: Connection, entry: Entry, kind: str, payload: dict[st
             f"{entry.request.place}: ledger entry {entry.entry_id} is {entry.state}; only a {needed} entry can "
             f"become {kind}"
         )
-    event = chain.append(connection, rows.now_text(), kind, entry.entry_id, payload)
+    event = chain.append(connection, rows.now_text(connection), kind, entry.entry_id, payload)
     table = schema.entry
     connection.execute(update(table).where(table.c.entry_id == entry.entry_id).values(chain.transition_values(event)))
     if kind == chain.STARTED:

@@ -20,6 +20,8 @@ from dpsynth_platform.ledger.owners import Participants, from_blob
 from dpsynth_platform.ledger.records import Account, ChainEvent, CostRequest, Decision, Entry
 from dpsynth_platform.ledger.standing import Standing
 
+_MOMENT = "dpsynth_moment"
+
 
 def find_account(connection: Connection, family: str) -> Account | None:
     """A family's account, or None."""
@@ -117,21 +119,21 @@ def settled(connection: Connection, family: str) -> Cost:
 def reserved_costs(connection: Connection, family: str) -> list[Cost]:
     """What each reservation within its deadline costs."""
     table = schema.entry
-    query = select(table.c.cost).where(_of(family, chain.RESERVED), table.c.deadline > now_text())
+    query = select(table.c.cost).where(_of(family, chain.RESERVED), table.c.deadline > now_text(connection))
     return [cost_of(text) for text in connection.execute(query).scalars()]
 
 
 def reserved(connection: Connection, family: str) -> list[Entry]:
     """Reservations within their deadline."""
     table = schema.entry
-    query = select(table).where(_of(family, chain.RESERVED), table.c.deadline > now_text())
+    query = select(table).where(_of(family, chain.RESERVED), table.c.deadline > now_text(connection))
     return [entry_of(row) for row in connection.execute(query)]
 
 
 def expired(connection: Connection, family: str) -> list[Entry]:
     """Reservations whose deadline has passed."""
     table = schema.entry
-    query = select(table).where(_of(family, chain.RESERVED), table.c.deadline <= now_text())
+    query = select(table).where(_of(family, chain.RESERVED), table.c.deadline <= now_text(connection))
     return [entry_of(row) for row in connection.execute(query)]
 
 
@@ -141,7 +143,7 @@ def pending_participants(connection: Connection, family: str) -> list[tuple[Part
     query = (
         select(people.c.fingerprints, table.c.cost)
         .join(table)
-        .where(_of(family, chain.RESERVED), table.c.deadline > now_text())
+        .where(_of(family, chain.RESERVED), table.c.deadline > now_text(connection))
     )
     return [(from_blob(row.fingerprints), cost_of(row.cost)) for row in connection.execute(query)]
 
@@ -193,14 +195,14 @@ def decision_of(event: ChainEvent) -> Decision:
     )
 
 
-def is_charged(entry: Entry) -> bool:
+def is_charged(connection: Connection, entry: Entry) -> bool:
     """Live, and if only reserved then within its deadline."""
-    return entry.live and not (entry.state == chain.RESERVED and has_expired(entry))
+    return entry.live and not (entry.state == chain.RESERVED and has_expired(connection, entry))
 
 
-def has_expired(entry: Entry) -> bool:
+def has_expired(connection: Connection, entry: Entry) -> bool:
     """Whether a reservation's deadline has passed."""
-    return dt.datetime.fromisoformat(entry.deadline) <= now()
+    return entry.deadline <= now_text(connection)
 
 
 def now() -> dt.datetime:
@@ -208,11 +210,24 @@ def now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
+def moment(connection: Connection) -> dt.datetime:
+    """When this transaction takes place: the clock read once.
+
+    A second reading would find a reservation expired that the first one did not, and it would be neither void nor
+    counted.
+    """
+    transaction = connection.get_transaction()
+    if connection.info.get(_MOMENT, (None,))[0] is not transaction:
+        connection.info[_MOMENT] = (transaction, now())
+    found: dt.datetime = connection.info[_MOMENT][1]
+    return found
+
+
 def time_text(moment: dt.datetime) -> str:
     """A time as the ledger writes it: ISO 8601 with microseconds, so that texts sort like times."""
     return moment.isoformat(timespec="microseconds")
 
 
-def now_text() -> str:
-    """The time as the ledger writes it."""
-    return time_text(now())
+def now_text(connection: Connection) -> str:
+    """The transaction's `moment` as the ledger writes it."""
+    return time_text(moment(connection))

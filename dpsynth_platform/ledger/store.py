@@ -97,7 +97,7 @@ class Ledger:
                 return account
             for kin in rows.accounts_in(connection, family.namespace):
                 verdicts.check_keys(kin, terms["key_ids"])
-            opened = chain.append(connection, rows.now_text(), chain.OPENED, family.family, terms)
+            opened = chain.append(connection, rows.now_text(connection), chain.OPENED, family.family, terms)
             connection.execute(
                 insert(schema.account).values(
                     family=family.family,
@@ -138,7 +138,7 @@ class Ledger:
         def work(connection: Connection) -> None:
             first = next(iter(chain.events(connection, after=0, kinds=[chain.BOUND], subject=name)), None)
             if first is None:
-                chain.append(connection, rows.now_text(), chain.BOUND, name, terms)
+                chain.append(connection, rows.now_text(connection), chain.BOUND, name, terms)
             elif first.payload != terms:
                 raise LedgerError(
                     f"{name} belongs to family {first.payload['family']!r} with owner columns "
@@ -245,7 +245,7 @@ class Ledger:
             verdicts.check_request(account, request)
             latest = rows.latest_attempt(connection, key) if key is not None else None
             left = verdicts.epsilon_left(connection, account, request.guarantee.delta)
-            covered = latest is not None and rows.is_charged(latest) and replaces is None
+            covered = latest is not None and rows.is_charged(connection, latest) and replaces is None
             refusal = None if covered else verdicts.refusal_of(connection, account, request)
             if refusal is None:
                 return Admission(family, account.mode, left, latest)
@@ -328,7 +328,7 @@ class Ledger:
                 request=request,
                 charged=charged,
                 replaces=replaces,
-                deadline=rows.time_text(rows.now() + lifetime),
+                deadline=rows.time_text(rows.moment(connection) + lifetime),
             )
 
         return _or_raise(self._database.write(work))
@@ -350,7 +350,7 @@ class Ledger:
                     f"{entry.request.place}: ledger entry {entry_id} was started at {entry.started_at}; a mechanism "
                     "starts once an entry"
                 )
-            if entry.state == chain.RESERVED and rows.has_expired(entry):
+            if entry.state == chain.RESERVED and rows.has_expired(connection, entry):
                 reservations.transition(connection, entry, chain.VOID, {"reason": "deadline passed"})
                 return LedgerError(
                     f"{entry.request.place}: the reservation {entry_id} has expired; materialize clearance again"
@@ -479,7 +479,7 @@ class Ledger:
                 f"event kind {kind!r}; accepted: a lower-case word other than {', '.join(chain.OWN_KINDS)}"
             )
         return self._database.write(
-            lambda connection: chain.append(connection, rows.now_text(), kind, subject, payload)
+            lambda connection: chain.append(connection, rows.now_text(connection), kind, subject, payload)
         )
 
     # Verification
@@ -542,7 +542,7 @@ class Ledger:
                     f"{entry.request.place}: {by!r} ran this release and cannot approve it; somebody else must"
                 )
             payload = {"by": by, "entry": entry_id, "reason": reason}
-            return rows.decision_of(chain.append(connection, rows.now_text(), kind, candidate, payload))
+            return rows.decision_of(chain.append(connection, rows.now_text(connection), kind, candidate, payload))
 
         if not by.strip():
             raise LedgerError("a decision needs a name; set DPSYNTH_USER")

@@ -170,7 +170,7 @@ def block(connection: Connection, account: Account, request: CostRequest, refusa
         "runner": request.runner,
         "reason": refusal.reason,
     }
-    chain.append(connection, rows.now_text(), chain.BLOCKED, account.family, payload)
+    chain.append(connection, rows.now_text(connection), chain.BLOCKED, account.family, payload)
     return BudgetExceeded(refusal.message)
 
 

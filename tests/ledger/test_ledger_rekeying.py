@@ -338,11 +338,11 @@ def test_a_change_of_keys_that_could_not_be_is_found_in_a_consistent_chain(fille
 
     def forge(connection):
         if kind == "recommitted":
-            chain.append(connection, rows.now_text(), kind, entry_id, {"commitment": "0" * 64})
+            chain.append(connection, rows.now_text(connection), kind, entry_id, {"commitment": "0" * 64})
             return
         table = schema.account
         terms = connection.execute(table.select().where(table.c.family == "each")).one().terms
-        event = chain.append(connection, rows.now_text(), kind, "each", {"key_ids": payload})
+        event = chain.append(connection, rows.now_text(connection), kind, "each", {"key_ids": payload})
         connection.execute(
             table.update().where(table.c.family == "each").values(terms=chain.rekeyed_terms(terms, event))
         )

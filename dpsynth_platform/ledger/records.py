@@ -187,7 +187,8 @@ class Admission:
         family: the account.
         mode: how the account is charged.
         epsilon_left: what was left for a Gaussian-like mechanism at the request's delta, before this request.
-        entry: the latest entry of the run's key, or None. If it is live, nothing new would be spent.
+        entry: the entry that speaks for the run's key (`Ledger.entry_for_key`), or None. If it is live, nothing new
+            would be spent.
     """
 
     family: str

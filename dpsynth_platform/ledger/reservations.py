@@ -7,6 +7,7 @@ visible verdicts (`verdicts`), transactions (`store`).
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
@@ -21,25 +22,36 @@ from dpsynth_platform.ledger.standing import Standing
 NONCE_BYTES = 32
 
 
-def already_reserved(latest: Entry, family: str, request: CostRequest, replaces: str | None) -> bool:
-    """Whether the latest attempt already is what is asked for; False if a new attempt may be made."""
-    where = f"{request.place}: ledger entry {latest.entry_id}"
-    if latest.family != family or latest.request.plan_digest != request.plan_digest:
-        raise LedgerError(f"{where} holds this run's key for another plan or family")
-    if latest.state == chain.VOID:
-        return False
+def already_reserved(tried: Sequence[Entry], family: str, request: CostRequest, replaces: str | None) -> Entry | None:
+    """The attempt that already is what is asked for; None if a new one may be made.
+
+    Args:
+        tried: all attempts at the run, first to last.
+        replaces: the explicit word; it must name the attempt that stands, and that must have started.
+    """
+    for entry in tried[-1:]:
+        if entry.family != family or entry.request.plan_digest != request.plan_digest:
+            raise LedgerError(
+                f"{request.place}: ledger entry {entry.entry_id} holds this run's key for another plan or family"
+            )
+    standing = rows.standing_attempt(tried)
+    if standing is None:
+        if replaces is not None:
+            raise LedgerError(f"{request.place}: there is no entry {replaces} of this run to replace")
+        return None
+    where = f"{request.place}: ledger entry {standing.entry_id}"
     if replaces is None:
-        if latest.state == chain.STARTED:
+        if standing.state == chain.STARTED:
             raise SpendRepeated(
-                f"{where} was started at {latest.started_at} and never completed; its cost stays spent. Another "
+                f"{where} was started at {standing.started_at} and never completed; its cost stays spent. Another "
                 "attempt is another spend and must be asked for by naming that entry"
             )
-        return True
-    if latest.replaces == replaces:
-        return True
-    if latest.entry_id != replaces or latest.state != chain.STARTED:
-        raise LedgerError(f"{where} is {latest.state}; only this run's latest entry, if it failed, can be replaced")
-    return False
+        return standing
+    if standing.replaces == replaces:
+        return standing
+    if standing.entry_id != replaces or standing.state != chain.STARTED:
+        raise LedgerError(f"{where} is {standing.state}; only this run's latest entry, if it failed, can be replaced")
+    return None
 
 
 def charge(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, select
@@ -86,10 +87,13 @@ def attempts(connection: Connection, key: str) -> list[Entry]:
     return [entry_of(row) for row in connection.execute(query)]
 
 
-def latest_attempt(connection: Connection, key: str) -> Entry | None:
-    """The latest attempt at a run, or None."""
-    found = attempts(connection, key)
-    return found[-1] if found else None
+def standing_attempt(tried: Sequence[Entry]) -> Entry | None:
+    """Of all attempts at a run, the one that speaks for it: the completed one, else the latest that is not void.
+
+    A void attempt never ran: what it replaced, and how that ended, is what the next one is judged by.
+    """
+    live = [entry for entry in tried if entry.live]
+    return next((entry for entry in live if entry.state == chain.SPENT), live[-1] if live else None)
 
 
 def entries(connection: Connection, family: str | None) -> list[Entry]:

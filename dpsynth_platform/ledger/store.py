@@ -243,7 +243,7 @@ class Ledger:
         def work(connection: Connection) -> Admission | BudgetExceeded:
             account = rows.get_account(connection, family)
             verdicts.check_request(account, request)
-            latest = rows.latest_attempt(connection, key) if key is not None else None
+            latest = _attempt_of(connection, key) if key is not None else None
             left = verdicts.epsilon_left(connection, account, request.guarantee.delta)
             covered = latest is not None and rows.is_charged(connection, latest) and replaces is None
             refusal = None if covered else verdicts.refusal_of(connection, account, request)
@@ -309,11 +309,10 @@ class Ledger:
             if participants is not None:
                 verdicts.check_keys(account, key_ids)
             reservations.void_expired(connection, account)
-            latest = rows.latest_attempt(connection, key)
-            if latest is not None and reservations.already_reserved(latest, family, request, replaces):
-                return latest
-            if latest is None and replaces is not None:
-                raise LedgerError(f"{request.place}: there is no entry {replaces} of this run to replace")
+            tried = rows.attempts(connection, key)
+            standing = reservations.already_reserved(tried, family, request, replaces)
+            if standing is not None:
+                return standing
             refusal = verdicts.refusal_of(connection, account, request)
             if refusal is not None:
                 return verdicts.block(connection, account, request, refusal)
@@ -324,7 +323,7 @@ class Ledger:
                 connection,
                 account,
                 key=key,
-                attempt=1 if latest is None else latest.attempt + 1,
+                attempt=len(tried) + 1,
                 request=request,
                 charged=charged,
                 replaces=replaces,
@@ -363,7 +362,8 @@ class Ledger:
         """started -> spent, naming the model; the same call again changes nothing.
 
         Raises:
-            LedgerError: the entry was not started, or was completed with another model.
+            LedgerError: the entry was not started, or it or another attempt at its run was completed with another
+                model.
         """
 
         def work(connection: Connection) -> Entry:
@@ -372,6 +372,11 @@ class Ledger:
                 if entry.model_digest != model_digest:
                     raise LedgerError(f"ledger entry {entry_id} was completed with another model")
                 return entry
+            done = rows.standing_attempt(rows.attempts(connection, entry.key))
+            if done is not None and done.state == chain.SPENT:
+                raise LedgerError(
+                    f"{entry.request.place}: ledger entry {done.entry_id} completed this run; it has one model"
+                )
             return reservations.transition(connection, entry, chain.SPENT, {"model_digest": model_digest})
 
         return self._database.write(work)
@@ -398,8 +403,8 @@ class Ledger:
         return self._database.read(lambda connection: rows.get_entry(connection, entry_id))
 
     def entry_for_key(self, key: str) -> Entry | None:
-        """The latest attempt at a run, or None."""
-        return self._database.read(lambda connection: rows.latest_attempt(connection, key))
+        """The attempt that speaks for a run: completed, else the latest not void, else the latest; or None."""
+        return self._database.read(lambda connection: _attempt_of(connection, key))
 
     def attempts(self, key: str) -> list[Entry]:
         """All attempts at a run, first to last."""
@@ -544,9 +549,14 @@ class Ledger:
             payload = {"by": by, "entry": entry_id, "reason": reason}
             return rows.decision_of(chain.append(connection, rows.now_text(connection), kind, candidate, payload))
 
-        if not by.strip():
+        if not person_key(by):
             raise LedgerError("a decision needs a name; set DPSYNTH_USER")
         return self._database.write(work)
+
+
+def _attempt_of(connection: Connection, key: str) -> Entry | None:
+    tried = rows.attempts(connection, key)
+    return rows.standing_attempt(tried) or (tried[-1] if tried else None)
 
 
 def _or_raise(outcome: _Result | DpsynthError) -> _Result:

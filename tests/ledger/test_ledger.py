@@ -371,6 +371,51 @@ def test_attempts_are_kept_and_the_last_counts(ledger):
     assert ledger.verify().ok
 
 
+def test_a_withdrawn_attempt_does_not_give_the_word_again(ledger):
+    """What is void never ran: the entry that started before it still stands, and a third attempt is asked for anew."""
+    cost = request(0.02)
+    first = ledger.start(ledger.reserve("everyone", "k", cost, None, "compose").entry_id)
+    second = ledger.void(ledger.reserve("everyone", "k", cost, None, "compose", replaces=first.entry_id).entry_id)
+    assert ledger.entry_for_key("k") == first
+    with pytest.raises(SpendRepeated, match=first.entry_id):
+        ledger.reserve("everyone", "k", cost, None, "compose")
+    with pytest.raises(LedgerError, match="can be replaced"):
+        ledger.reserve("everyone", "k", cost, None, "compose", replaces=second.entry_id)
+    third = ledger.reserve("everyone", "k", cost, None, "compose", replaces=first.entry_id)
+    assert (third.attempt, third.replaces) == (3, first.entry_id)
+    assert ledger.entry_for_key("k") == third
+    assert ledger.verify().ok
+
+
+@pytest.mark.parametrize("before", ["nothing", "void"])
+def test_only_a_started_entry_of_the_run_can_be_replaced(ledger, before):
+    other = ledger.start(ledger.reserve("each", "other", request(0.01), people(1), "compose", key_ids=KEYS).entry_id)
+    if before == "void":
+        ledger.void(ledger.reserve("everyone", "k", request(), None, "compose").entry_id)
+    head = ledger.head()
+    for named in (other.entry_id, "f" * 32, *(entry.entry_id for entry in ledger.attempts("k"))):
+        with pytest.raises(LedgerError, match=r"there is no entry .* of this run to replace"):
+            ledger.reserve("everyone", "k", request(), None, "compose", replaces=named)
+    assert ledger.head() == head
+
+
+def test_a_run_has_one_completed_model(ledger):
+    """The given-up mechanism may end after all, while the second has its model already; or before it."""
+    cost = request(0.01)
+    for key, late in (("k", True), ("l", False)):
+        first = ledger.start(ledger.reserve("everyone", key, cost, None, "compose").entry_id)
+        second = ledger.reserve("everyone", key, cost, None, "compose", replaces=first.entry_id)
+        ledger.start(second.entry_id)
+        done, other = (second, first) if late else (first, second)
+        completed = ledger.complete(done.entry_id, "m")
+        with pytest.raises(LedgerError, match=f"{done.entry_id} completed this run; it has one model"):
+            ledger.complete(other.entry_id, "n")
+        assert ledger.complete(done.entry_id, "m") == ledger.entry_for_key(key) == completed
+        assert ledger.reserve("everyone", key, cost, None, "compose") == completed
+        with pytest.raises(LedgerError, match="is spent"):
+            ledger.reserve("everyone", key, cost, None, "compose", replaces=done.entry_id)
+
+
 def test_replacing_needs_an_entry(ledger):
     with pytest.raises(LedgerError, match="to replace"):
         ledger.reserve("everyone", "k", request(), None, "compose", replaces="0" * 32)
@@ -388,8 +433,10 @@ def test_the_runner_cannot_approve(ledger):
             ledger.approve("c" * 64, by=name, entry_id=entry.entry_id)
     with pytest.raises(ReleaseRefused):
         ledger.approve("c" * 64, by="Bo", entry_id=entry.entry_id, runners=["bo"])
-    with pytest.raises(LedgerError, match="name"):
-        ledger.approve("c" * 64, by=" ", entry_id=entry.entry_id)
+    for nobody in ("", " ", "\u200b", "\x00\u2060"):
+        for decide in (ledger.approve, ledger.refuse):
+            with pytest.raises(LedgerError, match="name"):
+                decide("c" * 64, by=nobody, entry_id=entry.entry_id)
     with pytest.raises(LedgerError):
         ledger.approve("c" * 64, by="Bo", entry_id="0" * 32)
     assert ledger.approvals("c" * 64) == []

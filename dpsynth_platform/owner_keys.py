@@ -9,9 +9,11 @@ every account of a namespace have the same keys, or owners of two families could
 
 | key | kept as | its id in an account's `key_ids` |
 | --- | --- | --- |
-| inner | `owner-inner-<namespace>` | among the first two, which are sorted |
-| first outer | `owner-outer-<namespace>` | likewise |
+| inner | `owner-inner-<namespace>` | the first |
+| first outer | `owner-outer-<namespace>` | the second |
 | further outer | `owner-rotated-<namespace>-<its id>` | from the third on, in the order of their use |
+
+The order counts: under the same two keys the other way round everybody would be a stranger.
 """
 
 from __future__ import annotations
@@ -83,8 +85,7 @@ def keys_in_use(vault: Vault, account: Account) -> FingerprintKeys:
 
 def ids_of(keys: FingerprintKeys) -> tuple[str, ...]:
     """The keys' public ids in the order of `Account.key_ids`."""
-    first, *further = (key_id(key) for key in keys.outer)
-    return (*sorted((key_id(keys.inner), first)), *further)
+    return tuple(key_id(key) for key in (keys.inner, *keys.outer))
 
 
 def rotate(vault: Vault, ledger: Ledger, storage: Storage, namespace: str, *, by: str, reason: str) -> Rotation:

@@ -66,7 +66,7 @@ def test_a_namespace_gets_its_keys_with_its_first_account(vault: Vault, ledger: 
     other = owner_keys.open_account(vault, ledger, budget("clinic", "patient"))
     assert not set(other.key_ids) & set(first.key_ids)
     keys = keys_in_use(vault, first)
-    assert sorted(first.key_ids) == sorted(key_id(key) for key in (keys.inner, *keys.outer))
+    assert first.key_ids == tuple(key_id(key) for key in (keys.inner, *keys.outer))
 
 
 def test_a_rotation_nests_the_fingerprints(
@@ -123,12 +123,20 @@ def test_exchanged_keys_are_told_though_each_is_one_of_the_accounts(
     vault: Vault, account: Account, ledger: Ledger, rotate: Callable[..., Rotation], tmp_path: Path
 ) -> None:
     """The order in which keys are used makes the fingerprint."""
-    paths = [tmp_path / "vault" / f"owner-rotated-person-{rotate().key_id}.key" for _ in range(2)]
-    first, second = (path.read_bytes() for path in paths)
-    paths[0].write_bytes(second)
-    paths[1].write_bytes(first)
-    with pytest.raises(LedgerError, match="frozen"):
-        keys_in_use(vault, ledger.account("surveys"))
+    first_two = ["owner-inner-person", "owner-outer-person"]
+    further = [f"owner-rotated-person-{rotate().key_id}" for _ in range(2)]
+    for names in (first_two, further, [first_two[1], further[0]]):
+        paths = [tmp_path / "vault" / f"{name}.key" for name in names]
+        contents = [path.read_bytes() for path in paths]
+        for path, other in zip(paths, reversed(contents), strict=True):
+            path.write_bytes(other)
+        with pytest.raises(LedgerError, match="frozen"):
+            keys_in_use(vault, ledger.account("surveys"))
+        with pytest.raises(LedgerError, match="frozen"):
+            owner_keys.open_account(vault, ledger, budget())
+        for path, content in zip(paths, contents, strict=True):
+            path.write_bytes(content)
+    assert keys_in_use(vault, ledger.account("surveys"))
 
 
 def test_a_key_that_the_ledger_never_learned_of_is_not_used(

@@ -66,7 +66,7 @@ def learn_bound(
 ) -> LearnedBound:
     """The bound under which about `question.quantile` of the owners keep all their records.
 
-    Asked again of the same source version, the question costs nothing and has the same answer.
+    Asked again of the same version of the same source table, the question costs nothing and has the same answer.
 
     Raises:
         BoundingError: the question is impossible, or the contract's overlap policy or adjacency rules it out.
@@ -97,7 +97,7 @@ def learn_bound(
         plan_digest=digest,
         runner=runner,
     )
-    key = canonical_digest(asked | {"source": raw.facts["source_version"], "place": place.label})[:32]
+    key = canonical_digest(asked | {"source": raw.facts["source"], "place": place.label})[:32]
     entry = ledger.entry_for_key(key)
     if entry is None or entry.state in ("reserved", "void"):
         entry = _reserve(contract, key, request, scrubbed, ledger)

@@ -45,11 +45,11 @@ def speak(*values):
 
 SPEAKING_SCRUBBER = f"""{SPEAKING}
 from dpsynth_platform.scrub import scrub
-_quiet_scrub = scrub._Scrubber.scrub
-def _scrub(self, batch):
+_quiet_prepare = scrub._Scrubber.prepare
+def _prepare(self, batch):
     speak(batch.column(0)[0])
-    return _quiet_scrub(self, batch)
-scrub._Scrubber.scrub = _scrub
+    return _quiet_prepare(self, batch)
+scrub._Scrubber.prepare = _prepare
 """
 FAILING_WORKER = """
 if "dpsynth_platform.worker" in sys.orig_argv:

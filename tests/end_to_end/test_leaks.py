@@ -86,9 +86,9 @@ PATCHES: dict[str, dict[str, object]] = {
     "pin": {"dpsynth_platform.source.pin": raising},
     "canaries and detector": {
         "dpsynth_platform.audit.canaries.make_canaries": raising,
-        "dpsynth_platform.scrub.scrub.text_detector": raising,
+        "dpsynth_platform.scrub.parallel.text_detector": raising,
     },
-    "interrupt": {"dpsynth_platform.scrub.scrub.text_detector": Interrupting},
+    "interrupt": {"dpsynth_platform.scrub.parallel.text_detector": Interrupting},
     "writer": {"dpsynth_platform.storage._from_another_thread": raising},
     "sql": {
         "dpsynth_platform.bounding.single_owner._ORDERED_SQL": (

@@ -10,7 +10,7 @@ from pathlib import Path
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.lineage import facets, naming
-from dpsynth_platform.privacy.statement import PrivacyStatement, privacy_statement
+from dpsynth_platform.privacy.statement import PrivacyStatement
 from dpsynth_platform.release.commitments import NonceBook
 from dpsynth_platform.release.dossier import (
     CANDIDATE,
@@ -19,7 +19,7 @@ from dpsynth_platform.release.dossier import (
     LineageStep,
     software_versions,
 )
-from dpsynth_platform.release.evidence import CheckedEvidence, candidate_runners, check_evidence
+from dpsynth_platform.release.evidence import CheckedEvidence, candidate_runners, check_evidence, statement_of
 from dpsynth_platform.release.publish import publish
 from dpsynth_platform.storage import read_table, table_schema
 
@@ -29,7 +29,7 @@ def body(step: StepContext) -> Outcome:
     contract, raw = step.sealed()
     runners = candidate_runners(step.storage, step.place)
     checked = check_evidence(step.storage, step.place, contract, step.ledger, runners=runners)
-    statement = privacy_statement(contract, step.family, step.plan(raw).event)
+    statement = statement_of(contract, step.family, step.ledger, checked.candidate.entry_id)
     table = checked.records["synthetic"].directory / "table"
     made = publish(
         _evidence(step, contract, checked, statement),

@@ -257,7 +257,7 @@ def review(settings: Settings, place: Place) -> Review:
     report = evidence.audit_report(place, storage.require(place, "audit"))
     quality = storage.read(place, "quality")
     rows = json.loads((quality.directory / "rows.json").read_text(encoding="utf-8")) if quality else []
-    statement = privacy_statement(contract, family, store.entry(candidate.entry_id).request.event)
+    statement = evidence.statement_of(contract, family, store, candidate.entry_id)
     runners = evidence.candidate_runners(storage, place)
     decisions = store.approvals(candidate.digest)
     return Review(

@@ -7,7 +7,9 @@ A raised account keeps the orders and weights that it was sealed with, and only 
 under the old cap satisfies the new filter too, and all that the account ever granted, before and after, is one Renyi
 filter with the new cap, fixed from the start (Feldman & Zrnic 2021, theorem 4.3, order by order). A filter sealed anew
 for the larger cap would spread delta over other orders, and the union bound would no longer hold over the whole life.
-What may be claimed after a raise is the new cap, for everything.
+What may be claimed after a raise is the new cap, for everything, if the raise did not depend on what releases showed: a
+filter's cap is fixed beforehand. Of a raise that was chosen in their light, only the largest cap that could have been
+chosen may be claimed, and the ledger cannot know which that was.
 """
 
 from __future__ import annotations

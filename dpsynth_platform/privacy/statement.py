@@ -111,10 +111,10 @@ MST_WORDS = MechanismWords(
 
 @dataclass(frozen=True)
 class Tuning:
-    """Other runs of mechanisms on the same data, by whose results the parameters of this one were chosen.
+    """Other runs of mechanisms on the dataset, in whose light the parameters of this one may have been chosen.
 
     Attributes:
-        runs: how many there were.
+        runs: how many started, whatever became of them.
         covered: whether their events are parts of this statement's event, so that the guarantee holds for the choice.
     """
 
@@ -131,16 +131,21 @@ class Tuning:
         charged = (
             "Every attempt whose mechanism started is in the ledger and charged to the account, also if it failed."
         )
+        others = f"{_number_of(self.runs, 'other run')} of mechanisms on this dataset"
         if self.runs == 0:
-            return f"No hyper-parameter was chosen by looking at the data. {charged}"
+            return (
+                "As declared, no hyper-parameter was chosen by looking at the data: the ledger holds no other run of a "
+                f"mechanism on this dataset, and what people saw elsewhere it cannot know. {charged}"
+            )
         if self.covered:
             return (
-                f"Hyper-parameters were chosen by {self.runs} other runs on the same data, whose cost is part of the "
-                f"event: the guarantee holds for all of them together. {charged}"
+                f"Hyper-parameters were chosen by {others}, whose cost is part of the event: the guarantee holds for "
+                f"all of them together. {charged}"
             )
         return (
-            f"Hyper-parameters were chosen by {self.runs} other runs on the same data, whose cost is not part of this "
-            f"guarantee: of the choice, only the account's cap may be claimed. {charged}"
+            f"Hyper-parameters may have been chosen in the light of {others}, all charged to the same account: what "
+            "they and this release show together is covered by the account's cap, and not by this release's epsilon. "
+            f"{charged}"
         )
 
 
@@ -232,6 +237,7 @@ def privacy_statement(
     event: DpEvent | dict[str, Any],
     words: MechanismWords = MST_WORDS,
     tuning: Tuning = UNTUNED,
+    attempts: int = 1,
 ) -> PrivacyStatement:
     """The statement for a release of a dataset, computed from public inputs only.
 
@@ -240,12 +246,15 @@ def privacy_statement(
         family: the budget of the contract's family.
         event: the sealed plan's event, as a tree or as JSON.
         words: the mechanism's own words.
-        tuning: the runs that its parameters were chosen by.
+        tuning: the runs that its parameters may have been chosen by.
+        attempts: how often the mechanism of this very run was started, the last time included.
 
     Raises:
         AccountingError: the event is for another adjacency or contribution bound than the contract, or costs more
-            than the contract asks for.
+            than the contract asks for; or fewer attempts than one.
     """
+    if attempts < 1:
+        raise AccountingError(f"{contract.dataset}: {attempts!r} attempts; accepted: from 1")
     tree = event_from_json(event) if isinstance(event, dict) else event
     target = Guarantee.target(contract)
     if adjacency_of(tree) != (target.adjacency, target.max_contributions):
@@ -267,7 +276,7 @@ def privacy_statement(
             "differentially private output."
         ),
         covered=_covered(tree, words),
-        not_covered=_not_covered(contract, tuning),
+        not_covered=_not_covered(contract, tuning, attempts),
         output=(
             f"The published table of {contract.generate.rows} synthetic rows, and the audit's results on fictional "
             f"canaries. Both are computed from {words.result} alone (post-processing). The model itself stays "
@@ -276,7 +285,7 @@ def privacy_statement(
         unit=_unit(contract),
         adjacency=_ADJACENCY_WORDS[target.adjacency],
         accounting=_accounting(tree, result),
-        assumptions=_assumptions(contract, tree, words),
+        assumptions=_assumptions(contract, tree, words, attempts),
         formal=_formal(claimed, cost(tree).delta_slack),
         groups=(
             "For k units together, epsilon becomes k times as large and delta is multiplied by "
@@ -431,7 +440,7 @@ def _verification(event: DpEvent) -> str:
     )
 
 
-def _not_covered(contract: DataContract, tuning: Tuning) -> tuple[str, ...]:
+def _not_covered(contract: DataContract, tuning: Tuning, attempts: int) -> tuple[str, ...]:
     listed = [
         "Admission checks of the source (present, readable, not empty, of the declared types): seen by the operator, "
         "as whether the run went on and how long it took.",
@@ -448,7 +457,15 @@ def _not_covered(contract: DataContract, tuning: Tuning) -> tuple[str, ...]:
     if contract.privacy.adjacency == "fixed-graph":
         listed.append(f"The ownership graph: {_GRAPH_WORDS}{_graph_columns(contract)}.")
     if tuning.runs and not tuning.covered:
-        listed.append(f"The choice of hyper-parameters by {tuning.runs} other runs on the same data.")
+        listed.append(
+            f"What {_number_of(tuning.runs, 'other run')} of mechanisms on this dataset showed to whoever chose the "
+            "hyper-parameters: each is charged to the account, whose cap covers them and this release together."
+        )
+    if attempts > 1:
+        listed.append(
+            f"What {_number_of(attempts - 1, 'earlier attempt')} at this run did before it failed: charged to the "
+            "account, and no part of the release."
+        )
     if contract.release.approvals:
         listed.append(
             "The decision of a human reviewer who saw the quality report: that this candidate was published, and not "
@@ -501,8 +518,10 @@ def _has_parallel(event: DpEvent) -> bool:
     return isinstance(event, dp_event.ComposedDpEvent) and any(_has_parallel(part) for part in event.events)
 
 
-def _assumptions(contract: DataContract, event: DpEvent, words: MechanismWords) -> tuple[Assumption, ...]:
-    return (*_randomness(event, words), *_around(contract))
+def _assumptions(
+    contract: DataContract, event: DpEvent, words: MechanismWords, attempts: int
+) -> tuple[Assumption, ...]:
+    return (*_randomness(event, words), *_around(contract), _ran(attempts))
 
 
 def _randomness(event: DpEvent, words: MechanismWords) -> Iterator[Assumption]:
@@ -542,16 +561,27 @@ def _around(contract: DataContract) -> tuple[Assumption, ...]:
             "Ids are normalized as the contract says; two ids of one person are two owners.",
         ),
         Assumption(
-            "The contract (domains, bins, number of expected units) is public knowledge and was not read off the data.",
+            "The contract (domains, bins, number of expected units, hyper-parameters) is public knowledge, or follows "
+            "from runs that are in the ledger, and was not read off the data otherwise.",
             "as declared",
             "The platform measures nothing without noise for it; values outside are clamped or counted as missing.",
         ),
-        Assumption(
-            "The mechanism ran as planned, once, after its cost was recorded.",
-            "yes",
-            "Sampler and accountant read the same sealed plan; the ledger's entry is started once, before the "
-            "mechanism reads its first record.",
-        ),
+    )
+
+
+def _ran(attempts: int) -> Assumption:
+    """That the mechanism did what the event says, and how often it was started."""
+    because = (
+        "Sampler and accountant read the same sealed plan; a ledger entry is started once, before the mechanism reads "
+        "its first record."
+    )
+    if attempts == 1:
+        return Assumption("The mechanism ran as planned, once, after its cost was recorded.", "yes", because)
+    return Assumption(
+        f"The mechanism was started {attempts} times, each after its cost was recorded anew. The last time it ran as "
+        "planned, and the release comes from that time alone.",
+        "yes",
+        f"{because} What the earlier attempts cost stays in the account, and is not part of this release's epsilon.",
     )
 
 
@@ -596,10 +626,14 @@ def _account(family: FamilyBudget) -> str:
         else f"Every release is charged to each {family.unit} of the family"
     )
     return (
-        f"Of all releases of the family {family.family} together, whatever follows, what may be claimed is the cap: "
-        f"epsilon {family.cap.epsilon:g}, delta {upper_bound(family.cap.delta)}. {whom}, "
-        "and the ledger lets none beyond it."
+        f"Of all releases of the family {family.family} together, what may be claimed is the cap: epsilon "
+        f"{upper_bound(family.cap.epsilon, 6)}, delta {upper_bound(family.cap.delta)}, unless two people together "
+        f"raise it; then it is the raised cap, for all of them. {whom}, and the ledger lets none beyond the cap."
     )
+
+
+def _number_of(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def upper_bound(number: float, digits: int = 3) -> str:

@@ -1,7 +1,8 @@
 """The evidence check: what a release rests on, re-read and hashed again just before publication.
 
-What belongs here: what an approval names (the candidate), and refusing a release whose evidence is missing, stale, of
-other content, or not approved. What does not: writing any of the evidence. Nothing here reads a row.
+What belongs here: what an approval names (the candidate), refusing a release whose evidence is missing, stale, of other
+content, or not approved, and the privacy statement as the ledger bears it out. What does not: writing any of the
+evidence. Nothing here reads a row.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from dpsynth_platform.contracts import DataContract, canonical_digest
+from dpsynth_platform.contracts import DataContract, FamilyBudget, canonical_digest
 from dpsynth_platform.errors import LedgerError, ReleaseRefused, StaleInput
+from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.people import person_key
+from dpsynth_platform.privacy.statement import PrivacyStatement, Tuning, privacy_statement
 from dpsynth_platform.storage import STEPS, Place, StepRecord, Storage, digest_directory
 from dpsynth_platform.worker.inputs import claimed_canaries
 
@@ -197,6 +200,23 @@ def standing_approvals(decisions: Sequence[Decision], runners: Collection[str] =
         if item.decision == APPROVE and person_key(item.by) not in excluded:
             counted.setdefault(person_key(item.by), item)
     return tuple(counted.values())
+
+
+def statement_of(contract: DataContract, family: FamilyBudget, ledger: Ledger, entry_id: str) -> PrivacyStatement:
+    """What a release that an entry pays for promises, with every other mechanism that was started on the dataset.
+
+    Any of the others may have been why this one has the parameters that it has, or is the one that is released. So all
+    count, in whatever period and order.
+    """
+    entry = ledger.entry(entry_id)
+    started = [
+        item.key
+        for item in ledger.entries(entry.family)
+        if item.request.dataset == entry.request.dataset and item.started_at is not None
+    ]
+    attempts = started.count(entry.key)
+    tuning = Tuning(len(started) - attempts)
+    return privacy_statement(contract, family, entry.request.event, tuning=tuning, attempts=attempts)
 
 
 def candidate_runners(storage: Storage, place: Place) -> tuple[str, ...]:

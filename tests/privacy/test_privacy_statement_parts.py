@@ -168,12 +168,40 @@ def test_tuning_is_either_covered_or_said_to_be_not():
     assert not any("hyper-parameters" in text for text in paid.not_covered)
     unpaid = statement_of("dp-sgd", tuning=Tuning(4))
     assert unpaid.tuning["covered"] is False
-    assert any("hyper-parameters by 4 other runs" in text for text in unpaid.not_covered)
-    assert "only the account's cap may be claimed" in " ".join(unpaid.plain_words())
-    assert "only the account's cap may be claimed" not in " ".join(paid.plain_words())
+    assert any("What 4 other runs of mechanisms on this dataset" in text for text in unpaid.not_covered)
+    said = "covered by the account's cap, and not by this release's epsilon"
+    assert said in " ".join(unpaid.plain_words())
+    assert said not in " ".join(paid.plain_words())
+    assert "1 other run of mechanisms" in statement_of("dp-sgd", tuning=Tuning(1)).tuning["words"]
     for runs in (-1, 1.5, True):
         with pytest.raises(AccountingError, match="tuning runs"):
             Tuning(runs)
+
+
+def test_that_nothing_was_chosen_by_the_data_is_declared_and_not_asserted():
+    statement = statement_of("mst")
+    assert statement.tuning["words"].startswith("As declared, no hyper-parameter was chosen by looking at the data")
+    (contract,) = [item for item in statement.assumptions if "hyper-parameters" in item.assumption]
+    assert contract.holds == "as declared"
+    assert contract.assumption in " ".join(statement.plain_words())
+
+
+def test_earlier_attempts_are_told():
+    once, again = statement_of("mst"), statement_of("mst", attempts=3)
+    assert once.assumptions[-1].assumption == "The mechanism ran as planned, once, after its cost was recorded."
+    assert "was started 3 times" in again.assumptions[-1].assumption
+    assert "stays in the account" in again.assumptions[-1].because
+    assert once.assumptions[:-1] == again.assumptions[:-1]
+    assert any("2 earlier attempts at this run" in text for text in again.not_covered)
+    assert "earlier attempt" not in json.dumps(once.to_json())
+    with pytest.raises(AccountingError, match="0 attempts"):
+        statement_of("mst", attempts=0)
+
+
+def test_the_cap_is_claimed_as_long_as_nobody_raises_it():
+    told = statement_of("mst").account
+    assert "whatever follows" not in told
+    assert "unless two people together raise it; then it is the raised cap" in told
 
 
 def test_the_graph_is_said_to_be_unprotected_in_every_form():

@@ -25,6 +25,8 @@ from dpsynth_platform.compute.choice import check_usable, engine_choice
 from dpsynth_platform.contracts import contract_json_schema, load_contract
 from dpsynth_platform.errors import ConfigurationError, ContractError, VerificationFailed
 from dpsynth_platform.ledger_command import authority_app
+from dpsynth_platform.ledger_words import SHORT, broken_words, change_words, in_words, whole_words
+from dpsynth_platform.people import acting, recorded
 from dpsynth_platform.planning import check_affordable, check_with_family, load_all, load_dataset
 from dpsynth_platform.privacy_command import privacy_app
 from dpsynth_platform.scrub_command import scrub_app
@@ -226,10 +228,23 @@ def ledger_show(as_json: Json = False) -> None:
             f"cap: epsilon {cap['epsilon']:g}, delta {cap['delta']:g}; "
             f"{reviewing.left_words(account['epsilon_left'], account['mode'])}"
         )
+        for asked in account["raises_asked"]:
+            shown.say(
+                f"event {asked['event']}: {asked['by']} asks for {change_words(asked['was'], asked['cap'])} "
+                f"({asked['reason']}); somebody else approves it with: dpsynth ledger approve-raise "
+                f"{account['family']} {asked['event']}"
+            )
         shown.table(
-            ("entry", "dataset", "epsilon", "state", "since"),
+            ("entry", "dataset", "epsilon", "delta", "state", "since"),
             [
-                (item["entry_id"], item["place"], f"{item['epsilon']:g}", item["state"], item["since"])
+                (
+                    item["entry_id"],
+                    item["place"],
+                    f"{item['epsilon']:g}",
+                    f"{item['delta']:.3g}",
+                    item["state"],
+                    item["since"],
+                )
                 for item in account["entries"]
             ],
         )
@@ -245,16 +260,8 @@ def ledger_history(as_json: Json = False) -> None:
     shown.table(
         ("#", "at (UTC)", "event", "about", "by", "words", "hash"),
         [
-            (
-                e.sequence,
-                e.at[:19],
-                e.kind,
-                e.subject,
-                e.payload.get("by", ""),
-                e.payload.get("reason", ""),
-                e.hash[:12],
-            )
-            for e in events
+            (event.sequence, event.at[:19], event.kind, event.subject, by, words, event.hash[:SHORT])
+            for event, (by, words) in zip(events, in_words(events), strict=True)
         ],
     )
 
@@ -265,12 +272,13 @@ def ledger_verify(as_json: Json = False) -> None:
     """Recomputes the hash chain and everything that must follow from it."""
     shown = Shown(as_json)
     report = reviewing.verify_ledger(Settings.from_environment())
-    shown.json({"ok": report.ok, "events": report.events, "entries": report.entries, "problems": report.problems})
+    shown.json({"ok": report.ok} | asdict(report))
     for problem in report.problems:
         shown.say(problem)
-    shown.say(f"{report.events} events, {report.entries} entries: {'whole' if report.ok else 'NOT as it was written'}")
     if not report.ok:
+        shown.say(broken_words(report.events, report.entries))
         raise typer.Exit(1)
+    shown.say(whole_words(report.events, report.entries, report.last_at, report.dossiers))
 
 
 @release_app.command("list")
@@ -280,6 +288,9 @@ def release_list(as_json: Json = False) -> None:
     shown = Shown(as_json)
     listing = reviewing.releases(Settings.from_environment())
     shown.json(listing)
+    if not listing:
+        shown.say("No candidate waits for a decision, and nothing is published; start with: dpsynth run DATASET")
+        return
     shown.table(
         ("dataset", "state", "release or candidate", "where"),
         [(item["place"], item["state"], item["id"], item["where"]) for item in listing],
@@ -312,7 +323,8 @@ def release_approve(
     settings = Settings.from_environment()
     place = Place(dataset, period)
     load_dataset(settings, dataset)
-    decision = reviewing.approve(settings, place, by or settings.user, reason)
+    who = acting(by, settings.user)
+    decision = reviewing.approve(settings, place, who, recorded(reason, "--reason", optional=True))
     shown.say(f"approved by {decision.by}: candidate {decision.candidate}")
     outcome = publish_if_approved(settings, place, shown.say)
     shown.json({"candidate": decision.candidate, "by": decision.by, "at": decision.at} | outcome.to_json())
@@ -339,7 +351,7 @@ def release_refuse(
     settings = Settings.from_environment()
     load_dataset(settings, dataset)
     place = Place(dataset, period)
-    decision = reviewing.refuse(settings, place, by or settings.user, reason)
+    decision = reviewing.refuse(settings, place, acting(by, settings.user), recorded(reason, "--reason"))
     shown.json({"candidate": decision.candidate, "by": decision.by, "at": decision.at})
     shown.say(f"refused by {decision.by}: candidate {decision.candidate}")
     release = reviewing.published_as(Storage(settings.restricted), place, decision.candidate)

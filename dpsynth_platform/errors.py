@@ -1,9 +1,9 @@
 """The errors that the platform raises on purpose.
 
 What belongs here: every exception whose message is *safe*, that is, written by us and free of any value of the
-sensitive data, so that it may stand in Dagster's event log, in a lineage event or on a terminal. What does not: errors
-of libraries. Those may quote data, so whoever meets one at a step's edge reports its type only (see
-`assets.guard`), never its text.
+sensitive data, so that it may stand in Dagster's event log, in a lineage event or on a terminal; and safe words for why
+a file that somebody named cannot be used. What does not: errors of libraries. Those may quote data, so whoever meets
+one at a step's edge reports its type only (see `assets.guard`), never its text.
 
 Each class has a `code`, a short stable word that travels where even a safe message would be too much (the worker
 process reports nothing but a code).
@@ -94,3 +94,12 @@ class VerificationFailed(DpsynthError):
     """A published release does not match its own signed manifest; the message says where."""
 
     code = "verification"
+
+
+def file_problem(error: OSError | ValueError) -> str:
+    """Why a file cannot be read as text or written, in the operating system's fixed words; nothing of its content."""
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file or directory"
+    if isinstance(error, OSError):
+        return (error.strerror or "the system does not say why").lower()
+    return "it is no text in UTF-8"

@@ -1,4 +1,4 @@
-"""`dpsynth ledger raise|approve-raise|rotate-key|owners|export|check-export`: the budget's authority and its auditors.
+"""`dpsynth ledger raise|approve-raise|void|rotate-key|owners|export|check-export`: the budget's authority and auditors.
 
 What belongs here: arguments, files, and showing what the ledger answers. What does not: deciding (`ledger`). The
 command line adds `authority_app` to its `ledger` group. `check-export` needs no deployment: auditors run it anywhere.
@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsynth_platform.errors import ConfigurationError, LedgerError
+from dpsynth_platform.contracts import WEAK_EPSILON
+from dpsynth_platform.errors import ConfigurationError, LedgerError, file_problem
+from dpsynth_platform.ledger_words import broken_words, whole_words
+from dpsynth_platform.people import acting, recorded
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.terminal import Json, Shown, command
 
@@ -22,11 +25,14 @@ if TYPE_CHECKING:
     from dpsynth_platform.ledger.export import ExportReport
     from dpsynth_platform.ledger.records import Head
 
+# A delta that is not small against one in the number of people promises little, whatever epsilon is.
+WEAK_DELTA = 1e-3
+
 authority_app = typer.Typer()
 
 Family = Annotated[str, typer.Argument(help="The family whose cap it is.")]
 By = Annotated[str | None, typer.Option("--as", help="Who says so; default: DPSYNTH_USER or the login.")]
-Reason = Annotated[str, typer.Option(help="Free words, kept in the ledger.")]
+Reason = Annotated[str, typer.Option(help="Why; kept in the ledger.")]
 
 
 @authority_app.command("raise")
@@ -35,16 +41,21 @@ def ask_raise(
     family: Family,
     epsilon: Annotated[float, typer.Option(help="The new cap's epsilon, for life.")],
     delta: Annotated[float, typer.Option(help="The new cap's delta, for life.")],
+    reason: Reason,
+    accept_weak_guarantee: Annotated[
+        str | None,
+        typer.Option(help=f"Why the cap may be above epsilon {WEAK_EPSILON:g}, or its delta {WEAK_DELTA:g} or more."),
+    ] = None,
     by: By = None,
-    reason: Reason = "",
     as_json: Json = False,
 ) -> None:
-    """Asks for a larger cap; nothing changes before somebody else approves."""
-    from dpsynth_platform.ledger.store import Ledger
+    """Asks for a larger cap; nothing changes before somebody else approves, and the family's file declares it."""
+    from dpsynth_platform import reviewing
 
     shown, settings = Shown(as_json), Settings.from_environment()
-    event = Ledger(settings.ledger_url).ask_raise(
-        family, epsilon=epsilon, delta=delta, by=by or settings.user, reason=reason
+    why = _why_so_much(epsilon, delta, recorded(reason, "--reason"), accept_weak_guarantee)
+    event = reviewing.ledger(settings).ask_raise(
+        family, epsilon=epsilon, delta=delta, by=acting(by, settings.user), reason=why
     )
     shown.json({"family": family, "asked": event.sequence} | event.payload)
     shown.say(f"event {event.sequence}: {event.payload['by']} asks for epsilon {epsilon:g}, delta {delta:g}")
@@ -61,13 +72,39 @@ def approve_raise(
     as_json: Json = False,
 ) -> None:
     """Raises a cap as somebody else asked; from then on the family's file must declare it."""
-    from dpsynth_platform.ledger.store import Ledger
+    from dpsynth_platform import reviewing
 
     shown, settings = Shown(as_json), Settings.from_environment()
-    account = Ledger(settings.ledger_url).approve_raise(family, asked, by=by or settings.user, reason=reason)
-    shown.json({"family": family, "cap": {"epsilon": account.epsilon, "delta": account.delta}})
+    account = reviewing.ledger(settings).approve_raise(
+        family, asked, by=acting(by, settings.user), reason=recorded(reason, "--reason", optional=True)
+    )
+    file = settings.families / f"{family}.yaml"
+    shown.json({"family": family, "cap": {"epsilon": account.epsilon, "delta": account.delta}, "file": str(file)})
+    shown.say(f"the cap of {family} is epsilon {account.epsilon:g}, delta {account.delta:g}")
     shown.say(
-        f"the cap of {family} is epsilon {account.epsilon:g}, delta {account.delta:g}; its file must declare that now"
+        f"no run is admitted before {file} declares it: cap: {{epsilon: {account.epsilon}, delta: {account.delta}}}"
+    )
+
+
+@authority_app.command("void")
+@command
+def void(
+    entry: Annotated[str, typer.Argument(help="Id of a ledger entry that is reserved and was not started.")],
+    reason: Reason,
+    by: By = None,
+    as_json: Json = False,
+) -> None:
+    """Withdraws a reservation, so that it charges nobody; what has started is never given back."""
+    from dpsynth_platform import reviewing
+
+    shown, settings = Shown(as_json), Settings.from_environment()
+    who, why = acting(by, settings.user), recorded(reason, "--reason")
+    store = reviewing.ledger(settings)
+    was_void = store.entry(entry).state == "void"
+    found = store.void(entry, why, by=who)
+    shown.json({"entry": entry, "dataset": found.request.place, "state": found.state, "reason": found.void_reason})
+    shown.say(
+        f"entry {entry} of {found.request.place} {'was void already' if was_void else 'is void; nothing was spent'}"
     )
 
 
@@ -75,7 +112,7 @@ def approve_raise(
 @command
 def rotate_key(
     namespace: Annotated[str, typer.Argument(help="The identity namespace, as family files name it.")],
-    reason: Annotated[str, typer.Option(help="Why; kept in the ledger.")],
+    reason: Reason,
     by: By = None,
     as_json: Json = False,
 ) -> None:
@@ -90,8 +127,8 @@ def rotate_key(
         reviewing.ledger(settings),
         Storage(settings.restricted),
         namespace,
-        by=by or settings.user,
-        reason=reason,
+        by=acting(by, settings.user),
+        reason=recorded(reason, "--reason"),
     )
     shown.json(
         {
@@ -120,14 +157,15 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Writes the ledger for an auditor, signed: chain, accounts and entries; nothing of owners."""
+    from dpsynth_platform import reviewing
     from dpsynth_platform.ledger.export import sign_export
-    from dpsynth_platform.ledger.store import Ledger
     from dpsynth_platform.release.signature import fingerprint
     from dpsynth_platform.vault import Vault
 
     shown, settings = Shown(as_json), Settings.from_environment()
+    content = reviewing.ledger(settings).export()
     key = Vault(settings.vault).signing_key()
-    document = sign_export(Ledger(settings.ledger_url).export(), key)
+    document = sign_export(content, key)
     _write_new(file, document)
     name = fingerprint(key.public_key())
     shown.json({"file": str(file), "head": document["head"], "key_fingerprint": name})
@@ -156,7 +194,8 @@ def owners(
 def check_export(
     file: Annotated[Path, typer.Argument(help="What `dpsynth ledger export` wrote.")],
     dossier: Annotated[
-        list[Path] | None, typer.Option(help="A published dossier.json whose ledger head must be in the chain.")
+        list[Path] | None,
+        typer.Option(help="A release's directory, or its dossier.json, whose ledger head must be in the chain."),
     ] = None,
     public_key: Annotated[
         Path | None, typer.Option(help="The deployment's public key (PEM), got over another channel.")
@@ -168,16 +207,33 @@ def check_export(
 
     shown = Shown(as_json)
     key = None if public_key is None else _text(public_key).encode()
-    report = verify_export(_text(file), [_head(path) for path in dossier or []], key)
+    text, heads = _text(file), [_head(path / "dossier.json" if path.is_dir() else path) for path in dossier or []]
+    report = verify_export(text, heads, key)
     shown.json(asdict(report) | {"ok": report.ok})
     for problem in report.problems:
         shown.say(problem)
     for family in report.unchecked:
         shown.say(f"family {family}: its cap holds owner by owner; only `dpsynth ledger verify` can check that")
     shown.say(_signer(report))
-    shown.say(f"{report.events} events, {report.entries} entries: {'whole' if report.ok else 'NOT as it was written'}")
+    if not heads:
+        shown.say("without --dossier it cannot be seen whether the chain's end was cut off")
     if not report.ok:
+        shown.say(broken_words(report.events, report.entries))
         raise typer.Exit(1)
+    last = json.loads(text)["events"][-1:]
+    shown.say(whole_words(report.events, report.entries, last[0]["at"] if last else None, len(heads)))
+
+
+def _why_so_much(epsilon: float, delta: float, reason: str, accepted: str | None) -> str:
+    """The reason as it is recorded, with the one for a weak cap. Raises `LedgerError` where that is missing."""
+    if epsilon <= WEAK_EPSILON and delta < WEAK_DELTA:
+        return reason
+    if accepted is None:
+        raise LedgerError(
+            f"a cap of epsilon {epsilon:g}, delta {delta:g} is a weak guarantee (epsilon above {WEAK_EPSILON:g}, or "
+            f"delta {WEAK_DELTA:g} or more); accepted: a smaller one, or --accept-weak-guarantee REASON"
+        )
+    return f"{reason}; weak guarantee accepted: {recorded(accepted, '--accept-weak-guarantee')}"
 
 
 def _signer(report: ExportReport) -> str:
@@ -195,8 +251,10 @@ def _write_new(file: Path, document: dict[str, Any]) -> None:
     """Writes a file that nobody else may read, and none over another."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise ConfigurationError(f"{file} is there already and is not replaced; name another file") from None
     except OSError as error:
-        raise ConfigurationError(f"{file} cannot be written ({type(error).__name__})") from None
+        raise ConfigurationError(f"{file} cannot be written: {file_problem(error)}") from None
     with os.fdopen(descriptor, "w", encoding="utf-8") as out:
         json.dump(document, out, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
 
@@ -205,7 +263,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{path} cannot be read ({type(error).__name__})") from None
+        raise ConfigurationError(f"{path} cannot be read: {file_problem(error)}") from None
 
 
 def _head(path: Path) -> Head:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from dpsynth_platform.errors import (
     ReleaseRefused,
     SourceError,
     VerificationFailed,
+    file_problem,
 )
+from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.filter import RenyiFilter
-from dpsynth_platform.ledger.records import CostRequest, Decision, Entry, Head, VerificationReport
+from dpsynth_platform.ledger.records import Account, CostRequest, Decision, Entry, Head
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.planning import cost_request, load_all, load_dataset, plan_release
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -49,7 +52,8 @@ class Forecast:
         event: the privacy event, as JSON.
         event_in_words: the same for people.
         claimed: the epsilon that the release would claim: the smaller of PLD and Renyi, never above the target.
-        left: what is left of the family's cap for a Gaussian-like mechanism, before this run.
+        cap: the account's, or the one that its family's file declares where there is no account yet.
+        left: what is left of that cap for a Gaussian-like mechanism, before this run.
         mode: how the family is charged.
         fits: whether the run would be admitted.
         refusal: why not, where it would not.
@@ -104,9 +108,15 @@ class Forecast:
 
 
 def left_words(left: float, mode: str) -> str:
-    """What is left of a cap, with what keeps it from being the cap less what was spent."""
-    whose = " of an owner who was never charged" if mode == "per-owner" else ""
-    return f"epsilon left{whose}: {left:.3g} (guarantees compose by their Renyi curves, epsilons do not subtract)"
+    """What is left of a cap at its delta, with what keeps it from being the cap less what was spent."""
+    whose = ", for an owner who was never charged" if mode == "per-owner" else ""
+    rounded_down = math.floor(left * 1000) / 1000
+    if rounded_down == 0:
+        return f"no further release would fit{whose}"
+    return (
+        f"a further release of up to epsilon {rounded_down:g} at this delta would fit{whose} (costs add up more slowly "
+        "than epsilons do)"
+    )
 
 
 def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
@@ -123,8 +133,9 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     statement = privacy_statement(contract, family, plan.event)
     store = ledger(settings) if has_ledger(settings) else None
     request = cost_request(plan, settings.user)
-    left, refusal = _standing_of(store, family, request)
-    standing = _standing_entry(settings, store, contract, period)
+    account, outdated = _account_of(store, family)
+    left, refusal = _standing_of(store, account, family, request)
+    standing = None if outdated else _standing_entry(settings, store, contract, period)
     return Forecast(
         dataset=dataset,
         period=period,
@@ -139,11 +150,11 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         },
         size={name: described[name] for name in ("one_way_cells", "most_cells_measured", "predicted_noise_seconds")},
         family=family.family,
-        cap=family.cap.model_dump(),
+        cap=family.cap.model_dump() if account is None else _cap_of(account),
         left=left,
         mode=family.mode,
-        fits=refusal is None or standing is not None,
-        refusal=refusal,
+        fits=not outdated and (refusal is None or standing is not None),
+        refusal=outdated or refusal,
         standing=standing,
     )
 
@@ -197,7 +208,7 @@ def check_given_up(settings: Settings, place: Place, entry_id: str) -> None:
 
 
 def accounts(settings: Settings) -> list[dict[str, Any]]:
-    """All accounts with cap, what is left (for a Gaussian-like mechanism at the cap's delta), and entries."""
+    """All accounts: cap, what is left (for a Gaussian-like mechanism at the cap's delta), raises asked for, entries."""
     if not has_ledger(settings):
         return []
     store = ledger(settings)
@@ -207,24 +218,62 @@ def accounts(settings: Settings) -> list[dict[str, Any]]:
             "mode": account.mode,
             "unit": account.unit,
             "adjacency": account.adjacency,
-            "cap": {"epsilon": account.epsilon, "delta": account.delta},
+            "cap": _cap_of(account),
             "epsilon_left": store.left(account.family, account.delta),
+            "raises_asked": [
+                {"event": event.sequence, "at": event.at[:19]} | event.payload
+                for event in store.history(kinds=[chain.RAISE_ASKED], subject=account.family)
+                if event.payload["was"] == _cap_of(account)
+            ],
             "entries": [_entry(entry) for entry in store.entries(account.family)],
         }
         for account in store.accounts()
     ]
 
 
-def verify_ledger(settings: Settings) -> VerificationReport:
+@dataclass(frozen=True)
+class LedgerVerification:
+    """What was found in a deployment's ledger.
+
+    Attributes:
+        events: how many the chain has.
+        entries: how many there are.
+        dossiers: how many published ones the chain was held against.
+        last_at: when the last event was, ISO 8601, UTC; None where there is none.
+        problems: what does not fit; empty if the ledger is as it was written.
+    """
+
+    events: int
+    entries: int
+    dossiers: int
+    last_at: str | None
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there are no problems."""
+        return not self.problems
+
+
+def verify_ledger(settings: Settings) -> LedgerVerification:
     """Recomputes the chain and holds it against the heads that the published dossiers name."""
+    store = ledger(settings)
     heads = {path: _head_of(path) for path in _published(settings)}
-    report = ledger(settings).verify(head for head in heads.values() if head is not None)
+    known = [head for head in heads.values() if head is not None]
+    report = store.verify(known)
     unreadable = [
         f"{path}: its dossier cannot be read, so the chain is not held against the head in it"
         for path, head in heads.items()
         if head is None
     ]
-    return replace(report, problems=(*report.problems, *unreadable))
+    last = store.history(after=report.head.sequence - 1) if report.ok else []
+    return LedgerVerification(
+        events=report.events,
+        entries=report.entries,
+        dossiers=len(known),
+        last_at=last[0].at if last else None,
+        problems=(*report.problems, *unreadable),
+    )
 
 
 @dataclass(frozen=True)
@@ -292,7 +341,7 @@ def refuse(settings: Settings, place: Place, by: str, reason: str) -> Decision:
 
 def releases(settings: Settings) -> list[dict[str, str]]:
     """Published releases, and candidates that are not published (or were refused)."""
-    storage, store = Storage(settings.restricted), ledger(settings)
+    storage, store = Storage(settings.restricted), ledger(settings) if has_ledger(settings) else None
     listing = [_listed(path) for path in _published(settings)]
     for place in storage.places():
         try:
@@ -300,7 +349,7 @@ def releases(settings: Settings) -> list[dict[str, str]]:
         except ReleaseRefused:
             continue
         if published_as(storage, place, digest) is None:
-            decisions = store.approvals(digest)
+            decisions = store.approvals(digest) if store is not None else []
             state = "refused" if decisions and decisions[-1].decision == evidence.REFUSE else "candidate"
             listing.append({"place": place.label, "state": state, "id": digest[:16], "where": "not published"})
     return sorted(listing, key=lambda item: (item["place"], item["state"], item["id"]))
@@ -324,7 +373,7 @@ def verify(settings: Settings, release: str, public_key: Path | None) -> verific
         try:
             key = public_key.read_bytes()
         except OSError as error:
-            raise VerificationFailed(f"{public_key}: the key cannot be read ({type(error).__name__})") from None
+            raise VerificationFailed(f"{public_key}: the key cannot be read: {file_problem(error)}") from None
     elif Path(settings.vault / f"{SIGNING_KEY}.key").is_file():
         from dpsynth_platform.release.signature import public_pem
 
@@ -409,18 +458,34 @@ def _standing_entry(settings: Settings, store: Ledger | None, contract: DataCont
         return None
 
 
-def _standing_of(store: Ledger | None, family: FamilyBudget, request: CostRequest) -> tuple[float, str | None]:
+def _account_of(store: Ledger | None, family: FamilyBudget) -> tuple[Account | None, str | None]:
+    """The family's account, or None while there is none; and how the family's file differs from it, or None."""
+    if store is None:
+        return None, None
+    try:
+        return store.check_declared(family), None
+    except LedgerError as differs:
+        return store.account(family.family), str(differs)
+
+
+def _standing_of(
+    store: Ledger | None, account: Account | None, family: FamilyBudget, request: CostRequest
+) -> tuple[float, str | None]:
     """What is left of the family's cap (at its own delta), and why the request would be refused, or None."""
-    delta = family.cap.delta
-    if store is None or all(account.family != family.family for account in store.accounts()):
+    if store is None or account is None:
         sealed = RenyiFilter.seal(family.cap.epsilon, family.cap.delta)
         fits = sealed.fits([(request.curve, request.delta_slack)])
-        return sealed.left([], delta), None if fits else "it alone exceeds the family's cap"
+        return sealed.left([], family.cap.delta), None if fits else "it alone exceeds the family's cap"
+    left = store.left(account.family, account.delta)
     try:
-        store.admit(family.family, request, dry_run=True)
+        store.admit(account.family, request, dry_run=True)
     except BudgetExceeded as refusal:
-        return store.left(family.family, delta), str(refusal)
-    return store.left(family.family, delta), None
+        return left, str(refusal)
+    return left, None
+
+
+def _cap_of(account: Account) -> dict[str, float]:
+    return {"epsilon": account.epsilon, "delta": account.delta}
 
 
 def _entry(entry: Entry) -> dict[str, Any]:

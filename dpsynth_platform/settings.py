@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TextIO
 
 from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.people import recorded
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 DEVICES = ("auto", "cpu", "cuda")
@@ -53,7 +54,7 @@ class Settings:
             home=home,
             deploy=deploy,
             ledger_url=env.get("DPSYNTH_LEDGER_URL") or _embedded_ledger(home),
-            user=env.get("DPSYNTH_USER") or getpass.getuser(),
+            user=recorded(env.get("DPSYNTH_USER") or getpass.getuser(), "DPSYNTH_USER"),
             device=device,
             compute=_compute(env.get("DPSYNTH_COMPUTE"), deploy),
         )

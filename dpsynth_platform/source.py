@@ -13,12 +13,15 @@ import calendar
 import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SourceError
+
+_DEMONSTRATIONS = ("census", "visits")
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def pin(contract: DataContract, *, version: int | None = None) -> PinnedSource:
         schema = table.to_pyarrow_dataset().schema
         return PinnedSource(uri=uri, table_id=str(table.metadata().id), version=table.version(), schema=schema)
     except TableNotFoundError:
-        problem = "there is no Delta table at this place"
+        problem = "there is no Delta table at this place" + _made_by(contract)
     except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
         # The library's own text may quote statistics of the data, so its type must do.
         problem = f"the Delta table cannot be read ({type(error).__name__})"
@@ -93,6 +96,13 @@ def period_bounds(period: str) -> tuple[dt.date, dt.date]:
     """First and last day of a month given as `YYYY-MM`."""
     year, month = (int(part) for part in period.split("-"))
     return dt.date(year, month, 1), dt.date(year, month, calendar.monthrange(year, month)[1])
+
+
+def _made_by(contract: DataContract) -> str:
+    """The command that makes a demonstration's table, where that is what is missing."""
+    if contract.dataset in _DEMONSTRATIONS and Path(contract.source.uri).parts[-2:] == ("sources", contract.dataset):
+        return f"; this demonstration's is made by: dpsynth demo --source {contract.dataset}"
+    return ""
 
 
 def _period_filter(contract: DataContract, period: str | None) -> pc.Expression | None:

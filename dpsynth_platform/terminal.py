@@ -15,9 +15,11 @@ from typing import Annotated, Any, ParamSpec
 import typer
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from dpsynth_platform.errors import BudgetExceeded, DpsynthError
 from dpsynth_platform.lineage.redaction import safe_error
+from dpsynth_platform.people import is_control
 from dpsynth_platform.restricted_log import keep_traceback, logs_of, new_log
 from dpsynth_platform.settings import Settings, terminal_copy
 
@@ -41,7 +43,7 @@ class Shown:
 
     def say(self, text: str = "") -> None:
         """A sentence for people."""
-        self.console.print(text, markup=False)
+        self.console.print(plain(text), markup=False)
 
     def head(self, text: str) -> None:
         """A heading for people."""
@@ -51,7 +53,7 @@ class Shown:
         """A table for people."""
         table = Table(*(Column(name, overflow="fold") for name in header), show_edge=False, pad_edge=False)
         for row in rows:
-            table.add_row(*(str(cell) for cell in row))
+            table.add_row(*(Text(plain(str(cell))) for cell in row))
         self.console.print(table)
 
     def json(self, value: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -64,8 +66,13 @@ class Shown:
         if self._as_json:
             self.json({"error": {"code": error.code, "message": str(error)}})
         else:
-            print(f"{error}", file=sys.stderr)
+            print(plain(str(error)), file=sys.stderr)
         return typer.Exit(BLOCKED if isinstance(error, BudgetExceeded) or error.code == "budget" else 1)
+
+
+def plain(text: str) -> str:
+    """Text without what could steer a terminal: a file or a ledger from elsewhere may hold it."""
+    return "".join("\ufffd" if is_control(item) and item not in "\n\t" else item for item in text)
 
 
 def command(body: Callable[P, None]) -> Callable[P, None]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -85,7 +86,7 @@ def test_every_command_has_help_and_json(words, tmp_path, use):
     ("arguments", "keys"),
     [
         (["contract", "schema"], {"properties", "required"}),
-        (["ledger", "verify"], {"ok", "events", "entries", "problems"}),
+        (["ledger", "verify"], {"ok", "events", "entries", "problems", "dossiers", "last_at"}),
         (["release", "show", "people"], {"candidate", "guarantee", "verdict", "runners", "approvals"}),
         (["release", "verify", "people"], {"ok", "path", "problems", "key_fingerprint"}),
         (["release", "key"], {"public_key", "fingerprint"}),
@@ -118,6 +119,65 @@ def test_lists_in_json(published, use):
     assert (status, json.loads(out)["ok"]) == (0, True)
 
 
+def test_the_ledger_in_words(published, use):
+    _, out, _ = use(published, "ledger", "show")
+    assert "at this delta would fit (costs add up more slowly than epsilons do)" in out
+    assert re.search(r"people +│ 1 +│ 1e-06 │ spent", out), out
+    _, out, _ = use(published, "ledger", "history")
+    rows = [[cell.strip() for cell in line.split("│")] for line in out.splitlines()]
+    by = {row[2]: (row[4], row[5]) for row in rows if row[0].isdigit()}
+    assert {kind: who for kind, (who, _) in by.items() if who} == {
+        "reserved": "runner",
+        "started": "runner",
+        "spent": "runner",
+        "approved": "reviewer",
+        "released": "runner",
+    }
+    assert by["bound"][1].startswith("attached to tests")
+    _, out, _ = use(published, "ledger", "verify")
+    assert re.fullmatch(
+        r"\d+ events and 1 entry, all as written; 1 published dossier leads into this chain; "
+        r"last event \d{4}-\d\d-\d\d \d\d:\d\d UTC\n",
+        out,
+    )
+
+
+def test_an_approved_raise_must_be_declared(tmp_path, use):
+    """Plan, run and the approval name the file and the key; after that a run costs what it costs."""
+    deployment = small_deployment(tmp_path)
+    assert run_here(deployment, accelerator=inside(deployment)).success
+    assert (
+        use(deployment, "ledger", "raise", "tests", "--epsilon", "5", "--delta", "1e-5", "--reason", "a wave")[0] == 0
+    )
+    asked = ledger_of(deployment).head().sequence
+    _, shown, _ = use(deployment, "ledger", "show")
+    assert f"event {asked}: runner asks for 2.5 -> 5, delta 1e-05 (a wave)" in shown
+    _, out, _ = use(deployment, "ledger", "approve-raise", "tests", asked, "--as", "Bo")
+    file = deployment.settings.families / "tests.yaml"
+    assert f"no run is admitted before {file} declares it: cap: {{epsilon: 5.0, delta: 1e-05}}" in out
+    assert "asks for" not in use(deployment, "ledger", "show")[1]
+    told = f"raised to epsilon 5, delta 1e-05 (event {asked + 1}); declare cap.epsilon: 5 in families/tests.yaml"
+    status, out, _ = use(deployment, "plan", "people", "--mock-rows", "0")
+    assert (status, "would be blocked" in out, "would spend nothing" in out) == (3, True, False)
+    forecast = json.loads(use(deployment, "plan", "people", "--mock-rows", "0", "--json")[1])
+    assert (forecast["cap"]["epsilon"], forecast["fits"], told in forecast["refusal"]) == (5, False, True)
+    again = run_here(deployment, accelerator=inside(deployment))
+    assert told in again.failures["raw"]
+    deployment.family["cap"]["epsilon"] = 5.0
+    deployment.write()
+    forecast = json.loads(use(deployment, "plan", "people", "--mock-rows", "0", "--json")[1])
+    assert (forecast["fits"], forecast["refusal"]) == (True, None)
+    assert forecast["standing"] is not None
+
+
+def test_a_list_without_releases_says_so(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    status, out, _ = use(deployment, "release", "list")
+    assert (status, "No candidate waits for a decision, and nothing is published" in out) == (0, True)
+    assert json.loads(use(deployment, "release", "list", "--json")[1]) == []
+    assert not (deployment.settings.home / "ledger").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -128,8 +188,23 @@ def test_lists_in_json(published, use):
         (["release", "verify", "nothing"], "verification", "nothing"),
         (["release", "show", "people", "--period", "2026-01"], "release", "nothing was run yet"),
         (["release", "approve", "people", "--as", "runner"], "release", "ran this release"),
-        (["release", "approve", "people", "--as", " "], "ledger", "needs a name"),
-        (["release", "verify", "people", "--public-key", "/nowhere.pem"], "verification", "/nowhere.pem"),
+        (["release", "approve", "people", "--as", ""], "configuration", "--as: '' says nothing"),
+        (
+            ["release", "approve", "people", "--as", "Bo", "--reason", "a\nb"],
+            "configuration",
+            "--reason: 'a\\nb' holds",
+        ),
+        (
+            ["release", "refuse", "people", "--as", "B\x1b[2J", "--reason", "why"],
+            "configuration",
+            "--as: 'B\\x1b[2J' holds",
+        ),
+        (["release", "refuse", "people", "--as", "Bo", "--reason", " "], "configuration", "--reason: ' ' says nothing"),
+        (
+            ["release", "verify", "people", "--public-key", "/nowhere.pem"],
+            "verification",
+            "/nowhere.pem: the key cannot be read: there is no such file",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -144,6 +144,16 @@ def test_a_version_that_is_not_there(uri: Path) -> None:
         source.pin(contract(uri), version=7)
 
 
+def test_a_demonstration_without_its_table_says_what_makes_it(tmp_path: Path) -> None:
+    missing = tmp_path / "sources" / "visits"
+    demo = contract(missing).model_copy(update={"dataset": "visits"})
+    with pytest.raises(SourceError, match=r"no Delta table at this place; .* made by: dpsynth demo --source visits;"):
+        source.pin(demo)
+    own = contract(tmp_path / "ours" / "visits").model_copy(update={"dataset": "visits"})
+    with pytest.raises(SourceError, match=r"no Delta table at this place; accepted"):
+        source.pin(own)
+
+
 @pytest.mark.parametrize("content", [b"", b"{", MARK.encode(), b'{"add": {"path": 1}}'])
 def test_a_damaged_log(uri: Path, content: bytes) -> None:
     (log,) = (uri / "_delta_log").glob("*.json")

@@ -1,0 +1,54 @@
+"""Names and reasons: which may be recorded, and who acts."""
+
+import pytest
+
+from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.people import acting, recorded
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.terminal import plain
+
+# Escapes, line breaks (of Unicode, too), reversed writing, an invisible mark, a byte that is no character.
+CONTROLS = [
+    "\x1b[31m",
+    "\n",
+    "\r",
+    "\t",
+    "\x00",
+    "\x7f",
+    "\x9b",
+    "\u2028",
+    "\u2029",
+    "\u202e",
+    "\u2066",
+    "\ufeff",
+    "\udc80",
+]
+
+
+@pytest.mark.parametrize(
+    "text", ["Ada Lovelace", "زهرا\u200cسادات", "O'Brien-Müller", "李明", "wave 3: 4 -> 5", "🙂\u200d"]
+)
+def test_plain_words_are_recorded_as_they_are(text):
+    assert recorded(text, "--reason") == text
+    assert acting(text, "login") == text
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=ascii)
+def test_control_characters_are_refused_and_shown_harmlessly(control):
+    for optional in (False, True):
+        with pytest.raises(ConfigurationError, match=r"--reason: .* control characters") as caught:
+            recorded(f"third {control}wave", "--reason", optional=optional)
+        assert control not in str(caught.value)
+    with pytest.raises(ConfigurationError, match="DPSYNTH_USER: "):
+        Settings.from_environment({"DPSYNTH_USER": f"Ada{control}"})
+    assert plain(f"third {control}wave") == (
+        f"third {control}wave" if control in "\n\t" else f"third {chr(0xFFFD)}{control[1:]}wave"
+    )
+
+
+@pytest.mark.parametrize("nothing", ["", " ", "\u3000", "\u200d"])
+def test_what_says_nothing_is_no_name(nothing):
+    with pytest.raises(ConfigurationError, match=r"--as: .* says nothing"):
+        acting(nothing, "login")
+    assert recorded(nothing, "--reason", optional=True) == nothing
+    assert acting(None, "login") == "login"

@@ -225,7 +225,7 @@ def test_an_approval_is_of_one_content(tmp_path):
 
 
 def test_a_new_version_of_the_source_is_a_new_run(tmp_path):
-    """What changed upstream makes the old candidate stale, and the new one is paid for anew."""
+    """What changed upstream makes the old candidate stale; the new one is paid for anew, and its dossier says so."""
     deployment = candidate(tmp_path)
     reviewing.approve(deployment.settings, PEOPLE, "reviewer", "")
     shutil.rmtree(tmp_path / "home" / "sources" / "people")
@@ -235,6 +235,8 @@ def test_a_new_version_of_the_source_is_a_new_run(tmp_path):
     assert run_here(deployment, accelerator=inside(deployment)).success
     assert [entry.state for entry in ledger_of(deployment).entries()] == ["spent", "spent"]
     assert "0 of 1 approvals" in try_release(deployment)
+    dossier = json.loads((released(deployment) / "dossier.json").read_text())
+    assert (dossier["statement"]["tuning"]["runs"], dossier["statement"]["tuning"]["covered"]) == (1, False)
 
 
 def test_without_a_passed_audit_nothing_is_released(tmp_path):

@@ -106,7 +106,7 @@ def rules() -> tuple[Rule, ...]:
     return (
         Rule(
             "EMAIL_ADDRESS",
-            _pattern(r"[^\s@<>()\[\]{},;:\"'=|]{1,64}(?:@[\w-]{1,255}(?:\.[\w-]+)*)+"),
+            _pattern(r"@{0,3}[^\s@<>()\[\]{},;:\"'=|]{1,64}(?:@[\w-]{1,255}(?:\.[\w-]+)*)+"),
             Trust.CHECKED,
             needs=_AT,
         ),
@@ -248,7 +248,7 @@ _PHONE_SURE = rf"""
       | \d{{3}}[\ ./-]\d{{7}} | \d{{3}}-\d{{4}}
       | 0\d{{1,4}}[\ ./-]\d{{3,8}}(?:[\ ./-]\d{{2,4}}){{0,3}}
       | 0\d{{9,10}}
-    ){_EXTENSION}(?!\w|[./-]\d|[ ]\d)"""
+    ){_EXTENSION}(?![^\W_]|[./-]\d|[ ]\d)"""
 # A number that may be anything: groups of digits, or one long one.
 _PHONE_MAYBE = rf"""
     (?<![\w./$-])(?<!\d,)(?:\d{{2,5}}(?:[\ ./-]\d{{2,5}}){{1,4}} | \d{{7,12}}){_EXTENSION}(?![\w%]|[./,-]\d)"""

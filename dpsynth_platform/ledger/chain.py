@@ -1,7 +1,7 @@
 """The hash chain: every event of the ledger, each naming the hash of the one before.
 
-What belongs here: appending, reading, and checking the chain itself; and replaying it into the accounts and entries
-that must follow from it. What does not: deciding what may happen (`store`).
+What belongs here: appending, reading, and checking the chain itself, and what its events make of accounts and entries.
+What does not: deciding what may happen (`store`), and whether all that a chain tells could have happened (`replay`).
 
 Payloads hold public facts only. A changed, removed or inserted event breaks the chain at its place; a chain that was
 cut short or rewritten as a whole shows against a head that was signed and published earlier.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, insert, select
@@ -19,7 +19,6 @@ from sqlalchemy import Connection, insert, select
 from dpsynth_platform.errors import LedgerError
 from dpsynth_platform.ledger import schema
 from dpsynth_platform.ledger.records import ChainEvent, Head
-from dpsynth_platform.people import person_key
 
 GENESIS = "0" * 64
 MAX_PAYLOAD = 64 * 1024
@@ -145,74 +144,9 @@ def linked(links: Iterable[Values]) -> tuple[list[ChainEvent], list[str]]:
     return found, problems
 
 
-def replay(chain: Iterable[ChainEvent]) -> tuple[dict[str, Values], dict[str, Values], list[str]]:
-    """The account and entry rows that follow from the chain, and what could not have happened."""
-    accounts: dict[str, Values] = {}
-    entries: dict[str, Values] = {}
-    asked: dict[int, ChainEvent] = {}
-    keyed: dict[str, list[str]] = {}  # for each entry that names participants, the keys that it committed under last
-    problems: list[str] = []
-    for event in chain:
-        payload = event.payload
-        if event.kind == OPENED:
-            accounts[event.subject] = {"terms": canonical(payload), "opened_at": event.at}
-        elif event.kind == RAISE_ASKED:
-            asked[event.sequence] = event
-        elif event.kind == RAISED:
-            account = accounts.get(event.subject)
-            if account is None or not may_raise(parse(account["terms"]), asked.get(payload["asked"]), event):
-                problems.append(f"event {event.sequence}: the cap of {event.subject} could not be raised")
-                continue
-            account["terms"] = raised_terms(account["terms"], event)
-        elif event.kind == REKEYED:
-            account = accounts.get(event.subject)
-            open_entries = _reserved(entries, event.subject)
-            if account is None or open_entries or not may_rekey(parse(account["terms"]), event):
-                problems.append(f"event {event.sequence}: the keys of {event.subject} could not be changed")
-                continue
-            account["terms"] = rekeyed_terms(account["terms"], event)
-        elif event.kind == RESERVED:
-            entries[event.subject] = reserved_row(event)
-            if payload["commitment"] is not None:
-                keyed[event.subject] = _key_ids(accounts, payload["family"])
-        elif event.kind == RECOMMITTED:
-            now = _key_ids(accounts, entries[event.subject]["family"]) if event.subject in keyed else None
-            if now is None or keyed[event.subject] != now[:-1]:
-                problems.append(f"event {event.sequence}: entry {event.subject} could not commit anew")
-                continue
-            keyed[event.subject] = now
-        elif event.kind in TRANSITIONS:
-            entry = entries.get(event.subject)
-            if entry is None or entry["state"] != TRANSITIONS[event.kind]:
-                problems.append(f"event {event.sequence}: entry {event.subject} could not become {event.kind}")
-                continue
-            entry.update(transition_values(event))
-    return accounts, entries, problems + _keyed_apart(accounts, entries, keyed)
-
-
-def may_raise(terms: Values, asked: ChainEvent | None, raised: ChainEvent) -> bool:
-    """Whether a `raised` event follows from the request that it names: same cap, from the cap that was, by another."""
-    if asked is None or asked.subject != raised.subject:
-        return False
-    was, cap = asked.payload["was"], asked.payload["cap"]
-    return bool(
-        was == terms["cap"]
-        and cap == raised.payload["cap"]
-        and cap != was
-        and all(cap[name] >= was[name] for name in ("epsilon", "delta"))
-        and person_key(asked.payload["by"]) != person_key(raised.payload["by"])
-    )
-
-
 def raised_terms(terms: str, raised: ChainEvent) -> str:
     """An account's terms after its cap was raised. Orders and weights stay as they were sealed."""
     return canonical(parse(terms) | {"cap": raised.payload["cap"]})
-
-
-def may_rekey(terms: Values, rekeyed: ChainEvent) -> bool:
-    """Whether a `rekeyed` event adds one key to those that an account is kept with."""
-    ids = rekeyed.payload["key_ids"]
-    return bool(ids["was"] == terms["key_ids"] == ids["now"][:-1] and ids["now"][-1] not in ids["was"])
 
 
 def rekeyed_terms(terms: str, rekeyed: ChainEvent) -> str:
@@ -223,6 +157,17 @@ def rekeyed_terms(terms: str, rekeyed: ChainEvent) -> str:
 def commitments(chain: Iterable[ChainEvent]) -> dict[str, str | None]:
     """For each entry the commitment to its participants that holds now: the latest, under the latest keys."""
     return {event.subject: event.payload.get("commitment") for event in chain if event.kind in (RESERVED, RECOMMITTED)}
+
+
+def standing(states: Sequence[str]) -> int | None:
+    """Of the states of all attempts at a run, first to last, the place of the one that speaks for it, if any does.
+
+    The completed one, else the latest that is not void. What is void never ran: what it replaced, and how that ended,
+    is what the next attempt is judged by.
+    """
+    if SPENT in states:
+        return states.index(SPENT)
+    return max((place for place, state in enumerate(states) if state != VOID), default=None)
 
 
 def reserved_row(event: ChainEvent) -> Values:
@@ -266,30 +211,6 @@ def differences(expected: Iterator[tuple[str, Values]], rows: dict[str, Values],
         else:
             changed = [key for key, value in wanted[name].items() if rows[name][key] != value]
             problems += [f"{noun} {name}: {key} differs from what the chain records" for key in changed]
-    return problems
-
-
-def _reserved(entries: dict[str, Values], family: str) -> bool:
-    return any(entry["family"] == family and entry["state"] == RESERVED for entry in entries.values())
-
-
-def _key_ids(accounts: dict[str, Values], family: str) -> list[str]:
-    ids: list[str] = parse(accounts[family]["terms"])["key_ids"]
-    return ids
-
-
-def _keyed_apart(accounts: dict[str, Values], entries: dict[str, Values], keyed: dict[str, list[str]]) -> list[str]:
-    """Entries that did not follow their account to new keys, and namespaces whose accounts have different keys."""
-    problems = [
-        f"entry {name}: it did not commit anew when its account's keys were changed"
-        for name, ids in keyed.items()
-        if ids != _key_ids(accounts, entries[name]["family"])
-    ]
-    kept: dict[str, list[str]] = {}
-    for family, account in accounts.items():
-        terms = parse(account["terms"])
-        if kept.setdefault(terms["namespace"], terms["key_ids"]) != terms["key_ids"]:
-            problems.append(f"account {family}: its keys are not those of its namespace")
     return problems
 
 

@@ -37,6 +37,9 @@ _SIDE_OCTAVES = (-3, -2, -1, 1, 2, 3, 4)
 # More than a sum of thousands of floats can lose.
 _ROUND_UP = 1 + 1e-11
 
+# One, and what the shares' own digits can add to it.
+_ALL_SHARES = 1 + 1e-12
+
 
 @dataclass(frozen=True)
 class RenyiFilter:
@@ -82,6 +85,17 @@ class RenyiFilter:
             "weights": list(self.weights),
             "slack_share": self.slack_share,
         }
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it keeps its cap: distinct orders of the grid, and shares of delta of at most one together."""
+        return (
+            0 < len(self.orders) == len(self.weights) == len(set(self.orders))
+            and set(self.orders) <= set(ORDERS)
+            and all(weight > 0 for weight in self.weights)
+            and self.slack_share >= 0
+            and math.fsum((*self.weights, self.slack_share)) <= _ALL_SHARES
+        )
 
     @property
     def limits(self) -> tuple[float, ...]:

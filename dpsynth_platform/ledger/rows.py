@@ -88,12 +88,9 @@ def attempts(connection: Connection, key: str) -> list[Entry]:
 
 
 def standing_attempt(tried: Sequence[Entry]) -> Entry | None:
-    """Of all attempts at a run, the one that speaks for it: the completed one, else the latest that is not void.
-
-    A void attempt never ran: what it replaced, and how that ended, is what the next one is judged by.
-    """
-    live = [entry for entry in tried if entry.live]
-    return next((entry for entry in live if entry.state == chain.SPENT), live[-1] if live else None)
+    """Of all attempts at a run, first to last, the one that speaks for it (`chain.standing`), or None."""
+    place = chain.standing([entry.state for entry in tried])
+    return None if place is None else tried[place]
 
 
 def entries(connection: Connection, family: str | None) -> list[Entry]:

@@ -7,6 +7,7 @@ Problems name events, accounts and entries; nothing about owners or their number
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -16,10 +17,14 @@ from dpsynth_platform.ledger import chain, rows, schema
 from dpsynth_platform.ledger.filter import Cost, RenyiFilter, add_up, within
 from dpsynth_platform.ledger.owners import Participants, commitment, from_blob
 from dpsynth_platform.ledger.records import ChainEvent, CostRequest, Head, VerificationReport
+from dpsynth_platform.ledger.replay import replay
 from dpsynth_platform.ledger.standing import Standing
 from dpsynth_platform.privacy.renyi import stores_number
 
 Rows = dict[str, dict[str, Any]]
+
+CLAIM_TOLERANCE = 1.001
+"""How far a version's epsilon may exceed what an earlier version found for the same event."""
 
 
 def verify(connection: Connection, known_heads: Iterable[Head]) -> VerificationReport:
@@ -42,8 +47,8 @@ def check_chain(events: list[ChainEvent], accounts: Rows, entries: Rows, known_h
     """Whether the chain holds the published heads, and accounts and entries are what follows from it."""
     problems = _check_heads(events, known_heads)
     try:
-        told_accounts, told_entries, impossible = chain.replay(events)
-    except (KeyError, TypeError, LedgerError):
+        told_accounts, told_entries, impossible = replay(events)
+    except (KeyError, TypeError, ValueError, AttributeError, LedgerError):
         return [*problems, "the chain's events cannot be replayed"]
     problems += impossible
     problems += chain.differences(iter(told_accounts.items()), accounts, "account")
@@ -65,26 +70,43 @@ def _check_heads(events: list[ChainEvent], known_heads: Iterable[Head]) -> list[
 
 
 def check_curves(entries: Rows) -> list[str]:
-    """Whether each entry's Renyi curve and slack are its event's.
+    """Whether each entry's Renyi curve and slack are its event's, and its guarantee no more than the event gives.
 
     Stored costs are rounded up by more than machines differ, so that one that is below what is computed here is a
-    problem whatever the difference, and one that is far above it is as well.
+    problem whatever the difference, and one that is far above it is as well. What is claimed is a target, which the
+    event may undercut.
     """
     from dpsynth_platform.privacy.accounting import cost
-    from dpsynth_platform.privacy.events import event_from_json
+    from dpsynth_platform.privacy.events import adjacency_of, event_from_json
 
     problems = []
+    least = cache(_epsilon)
     for name, entry in entries.items():
         try:
             request = _request(entry)
-            computed = cost(event_from_json(request.event))
+            event, claimed = event_from_json(request.event), request.guarantee
+            computed = cost(event)
             if not request.curve.stores(computed.curve):
                 problems.append(f"entry {name}: its Renyi curve is not its event's")
             if not stores_number(request.delta_slack, computed.delta_slack):
                 problems.append(f"entry {name}: its slack on delta is not its event's")
+            if adjacency_of(event) != (claimed.adjacency, claimed.max_contributions):
+                problems.append(f"entry {name}: its guarantee is of another adjacency or contribution bound")
+            most = claimed.epsilon * CLAIM_TOLERANCE
+            by_renyi = computed.curve.epsilon(claimed.delta - computed.delta_slack)
+            # The looser of two bounds is at hand; the other takes seconds.
+            if by_renyi > most and least(chain.canonical(request.event), claimed.delta) > most:
+                problems.append(f"entry {name}: it claims a smaller epsilon than its event gives")
         except (AccountingError, LedgerError, TypeError, ValueError):
             problems.append(f"entry {name}: its request cannot be read")
     return problems
+
+
+def _epsilon(event: str, delta: float) -> float:
+    from dpsynth_platform.privacy.accounting import epsilon
+    from dpsynth_platform.privacy.events import event_from_json
+
+    return epsilon(event_from_json(chain.parse(event)), delta).epsilon
 
 
 def check_sums(events: list[ChainEvent], accounts: Rows, entries: Rows) -> list[str]:

@@ -9,6 +9,7 @@ from dpsynth_platform.contracts import FamilyBudget
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.privacy.events import DiscreteGaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.renyi import zcdp_curve
 
 DELTA = 1e-6
 KEYS = ("key-1", "key-2")
@@ -26,7 +27,7 @@ def request(rho=0.03, *, dataset="census", plan="plan", runner="runner", delta=D
         event,
         dataset=dataset,
         period=None,
-        guarantee=Guarantee(1.0, delta, "user", adjacency, 1),
+        guarantee=Guarantee(max(1.0, zcdp_curve(rho).epsilon(delta)), delta, "user", adjacency, 1),
         plan_digest=hashlib.sha256(f"{plan}{rho}".encode()).hexdigest(),
         runner=runner,
     )

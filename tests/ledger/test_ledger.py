@@ -83,7 +83,7 @@ def test_refusal_says_what_is_left_and_changes_no_spend(ledger):
         ledger.admit("everyone", request(0.1, plan="one more"))
     message = str(refused.value)
     assert message.startswith(
-        "census: the request (epsilon 1, delta 1e-06) does not fit under the cap of family everyone"
+        "census: the request (epsilon 2.143, delta 1e-06) does not fit under the cap of family everyone"
     )
     told = float(re.search(r"epsilon left at this delta: ([0-9.]+)\.", message).group(1))
     assert 0 < told <= left

@@ -1,0 +1,222 @@
+"""Replaying a chain into the accounts and entries that follow from it, and telling what could not have happened.
+
+What belongs here: every rule that decisions keep and a chain alone can show, so that an auditor needs no trust in who
+wrote it. What does not: hashes and links (`chain`), costs and caps (`verification`), and what only participants can
+show.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterable
+from typing import get_args
+
+from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger.chain import Values
+from dpsynth_platform.ledger.filter import RenyiFilter
+from dpsynth_platform.ledger.records import ChainEvent, Mode
+from dpsynth_platform.people import person_key
+from dpsynth_platform.privacy.guarantee import Guarantee
+
+
+def replay(events: Iterable[ChainEvent]) -> tuple[dict[str, Values], dict[str, Values], list[str]]:
+    """The account and entry rows that follow from the chain, and what could not have happened.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError, LedgerError: an event is not of its kind's form.
+    """
+    told = _Replay()
+    for event in events:
+        told.take(event)
+    return told.accounts, told.entries, told.problems + told.keyed_apart()
+
+
+class _Replay:
+    """What has followed from the events so far."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[str, Values] = {}
+        self.entries: dict[str, Values] = {}
+        self.problems: list[str] = []
+        self._asked: dict[int, ChainEvent] = {}
+        self._runs: dict[str, list[str]] = {}  # each run's attempts, first to last
+        self._keyed: dict[str, list[str]] = {}  # for entries that name participants, the keys they committed under last
+        self._steps = {
+            chain.OPENED: self._open,
+            chain.RAISE_ASKED: self._ask,
+            chain.RAISED: self._raise,
+            chain.REKEYED: self._rekey,
+            chain.RESERVED: self._reserve,
+            chain.RECOMMITTED: self._recommit,
+            chain.STARTED: self._move,
+            chain.SPENT: self._move,
+            chain.VOID: self._move,
+            chain.APPROVED: self._decide,
+            chain.REFUSED: self._decide,
+        }
+
+    def take(self, event: ChainEvent) -> None:
+        """Follows an event, or says why it could not be and leaves everything as it is."""
+        step = self._steps.get(event.kind)
+        refusal = step(event) if step else None
+        if refusal:
+            self.problems.append(f"event {event.sequence}: {refusal}")
+
+    def keyed_apart(self) -> list[str]:
+        """Entries that did not follow their account to new keys, and namespaces whose accounts have different keys."""
+        problems = [
+            f"entry {name}: it did not commit anew when its account's keys were changed"
+            for name, ids in self._keyed.items()
+            if ids != self._key_ids(self.entries[name]["family"])
+        ]
+        kept: dict[str, list[str]] = {}
+        for family in self.accounts:
+            terms = self._terms(family)
+            if kept.setdefault(terms["namespace"], terms["key_ids"]) != terms["key_ids"]:
+                problems.append(f"account {family}: its keys are not those of its namespace")
+        return problems
+
+    def _open(self, event: ChainEvent) -> str | None:
+        terms = event.payload
+        if event.subject in self.accounts:
+            return f"account {event.subject} could not be opened: it was open already"
+        if not (_is_cap(terms["cap"]) and RenyiFilter.from_json(terms["filter"], **terms["cap"]).is_sound):
+            return f"account {event.subject} could not be opened: its filter does not keep a cap"
+        if terms["mode"] not in get_args(Mode):
+            return f"account {event.subject} could not be opened: it charges nobody"
+        self.accounts[event.subject] = {"terms": chain.canonical(terms), "opened_at": event.at}
+        return None
+
+    def _ask(self, event: ChainEvent) -> None:
+        self._asked[event.sequence] = event
+
+    def _raise(self, event: ChainEvent) -> str | None:
+        account = self.accounts.get(event.subject)
+        asked = self._asked.get(event.payload["asked"])
+        if account is None or not _may_raise(chain.parse(account["terms"]), asked, event):
+            return f"the cap of {event.subject} could not be raised"
+        account["terms"] = chain.raised_terms(account["terms"], event)
+        return None
+
+    def _rekey(self, event: ChainEvent) -> str | None:
+        account = self.accounts.get(event.subject)
+        waiting = any(
+            entry["family"] == event.subject and entry["state"] == chain.RESERVED for entry in self.entries.values()
+        )
+        if account is None or waiting or not _may_rekey(chain.parse(account["terms"]), event):
+            return f"the keys of {event.subject} could not be changed"
+        account["terms"] = chain.rekeyed_terms(account["terms"], event)
+        return None
+
+    def _reserve(self, event: ChainEvent) -> str | None:
+        payload = event.payload
+        refusal = self._why_not_reserved(event.subject, payload)
+        if refusal:
+            return f"entry {event.subject} could not be reserved: {refusal}"
+        self.entries[event.subject] = chain.reserved_row(event)
+        self._runs.setdefault(payload["key"], []).append(event.subject)
+        if payload["commitment"] is not None:
+            self._keyed[event.subject] = self._key_ids(payload["family"])
+        return None
+
+    def _why_not_reserved(self, entry_id: str, payload: Values) -> str | None:
+        if entry_id in self.entries:
+            return "it was there before"
+        if payload["family"] not in self.accounts:
+            return "its family has no account"
+        terms = self._terms(payload["family"])
+        if terms["mode"] == "per-owner" and payload["commitment"] is None:
+            return "it names nobody whom it charges"
+        if not _is_within(payload["request"], terms):
+            return "its guarantee is not of its account's kind, or its delta is not within it"
+        return self._why_no_attempt(payload)
+
+    def _why_no_attempt(self, payload: Values) -> str | None:
+        tried = self._runs.get(payload["key"], [])
+        if payload["attempt"] != len(tried) + 1:
+            return "it is not the next attempt at its run"
+        for before in (self.entries[name] for name in tried[-1:]):
+            same_plan = chain.parse(before["request"])["plan_digest"] == payload["request"]["plan_digest"]
+            if before["family"] != payload["family"] or not same_plan:
+                return "its run is of another plan or family"
+        place = chain.standing([self.entries[name]["state"] for name in tried])
+        standing = None if place is None else tried[place]
+        if payload["replaces"] != standing:
+            return "nobody's word names the attempt that stands"
+        if standing is not None and self.entries[standing]["state"] != chain.STARTED:
+            return "the attempt that stands has not failed"
+        return None
+
+    def _recommit(self, event: ChainEvent) -> str | None:
+        name = event.subject
+        now = self._key_ids(self.entries[name]["family"]) if name in self._keyed else None
+        if now is None or self._keyed[name] != now[:-1]:
+            return f"entry {name} could not commit anew"
+        self._keyed[name] = now
+        return None
+
+    def _move(self, event: ChainEvent) -> str | None:
+        entry = self.entries.get(event.subject)
+        if entry is None or entry["state"] != chain.TRANSITIONS[event.kind] or not self._may_move(entry, event):
+            return f"entry {event.subject} could not become {event.kind}"
+        entry.update(chain.transition_values(event))
+        return None
+
+    def _may_move(self, entry: Values, event: ChainEvent) -> bool:
+        if event.kind == chain.STARTED:
+            return dt.datetime.fromisoformat(event.at) < dt.datetime.fromisoformat(entry["deadline"])
+        if event.kind == chain.SPENT:
+            return all(self.entries[name]["state"] != chain.SPENT for name in self._runs[entry["run_key"]])
+        return True
+
+    def _decide(self, event: ChainEvent) -> str | None:
+        entry, by = self.entries.get(event.payload["entry"]), person_key(event.payload["by"])
+        if entry is None or not by:
+            return f"entry {event.payload['entry']} could not be {event.kind}: there is none, or nobody says so"
+        if event.kind == chain.APPROVED and by == person_key(chain.parse(entry["request"])["runner"]):
+            return f"entry {event.payload['entry']} could not be approved by the person who ran it"
+        return None
+
+    def _terms(self, family: str) -> Values:
+        return chain.parse(self.accounts[family]["terms"])
+
+    def _key_ids(self, family: str) -> list[str]:
+        ids: list[str] = self._terms(family)["key_ids"]
+        return ids
+
+
+def _is_cap(cap: Values) -> bool:
+    return bool(0 < cap["epsilon"] < math.inf and 0 < cap["delta"] < 1)
+
+
+def _is_within(request: Values, terms: Values) -> bool:
+    """Whether a request's guarantee is of an account's kind, with a delta between its own slack and the account's."""
+    try:
+        guarantee = Guarantee.from_json(request["guarantee"])
+    except AccountingError:
+        return False
+    same_kind = (guarantee.unit, guarantee.adjacency) == (terms["unit"], terms["adjacency"])
+    return same_kind and bool(0 <= request["delta_slack"] < guarantee.delta <= terms["cap"]["delta"])
+
+
+def _may_raise(terms: Values, asked: ChainEvent | None, raised: ChainEvent) -> bool:
+    """Whether a `raised` event follows from the request that it names: same cap, from the cap that was, by another."""
+    if asked is None or asked.subject != raised.subject:
+        return False
+    was, cap = asked.payload["was"], asked.payload["cap"]
+    return bool(
+        was == terms["cap"]
+        and cap == raised.payload["cap"]
+        and _is_cap(cap)
+        and cap != was
+        and all(cap[name] >= was[name] for name in ("epsilon", "delta"))
+        and person_key(asked.payload["by"]) != person_key(raised.payload["by"])
+    )
+
+
+def _may_rekey(terms: Values, rekeyed: ChainEvent) -> bool:
+    """Whether a `rekeyed` event adds one key to those that an account is kept with."""
+    ids = rekeyed.payload["key_ids"]
+    return bool(ids["was"] == terms["key_ids"] == ids["now"][:-1] and ids["now"][-1] not in ids["was"])

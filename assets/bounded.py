@@ -67,6 +67,6 @@ STEP = Step(
     upstream=("scrubbed", "canaries", "clearance"),
     kinds=frozenset({"deltalake", "sql"}),
     zone="restricted",
-    code_version="1",
+    code_version="2",
     body=body,
 )

@@ -95,7 +95,7 @@ STEP = Step(
     upstream=("scrubbed", "bounded", "synthetic"),
     kinds=frozenset({"scikitlearn"}),
     zone="restricted",
-    code_version="1",
+    code_version="2",
     body=body,
     fields=(
         ("fidelity", "json", "total variation distance of marginals"),

@@ -49,6 +49,6 @@ STEP = Step(
     upstream=("raw",),
     kinds=frozenset({"deltalake", "presidio"}),
     zone="restricted",
-    code_version="1",
+    code_version="2",
     body=body,
 )

@@ -24,6 +24,10 @@ from dpsynth_platform.errors import SourceError
 _DEMONSTRATIONS = ("census", "visits")
 
 
+BATCH_ROWS = 8_192
+"""Rows that are read at once: long texts make a batch large."""
+
+
 @dataclass(frozen=True)
 class PinnedSource:
     """One version of a source table.
@@ -79,7 +83,10 @@ def batches(source: PinnedSource, contract: DataContract, period: str | None) ->
     problem = None
     try:
         dataset = DeltaTable(source.uri, version=source.version).to_pyarrow_dataset()
-        for batch in dataset.to_batches(filter=_period_filter(contract, period)):
+        rows = dataset.to_batches(
+            filter=_period_filter(contract, period), batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1
+        )
+        for batch in rows:
             if batch.num_rows:
                 empty = False
                 yield batch

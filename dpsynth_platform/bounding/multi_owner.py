@@ -35,9 +35,10 @@ from dpsynth_platform.errors import BoundingError
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, OWNERS_COLUMN, Fingerprints, distinct_owners
 from dpsynth_platform.storage import read_table, table_schema
 
-# Records that share an id are told apart by a running number in the order of their owners first and of their contents
-# then, so that contents decide only between records of the very same owners. Engines differ in the case of the NULL
-# that they write for one in a list, hence `lower`.
+# Records that share an id are told apart by a running number in the order of owners, then of weights, and of contents
+# last. So contents decide only between records of the very same owners and weight, which are alike to the choice: what
+# one person's contents say moves no place in the order, and with it no record of others. Engines differ in the case of
+# the NULL that they write for one in a list, hence `lower`.
 _IDENTIFIED_SQL = """
 WITH united AS (
     SELECT {columns}, _record, _owners, {weight} AS _weight FROM scrubbed
@@ -46,7 +47,8 @@ WITH united AS (
 ),
 numbered AS (
     SELECT *, row_number() OVER (
-        PARTITION BY _record ORDER BY lower(CAST(_owners AS STRING)) NULLS FIRST, {content}) AS _copy
+        PARTITION BY _record
+        ORDER BY lower(CAST(_owners AS STRING)) NULLS FIRST, _weight NULLS FIRST, {content}) AS _copy
     FROM united
 )
 SELECT {columns}, _weight, _owners AS _listed,

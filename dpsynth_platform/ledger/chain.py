@@ -60,21 +60,27 @@ Values = dict[str, Any]
 
 
 def canonical(value: Any) -> str:
-    """JSON with sorted keys and no spaces. Raises `LedgerError` for what JSON cannot hold or is too long."""
+    """JSON with sorted keys and no spaces. Raises `LedgerError` for what JSON in UTF-8 cannot hold or is too long."""
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError):
+        text.encode()  # half a character has no UTF-8
+    except (TypeError, ValueError, RecursionError):
         raise LedgerError("the ledger records JSON values only") from None
     if len(text) > MAX_PAYLOAD:
         raise LedgerError(f"the ledger records at most {MAX_PAYLOAD} characters an event")
     return text
 
 
+def load(text: str) -> Any:
+    """Reads JSON of which every reader makes the same. Raises `ValueError` where an object has a key twice."""
+    return json.loads(text, object_pairs_hook=_distinct)
+
+
 def parse(text: str) -> Values:
     """Reads a JSON object that `canonical` wrote. Raises `LedgerError` for anything else."""
     try:
-        document = json.loads(text)
-    except ValueError:
+        document = load(text)
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
         raise LedgerError("a row of the ledger cannot be read; verify it with `dpsynth ledger verify`")
@@ -134,7 +140,7 @@ def linked(links: Iterable[Values]) -> tuple[list[ChainEvent], list[str]]:
             problems.append(f"event {expected}: missing")
         if link["previous"] != previous:
             problems.append(f"event {link['sequence']}: does not follow from the event before it")
-        if link["hash"] != _hash(link):
+        if not _matches(link):
             problems.append(f"event {link['sequence']}: its content does not match its hash")
         previous, expected = link["hash"], link["sequence"] + 1
         try:
@@ -212,6 +218,20 @@ def differences(expected: Iterator[tuple[str, Values]], rows: dict[str, Values],
             changed = [key for key, value in wanted[name].items() if rows[name][key] != value]
             problems += [f"{noun} {name}: {key} differs from what the chain records" for key in changed]
     return problems
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> Values:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def _matches(link: Values) -> bool:
+    try:
+        return bool(link["hash"] == _hash(link))
+    except LedgerError:  # nothing that was ever hashed
+        return False
 
 
 def _event(link: Values) -> ChainEvent:

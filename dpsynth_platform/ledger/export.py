@@ -12,7 +12,6 @@ together; only the signature proves whose it is.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -146,7 +145,7 @@ def _check_signature(document: dict[str, Any], trusted: Ed25519PublicKey | None)
 
 def _read(text: str) -> dict[str, Any]:
     try:
-        document = json.loads(text)
+        document = chain.load(text)
         shaped = (
             document["format"] == FORMAT
             and isinstance(document["head"], dict)

@@ -1,6 +1,7 @@
 """The auditor's export: whole, without fingerprints, and verifiable with nothing but itself."""
 
 import json
+from contextlib import suppress
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -104,6 +105,42 @@ def test_spend_beyond_the_cap_is_found_offline(ledger, monkeypatch):
 def test_what_is_no_export_is_refused(text):
     with pytest.raises(LedgerError, match="export"):
         verify_export(text)
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_a_key_that_stands_twice_is_refused(filled, place):
+    """One reader would show the one, another the other."""
+    text = json.dumps(sign_export(filled.export(), KEY))
+    forged = '"entries": ' + json.dumps([row | {"state": "void"} for row in filled.export()["entries"]])
+    twice = "{" + forged + ", " + text[1:] if place == "first" else text[:-1] + ", " + forged + "}"
+    assert json.loads(twice).keys() == json.loads(text).keys()
+    with pytest.raises(LedgerError, match="no export"):
+        verify_export(twice, public_key=public_pem(KEY.public_key()))
+
+
+def test_half_a_character_is_a_problem_and_no_bare_exception(filled):
+    """JSON can write what UTF-8 cannot: `canonical` refuses it, and no hash is of it."""
+    text = json.dumps(sign_export(filled.export(), KEY))
+    head = filled.head().hash
+    for old in ("Ada", head, filled.entries()[0].entry_id, "everyone", "opened", "key-1"):
+        for given in (None, public_pem(KEY.public_key())):
+            changed = text.replace(old, "\\ud800")
+            assert changed != text
+            with suppress(LedgerError):
+                assert not verify_export(changed, public_key=given).ok
+
+
+def test_nothing_with_half_a_character_is_recorded(filled):
+    before = filled.head()
+    for record in (
+        lambda: filled.record("noted", "x\udc80", {}),
+        lambda: filled.record("noted", "x", {"why": "\udc80"}),
+        lambda: filled.bind("x\udc80", "everyone", ["a"]),
+        lambda: filled.reserve("everyone", "kk", request(0.01, runner="ada\udc80"), None, "compose"),
+    ):
+        with pytest.raises(LedgerError, match=r"JSON values only|half a character"):
+            record()
+    assert filled.head() == before
 
 
 KEY, OTHER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()

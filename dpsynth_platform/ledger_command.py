@@ -136,6 +136,7 @@ def rotate_key(
             "key_id": done.key_id,
             "families": [event.subject for event in done.events],
             "events": [event.sequence for event in done.events],
+            "erased": done.erased,
             "outdated": [place.label for place in done.outdated],
         }
     )
@@ -144,6 +145,11 @@ def rotate_key(
         shown.say(f"  family {event.subject}: event {event.sequence}; everybody keeps what they were charged")
     for place in done.outdated:
         shown.say(f"  {place.label}/scrubbed is outdated; made anew by: dpsynth run {place.arguments}")
+    if not done.erased:
+        shown.say(
+            "  Another process was reading the ledger, so that its files still hold the earlier fingerprints; they go "
+            "when the last process that has it open closes it"
+        )
     shown.say(
         f"Back up {settings.vault} now: the accounts depend on the new key, and on all before it. Backups of ledger "
         "and tables still hold the fingerprints as they were"

@@ -39,12 +39,14 @@ class Rotation:
 
     Attributes:
         events: the accounts' `rekeyed` events.
+        erased: whether the ledger's files hold no fingerprints of earlier keys; False while another process reads them.
         outdated: places whose scrubbed rows bear fingerprints of earlier keys.
     """
 
     namespace: str
     key_id: str
     events: tuple[ChainEvent, ...]
+    erased: bool
     outdated: tuple[Place, ...]
 
 
@@ -103,7 +105,7 @@ def rotate(vault: Vault, ledger: Ledger, storage: Storage, namespace: str, *, by
     key = vault.add(_further_prefix(namespace))
     events = ledger.rotate_key(namespace, key_id(key), lambda owners: rotated(owners, key), by=by, reason=reason)
     now_in_use = events[0].payload["key_ids"]["now"]
-    return Rotation(namespace, key_id(key), events, _outdated(storage, namespace, now_in_use))
+    return Rotation(namespace, key_id(key), events, ledger.empty_log(), _outdated(storage, namespace, now_in_use))
 
 
 def _outdated(storage: Storage, namespace: str, key_ids: Sequence[str]) -> tuple[Place, ...]:

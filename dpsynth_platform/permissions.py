@@ -8,9 +8,12 @@ mode at all, so both go through the process's umask.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from dpsynth_platform.errors import ConfigurationError
 
 PRIVATE_UMASK = 0o077
 
@@ -30,3 +33,29 @@ def private_directory(path: Path) -> Path:
     with private_files():
         path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def closed_directory(path: Path) -> Path:
+    """`private_directory`, and one that is there already becomes private too; returns the path.
+
+    Raises:
+        ConfigurationError: others may use it and it is not this user's to close: somebody else's, or a shared one.
+    """
+    found = private_directory(path).stat()
+    shared = found.st_mode & stat.S_ISVTX or found.st_uid != os.geteuid()
+    if found.st_mode & PRIVATE_UMASK and shared:
+        raise ConfigurationError(
+            f"{path} is open to others and not this user's to close; accepted: a directory of its own, mode 0700"
+        )
+    make_private(path)
+    return path
+
+
+def make_private(path: Path) -> None:
+    """Takes from a file or directory all that others may do. Raises `OSError` where it is not this user's.
+
+    By name, never by a descriptor: closing one would drop the locks that SQLite holds on the file in this process.
+    """
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & PRIVATE_UMASK:
+        path.chmod(mode & ~PRIVATE_UMASK)

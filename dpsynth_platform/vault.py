@@ -17,6 +17,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.permissions import closed_directory, make_private
 from dpsynth_platform.storage import sync
 
 KEY_BYTES = 32
@@ -45,11 +46,15 @@ class Vault:
         """The key of that name. Raises `ConfigurationError` if it is missing or damaged."""
         path = self._path(name)
         try:
+            make_private(path)  # as from a backup, it may be open to others
             key = path.read_bytes()
         except FileNotFoundError:
             raise ConfigurationError(f"key {name!r} is missing from the vault; restore it from its backup") from None
         except OSError as error:
-            raise ConfigurationError(f"key {name!r} cannot be read ({type(error).__name__})") from None
+            raise ConfigurationError(
+                f"key {name!r} cannot be read for this user alone ({type(error).__name__}); accepted: a file of this "
+                "user's, mode 0600"
+            ) from None
         if len(key) != KEY_BYTES:
             raise ConfigurationError(f"key {name!r} is damaged ({len(key)} bytes, not {KEY_BYTES}); restore it")
         return key
@@ -61,7 +66,7 @@ class Vault:
     def _keep(self, name: str, key: bytes) -> None:
         """Writes a key under a name that is free; one that is there stays."""
         path = self._path(name)
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        closed_directory(self._directory)
         partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:

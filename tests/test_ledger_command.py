@@ -193,13 +193,18 @@ def test_keys_are_rotated_and_the_report_says_what_follows(tmp_path, monkeypatch
     assert f"family surveys: event {ledger.head().sequence}" in out
     assert "visits/2026-01/scrubbed is outdated; made anew by: dpsynth run visits --period 2026-01" in out
     assert f"Back up {tmp_path / 'vault'} now" in out
+    assert "Another process" not in out
     event = ledger.history(kinds=["rekeyed"])[0]
     assert (event.payload["by"], event.payload["reason"]) == ("Bo", "a stolen disk")
 
     status, out, _ = use("rotate-key", "person", "--reason", "yearly", "--json")
     told = json.loads(out)
     assert (status, told["families"], told["outdated"]) == (0, ["surveys"], ["visits/2026-01"])
+    assert told["erased"]
     assert ledger.account("surveys").key_ids == (*now, told["key_id"])
+    monkeypatch.setattr(Ledger, "empty_log", lambda _: False)
+    status, out, _ = use("rotate-key", "person", "--reason", "yearly")
+    assert (status, "Another process was reading the ledger, so that its files still hold" in out) == (0, True)
     assert use("rotate-key", "person")[0] == 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -53,6 +54,30 @@ def test_a_missing_key_is_not_made_by_reading(vault: Vault, tmp_path: Path) -> N
     with pytest.raises(ConfigurationError, match="key 'lost' is missing from the vault; restore it from its backup"):
         vault.read("lost")
     assert not (tmp_path / "vault").exists()
+
+
+def test_what_was_open_to_others_is_closed(vault: Vault, tmp_path: Path) -> None:
+    """A vault that was restored from a backup; and one that is not this user's to close."""
+    key, directory = vault.create("key"), tmp_path / "vault"
+    path = directory / "key.key"
+    path.chmod(0o644)
+    directory.chmod(0o755)
+    assert vault.read("key") == key
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert vault.create("key") == key
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    directory.chmod(0o1777)
+    with pytest.raises(ConfigurationError, match="not this user's to close"):
+        vault.create("another")
+
+
+def test_missing_parents_are_private(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        Vault(tmp_path / "a" / "b").create("key")
+    finally:
+        os.umask(old)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "a", tmp_path / "a" / "b")] == [0o700] * 2
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"x" * 33])

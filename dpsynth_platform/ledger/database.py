@@ -13,7 +13,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,10 +24,13 @@ from sqlalchemy.pool import NullPool
 
 from dpsynth_platform.errors import LedgerError
 from dpsynth_platform.ledger.schema import SCHEMA_VERSION
+from dpsynth_platform.permissions import closed_directory, make_private
 
 BUSY_SECONDS = 30
+EMPTYING_SECONDS = 5
 RETRIES = 10
 
+_SIDE_FILES = ("-wal", "-shm")
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _WRITING = "dpsynth_writing"
 _MIGRATION_LOCK = 0x6470_7379  # any constant; one lock for all processes that migrate a PostgreSQL ledger
@@ -49,44 +52,58 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self._engine = _engine(url)
-        with _safe_errors():
-            self._migrate()
+        _tried(self._migrate)
 
     def read(self, work: Callable[[Connection], _Result]) -> _Result:
-        """Runs `work` on one consistent snapshot."""
-        with _safe_errors(), self._engine.connect() as connection:
-            if not self._is_sqlite:
-                connection.execution_options(isolation_level="REPEATABLE READ")
-            with connection.begin():
-                return work(connection)
+        """Runs `work` on one consistent snapshot. It may run more than once, as in `write`."""
+        return _tried(lambda: self._read_once(work))
 
     def write(self, work: Callable[[Connection], _Result]) -> _Result:
         """Runs `work` in a serial transaction; durable when it returns, nothing changed when it raises.
 
         `work` may run more than once (PostgreSQL may ask for another try) and must have no other effect.
         """
-        for attempt in range(RETRIES):
+        return _tried(lambda: self._write_once(work))
+
+    def empty_log(self) -> bool:
+        """Brings SQLite's write-ahead log into its file and empties it: what was overwritten is then gone.
+
+        False where a reader still needs the log as it was; it goes when the last connection closes. On PostgreSQL
+        there is nothing that one client could do, and the answer is True.
+        """
+        if not self._is_sqlite:
+            return True
+        with _safe_errors(), closing(self._engine.raw_connection()) as connection:
+            cursor = connection.cursor()
+            cursor.execute(f"PRAGMA busy_timeout = {EMPTYING_SECONDS * 1000:.0f}")
             try:
-                with _safe_errors(), self._engine.connect() as connection:
-                    return self._write_once(connection, work)
-            except _TryAgain:
-                time.sleep(0.05 * 2**attempt)
-        raise LedgerError("the ledger is too busy: every try met another writer; try again later")
+                (busy, *_) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.OperationalError:
+                return False
+            return not busy
 
     @property
     def _is_sqlite(self) -> bool:
         return self._engine.dialect.name == "sqlite"
 
-    def _write_once(self, connection: Connection, work: Callable[[Connection], _Result]) -> _Result:
-        if self._is_sqlite:
-            connection = connection.execution_options(**{_WRITING: True})
-        else:
-            connection = connection.execution_options(isolation_level="SERIALIZABLE")
-        with connection.begin():
+    def _read_once(self, work: Callable[[Connection], _Result]) -> _Result:
+        with self._engine.connect() as connection:
             if not self._is_sqlite:
-                # Taken before the snapshot, so that the snapshot holds all that earlier writers committed.
-                connection.execute(text("LOCK TABLE event IN EXCLUSIVE MODE"))
-            return work(connection)
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                return work(connection)
+
+    def _write_once(self, work: Callable[[Connection], _Result]) -> _Result:
+        with self._engine.connect() as connection:
+            if self._is_sqlite:
+                connection = connection.execution_options(**{_WRITING: True})
+            else:
+                connection = connection.execution_options(isolation_level="SERIALIZABLE")
+            with connection.begin():
+                if not self._is_sqlite:
+                    # Taken before the snapshot, so that the snapshot holds all that earlier writers committed.
+                    connection.execute(text("LOCK TABLE event IN EXCLUSIVE MODE"))
+                return work(connection)
 
     def _migrate(self) -> None:
         with self._engine.connect() as connection, connection.begin():
@@ -102,6 +119,17 @@ class Database:
 
 class _TryAgain(Exception):
     """PostgreSQL could not serialize the transaction; nothing was changed."""
+
+
+def _tried(once: Callable[[], _Result]) -> _Result:
+    """Does something until PostgreSQL can serialize it; every other error of the database comes out safe."""
+    for attempt in range(RETRIES):
+        try:
+            with _safe_errors():
+                return once()
+        except _TryAgain:
+            time.sleep(0.05 * 2**attempt)
+    raise LedgerError("the ledger is too busy: every try met another writer; try again later")
 
 
 def _engine(url: str) -> Engine:
@@ -125,8 +153,13 @@ def _engine(url: str) -> Engine:
 
 def _create_private_file(path: Path) -> None:
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        closed_directory(path.parent)
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        make_private(path)
+        for suffix in _SIDE_FILES:
+            with suppress(FileNotFoundError):  # they come and go with connections
+                make_private(path.with_name(path.name + suffix))
     except OSError as error:
         raise LedgerError(f"the ledger {path} cannot be opened for writing ({type(error).__name__})") from None
 
@@ -175,6 +208,8 @@ def _safe_errors() -> Iterator[None]:
         if getattr(error.orig, "sqlstate", None) in _RETRY_STATES:
             raise _TryAgain from None
         raise LedgerError(_explain(error)) from None
+    except UnicodeEncodeError:
+        raise LedgerError("the ledger records text only, and half a character is none") from None
     except (SQLAlchemyError, sqlite3.Error) as error:
         raise LedgerError(f"the ledger's database failed ({type(error).__name__})") from None
 

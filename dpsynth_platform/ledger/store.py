@@ -212,6 +212,14 @@ class Ledger:
             lambda connection: rekeying.rotate(connection, namespace, new_key_id, rekey, by, reason)
         )
 
+    def empty_log(self) -> bool:
+        """Empties SQLite's write-ahead log, where fingerprints of earlier keys outlive a rotation.
+
+        Returns:
+            False where another process was reading; the log goes when the last one closes the ledger.
+        """
+        return self._database.empty_log()
+
     # Decisions
 
     def admit(

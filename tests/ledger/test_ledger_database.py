@@ -12,7 +12,7 @@ from ledger_cases import DELTA, KEYS, people, request
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from dpsynth_platform.errors import LedgerError
+from dpsynth_platform.errors import ConfigurationError, LedgerError
 from dpsynth_platform.ledger import Ledger, database, schema
 from dpsynth_platform.ledger.database import Database
 
@@ -39,6 +39,55 @@ def test_only_the_owner_can_read(url):
         os.umask(old)
     assert modes.pop("ledger") == 0o700
     assert set(modes.values()) == {0o600}
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777, 0o750])
+def test_what_was_open_to_others_is_closed(url, mode):
+    """A ledger that was restored from a backup, or made by something else."""
+    Ledger(url)
+    kept = sqlite3.connect(path_of(url))  # so that there is a log beside the file
+    kept.execute("BEGIN")
+    kept.execute("SELECT count(*) FROM event").fetchone()
+    Ledger(url).record("noted", "x", {})
+    parts = [path_of(url).parent, *path_of(url).parent.iterdir()]
+    assert len(parts) == 4
+    for part in parts:
+        part.chmod(mode if part.is_dir() else mode & 0o666)
+    Ledger(url)
+    assert [stat.S_IMODE(part.stat().st_mode) & 0o077 for part in parts] == [0] * len(parts)
+    kept.close()
+
+
+def test_missing_parents_are_private(tmp_path):
+    old = os.umask(0)
+    try:
+        Ledger(f"sqlite:///{tmp_path / 'a' / 'b' / 'ledger.db'}")
+    finally:
+        os.umask(old)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "a", tmp_path / "a" / "b")] == [0o700] * 2
+
+
+def test_a_directory_that_is_not_ours_to_close_is_refused(tmp_path):
+    """As /tmp is: closing it would lock everybody else out."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    with pytest.raises(ConfigurationError, match="not this user's to close; accepted: a directory of its own"):
+        Ledger(f"sqlite:///{shared / 'ledger.db'}")
+    assert (stat.S_IMODE(shared.stat().st_mode), list(shared.iterdir())) == (0o1777, [])
+
+
+def test_opening_again_keeps_the_locks_of_this_process(url):
+    """POSIX drops all of a process's locks on a file when any descriptor of it is closed."""
+    ledger = Ledger(url)
+    program = f"import sqlite3; c = sqlite3.connect({str(path_of(url))!r}, timeout=0); c.execute('BEGIN IMMEDIATE')"
+
+    def other(connection):
+        Ledger(url)
+        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    told = ledger._database.write(other)
+    assert "database is locked" in told.stderr
 
 
 def test_commits_are_durable(url):
@@ -195,14 +244,21 @@ def test_serialization_failures_are_tried_again(url, monkeypatch):
             raise OperationalError("statement", {}, Conflict("could not serialize"))
         return "done"
 
-    assert Database(url).write(work) == "done"
-    assert len(tries) == 4
+    opened = Database(url)
+    for transaction in (opened.write, opened.read):
+        tries.clear()
+        assert transaction(work) == "done"
+        assert len(tries) == 4
 
     def never(_):
         raise OperationalError("statement", {}, Conflict("could not serialize"))
 
+    for transaction in (opened.write, opened.read):
+        with pytest.raises(LedgerError, match="too busy"):
+            transaction(never)
+    monkeypatch.setattr(Database, "_migrate", never)
     with pytest.raises(LedgerError, match="too busy"):
-        Database(url).write(never)
+        Database(url)
 
 
 def test_the_package_gives_the_ledger_on_demand():

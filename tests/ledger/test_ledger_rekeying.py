@@ -16,7 +16,7 @@ from test_ledger_processes import launch
 from test_ledger_verification import tamper
 
 from dpsynth_platform.errors import BudgetExceeded, LedgerError
-from dpsynth_platform.ledger import Ledger, chain, rekeying, rows, schema
+from dpsynth_platform.ledger import Ledger, chain, database, rekeying, rows, schema
 from dpsynth_platform.ledger.export import verify_export
 from dpsynth_platform.scrub.fingerprints import rotated
 
@@ -270,6 +270,35 @@ def test_earlier_fingerprints_are_not_left_in_the_file(ledger, url):
     assert found() > 0.9 * len(earlier)
     rotate(ledger)
     assert found() == 0
+    assert ledger.empty_log()
+
+
+def test_a_reader_that_keeps_earlier_fingerprints_is_told(ledger, url, monkeypatch):
+    """Their pages stay in the write-ahead log while somebody still reads them, and go when that one closes."""
+    monkeypatch.setattr(database, "EMPTYING_SECONDS", 0.1)
+    spend(ledger, "each", "a", people(*range(500)), rho=0.01)
+    path = Path(url.removeprefix("sqlite:///"))
+
+    def found():
+        files = b"".join(file.read_bytes() for file in path.parent.iterdir())
+        return sum(people(owner).tobytes() in files for owner in range(500))
+
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM event").fetchone()
+    rotate(ledger)
+    assert not ledger.empty_log()
+    assert found() > 0
+    reader.execute("COMMIT")  # still connected, and reading no more
+    assert ledger.empty_log()
+    assert found() == 0
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM event").fetchone()
+    rotate(ledger, key=b"4" * 32, key_id="key-4")
+    assert not ledger.empty_log()
+    reader.close()
+    ledger.head()
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize(

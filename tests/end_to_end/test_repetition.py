@@ -142,6 +142,26 @@ def test_running_the_failed_step_again_spends_nothing(deployment: Deployment) ->
     assert ledger_of(deployment).entry(entry.entry_id).state == "started"
 
 
+def test_a_withdrawn_attempt_leaves_the_failed_one_in_the_way(deployment: Deployment) -> None:
+    """A word that was given and withdrawn is no word: what started before it still asks for one."""
+    assert not run_here(deployment, accelerator=failing(deployment)).success
+    ledger = ledger_of(deployment)
+    (first,) = ledger.entries()
+    assert run_here(deployment, steps=["clearance"], spend_again=first.entry_id).success
+    second = ledger.entries()[-1]
+    assert (second.state, second.replaces) == ("reserved", first.entry_id)
+    ledger.void(second.entry_id)
+
+    starts.clear()
+    again = run_here(deployment, accelerator=failing(deployment))
+    assert f"--spend-again {first.entry_id}" in again.failures["clearance"]
+    assert starts == []
+    assert [entry.state for entry in ledger.entries()] == ["started", "void"]
+    assert run_here(deployment, steps=["clearance"], spend_again=first.entry_id).success
+    assert [entry.state for entry in ledger.entries()] == ["started", "void", "reserved"]
+    assert ledger.verify().ok
+
+
 REEXECUTE = """
 import json, sys
 import dagster as dg

@@ -3,9 +3,10 @@
     python tests/benchmarks/bench_ledger.py                                   # small, under a minute
     python tests/benchmarks/bench_ledger.py --entries 10 1000 10000           # decisions without participants
     python tests/benchmarks/bench_ledger.py --owners 10000000 --releases 24   # needs 5 GB of disk and 3 GB of memory
+    python tests/benchmarks/bench_ledger.py --url postgresql+psycopg://...    # an empty database, which it fills
 
-What belongs here: timing `admit`, `reserve`, `start` and `rotate_key` on SQLite as a deployment opens it. What does
-not: asserting; the tests in `tests/ledger` hold what must hold at any speed.
+What belongs here: timing `admit`, `reserve`, `start` and `rotate_key` on a ledger as a deployment opens it, SQLite's
+unless a URL says otherwise. What does not: asserting; the tests in `tests/ledger` hold what must hold at any speed.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from sqlalchemy import create_engine, make_url
 
 from dpsynth_platform.contracts import Cap, FamilyBudget
 from dpsynth_platform.ledger import Ledger
@@ -45,17 +48,20 @@ def request(number: int, rho: float) -> CostRequest:
     )
 
 
-def open_ledger(directory: str, mode: str) -> Ledger:
-    """A ledger with one account that has room for all."""
-    ledger = Ledger(f"sqlite:///{directory}/ledger.db")
-    cap = Cap(epsilon=100.0, delta=1e-5)
-    ledger.open_account(
-        FamilyBudget.model_validate(
-            {"family": "bench", "unit": "user", "namespace": "person", "mode": mode, "cap": cap.model_dump()}
-        ),
-        KEY_IDS,
-    )
-    return ledger
+@contextmanager
+def open_ledger(given: str | None, mode: str) -> Iterator[tuple[Ledger, str]]:
+    """A ledger with one account, named like its mode, that has room for all; and its URL."""
+    with tempfile.TemporaryDirectory() as directory:
+        url = given or f"sqlite:///{directory}/ledger.db"
+        ledger = Ledger(url)
+        cap = Cap(epsilon=100.0, delta=1e-5)
+        ledger.open_account(
+            FamilyBudget.model_validate(
+                {"family": mode, "unit": "user", "namespace": "person", "mode": mode, "cap": cap.model_dump()}
+            ),
+            KEY_IDS,
+        )
+        yield ledger, url
 
 
 def milliseconds(work: Callable[[], object]) -> float:
@@ -65,21 +71,20 @@ def milliseconds(work: Callable[[], object]) -> float:
     return 1000 * (time.perf_counter() - began)
 
 
-def without_participants(sizes: list[int]) -> None:
+def without_participants(sizes: list[int], given: str | None) -> None:
     """Decisions in `family` mode beside a growing number of entries."""
     print(f"{'entries':>8} {'admit ms':>9} {'reserve ms':>11} {'start ms':>9} {'decisions/s':>12} {'storage MB':>11}")
-    with tempfile.TemporaryDirectory() as directory:
-        ledger = open_ledger(directory, "family")
+    with open_ledger(given, "family") as (ledger, url):
         filled = 0
         for size in sorted(sizes):
             for filled in range(filled + 1, size + 1):  # noqa: B020
-                ledger.start(ledger.reserve("bench", f"k{filled}", request(filled, 1e-4), None, "compose").entry_id)
+                ledger.start(ledger.reserve("family", f"f{filled}", request(filled, 1e-4), None, "compose").entry_id)
             times: dict[str, list[float]] = {"admit": [], "reserve": [], "start": []}
             for turn in range(20):
                 key, cost = f"probe-{size}-{turn}", request(turn, 1e-4)
-                times["admit"].append(milliseconds(lambda cost=cost: ledger.admit("bench", cost)))  # type: ignore[misc]
+                times["admit"].append(milliseconds(lambda cost=cost: ledger.admit("family", cost)))  # type: ignore[misc]
                 times["reserve"].append(
-                    milliseconds(lambda key=key, cost=cost: ledger.reserve("bench", key, cost, None, "compose"))  # type: ignore[misc]
+                    milliseconds(lambda key=key, cost=cost: ledger.reserve("family", key, cost, None, "compose"))  # type: ignore[misc]
                 )
                 entry = ledger.entry_for_key(key)
                 assert entry is not None
@@ -87,19 +92,18 @@ def without_participants(sizes: list[int]) -> None:
             middle = {name: statistics.median(values) for name, values in times.items()}
             print(
                 f"{size:>8} {middle['admit']:>9.1f} {middle['reserve']:>11.1f} {middle['start']:>9.1f} "
-                f"{1000 / middle['reserve']:>12.0f} {storage(directory):>11.1f}",
+                f"{1000 / middle['reserve']:>12.0f} {storage(url):>11.1f}",
                 flush=True,
             )
 
 
-def with_participants(owners: int, releases: int) -> None:
+def with_participants(owners: int, releases: int, given: str | None) -> None:
     """Decisions in `per-owner` mode about random halves of many owners."""
     print(f"\n{owners} owners, each in about half of {releases} releases")
     print(f"{'entry':>8} {'reserve s':>10} {'start s':>8} {'peak MB':>8} {'storage MB':>11}")
     random = np.random.default_rng()
     everybody: Participants = np.unique(np.frombuffer(random.bytes(16 * owners), dtype="S16"))
-    with tempfile.TemporaryDirectory() as directory:
-        ledger = open_ledger(directory, "per-owner")
+    with open_ledger(given, "per-owner") as (ledger, url):
         for number in range(1, releases + 1):
             who = everybody[random.random(len(everybody)) < 0.5]
             cost, key = request(number, 0.01), f"k{number}"
@@ -110,8 +114,7 @@ def with_participants(owners: int, releases: int) -> None:
             if number in {1, releases} or number % 6 == 0:
                 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
                 print(
-                    f"{number:>8} {reserving / 1000:>10.2f} {starting / 1000:>8.2f} {peak:>8.0f} "
-                    f"{storage(directory):>11.0f}",
+                    f"{number:>8} {reserving / 1000:>10.2f} {starting / 1000:>8.2f} {peak:>8.0f} {storage(url):>11.0f}",
                     flush=True,
                 )
         everyone = milliseconds(lambda: reserve(ledger, "all", request(0, 0.01), everybody))
@@ -125,17 +128,24 @@ def with_participants(owners: int, releases: int) -> None:
             )
         )
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"keys rotated in {rotating / 1000:.1f} s, peak {peak:.0f} MB, storage {storage(directory):.0f} MB")
+        print(f"keys rotated in {rotating / 1000:.1f} s, peak {peak:.0f} MB, storage {storage(url):.0f} MB")
 
 
 def reserve(ledger: Ledger, key: str, cost: CostRequest, who: Participants) -> None:
     """One decision with participants."""
-    ledger.reserve("bench", key, cost, who, "compose", key_ids=KEY_IDS)
+    ledger.reserve("per-owner", key, cost, who, "compose", key_ids=KEY_IDS)
 
 
-def storage(directory: str) -> float:
-    """What lies on disk, in MB."""
-    return sum(path.stat().st_size for path in Path(directory).iterdir()) / 1e6
+def storage(url: str) -> float:
+    """What the database takes, in MB."""
+    place = make_url(url)
+    if place.get_backend_name() == "sqlite":
+        return sum(path.stat().st_size for path in Path(str(place.database)).parent.iterdir()) / 1e6
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        size = float(connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one())
+    engine.dispose()
+    return size / 1e6
 
 
 if __name__ == "__main__":
@@ -143,8 +153,9 @@ if __name__ == "__main__":
     parser.add_argument("--entries", type=int, nargs="*", default=[10, 1000], help="0 entries: skip that table")
     parser.add_argument("--owners", type=int, default=200_000, help="0: skip that table")
     parser.add_argument("--releases", type=int, default=12)
+    parser.add_argument("--url", help="SQLAlchemy URL of an empty database; default: a temporary SQLite file")
     chosen = parser.parse_args()
     if chosen.entries:
-        without_participants(chosen.entries)
+        without_participants(chosen.entries, chosen.url)
     if chosen.owners:
-        with_participants(chosen.owners, chosen.releases)
+        with_participants(chosen.owners, chosen.releases, chosen.url)

@@ -40,10 +40,12 @@ def same_shape_of(text: str, fake: Any) -> str:
     return same_shape(text, fake.random)
 
 
-def laid_out(text: str, digits: str) -> str:
-    """The text with these digits, one after the other, in the place of its own."""
+def laid_out(text: str, digits: str, draw: Draw) -> str:
+    """The text with these digits, one after the other, in the place of its own, and other letters for its letters."""
     coming = iter(digits)
-    return _DIGIT.sub(lambda _: next(coming), text)
+    return _LETTER_OR_DIGIT.sub(
+        lambda match: next(coming) if match.group().isdecimal() else _alike(match.group(), draw), text
+    )
 
 
 def phone(text: str, draw: Draw) -> str:
@@ -55,18 +57,24 @@ def phone(text: str, draw: Draw) -> str:
     count = len(_DIGIT.findall(number[len(kept) :]))
     last = (_FREE_NUMBER + digits(2, draw))[-count:]
     area = "".join(str(draw.randrange(2, 10)) if not place else digits(1, draw) for place in range(count - len(last)))
-    rest = laid_out(number[len(kept) :], area + last)
+    rest = laid_out(number[len(kept) :], area + last, draw)
     return kept + rest + (same_shape_digits(extension.group(), draw) if extension else "")
 
 
 def social_security(text: str, draw: Draw) -> str:
-    """An area of 900 to 999 with a group of 01 to 49: issued neither as such nor as a taxpayer's number."""
-    return laid_out(text, f"9{digits(2, draw)}{draw.randrange(1, 50):02d}{digits(4, draw)}")
+    """An area of 900 to 999 with a group of 01 to 49: issued neither as such nor as a taxpayer's number.
+
+    A text of several numbers gets several.
+    """
+    numbers = range(0, len(_DIGIT.findall(text)), 9)
+    return laid_out(
+        text, "".join(f"9{digits(2, draw)}{draw.randrange(1, 50):02d}{digits(4, draw)}" for _ in numbers), draw
+    )
 
 
 def card(text: str, draw: Draw) -> str:
     """A card number of an issuer that does not exist, 0000."""
-    return laid_out(text, "0000" + digits(len(_DIGIT.findall(text)) - 4, draw))
+    return laid_out(text, "0000" + digits(len(_DIGIT.findall(text)) - 4, draw), draw)
 
 
 def iban(text: str, draw: Draw) -> str:

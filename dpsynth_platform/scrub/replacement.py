@@ -138,9 +138,14 @@ class Replacer:
         return self._remembered(original, entity, stage, self._makers.get(entity, formats.same_shape_of))
 
     def _person(self, original: str, stage: _Stage) -> str:
-        """Word by word: titles and particles stay, an initial becomes another, the last word is the family name."""
+        """Word by word: titles and particles stay, an initial becomes another, the last word is the family name.
+
+        Where nothing else is there, or at the end, they are somebody's name themselves ("Hon", "le").
+        """
         parts = re.split(r"([^\w'\u2019.-]+)", original)
-        named = [number for number in range(0, len(parts), 2) if _is_name(parts[number])]
+        words = [number for number in range(0, len(parts), 2) if parts[number]]
+        named = [number for number in words if _is_name(parts[number])] or words
+        named += [number for number in words[-1:] if number > named[-1] and _is_particle(parts[number])]
         for number in named:
             word = parts[number]
             if len(word.rstrip(".")) == 1:
@@ -148,7 +153,8 @@ class Replacer:
             else:
                 family = number == named[-1] and (len(named) > 1 or not self._is_first_name(word))
                 parts[number] = self._remembered(word, "PERSON", stage, self._family if family else self._given)
-        return "".join(parts)
+        value = "".join(parts)
+        return "***" if original.strip() and value.casefold() == original.casefold() else value
 
     @staticmethod
     def _family(_: str, fake: Any) -> str:
@@ -218,7 +224,11 @@ def _of_number(make: Callable[[str, random.Random], str]) -> Maker:
 
 def _is_name(word: str) -> bool:
     bare = word.replace(".", "").casefold()
-    return bool(bare) and bare not in _TITLES and bare not in _DEGREES and not (bare in _PARTICLES and word.islower())
+    return bool(bare) and bare not in _TITLES and bare not in _DEGREES and not _is_particle(word)
+
+
+def _is_particle(word: str) -> bool:
+    return word.islower() and word.replace(".", "") in _PARTICLES
 
 
 def _in_style(value: str, original: str) -> str:

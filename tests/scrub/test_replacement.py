@@ -57,6 +57,13 @@ def test_values_hold_throughout_an_owner_and_differ_between_owners_and_keys() ->
         ("PHONE_NUMBER", "+49 30 901820", r"\+49 [2-9]5 5501\d\d"),
         ("US_SSN", "078-05-1120", r"9\d\d-[0-4]\d-\d{4}"),
         ("US_SSN", "078051120", r"9\d\d[0-4]\d{5}"),
+        (
+            "US_SSN",
+            "123-45-6789 (Ann: 987-65-4321)",
+            r"9\d\d-[0-4]\d-\d{4} \((?!Ann)[A-Z][a-z]{2}: 9\d\d-[0-4]\d-\d{4}\)",
+        ),
+        ("US_SSN", "0780511201", r"9\d\d[0-4]\d{5}9"),
+        ("PHONE_NUMBER", "Ann 212.736.5000", r"(?!Ann)[A-Z][a-z]{2} [2-9]\d\d\.555\.01\d\d"),
         ("CREDIT_CARD", "4485-5276-2750-9597", r"0000-\d{4}-\d{4}-\d{4}"),
         ("IBAN_CODE", "GB82 WEST 1234", r"XX00 [A-Z]{4} \d{4}"),
         ("IP_ADDRESS", "10.1.2.3/24", r"(?:192\.0\.2|198\.51\.100|203\.0\.113)\.\d{1,3}/24"),
@@ -78,6 +85,16 @@ def test_layout_stays_and_the_value_is_nobodys(entity: str, original: str, shape
         value = Replacer(key=key).whole(original, entity, "owner")
         assert re.fullmatch(shape, value), value
         assert value != original
+
+
+@pytest.mark.parametrize(
+    "name", ["le", "Hon", "di", "van der la", "hon le", "Rev. del la", "DR", "mx", "II", "Col. Hon", "Maria le"]
+)
+def test_a_title_or_particle_that_is_a_name_does_not_come_back(name: str) -> None:
+    for key in (None, KEY):
+        value = Replacer(key=key).whole(name, "PERSON", "owner")
+        assert name.casefold().split()[-1] not in value.casefold().split()
+        assert len(value.split()) >= len(name.split())
 
 
 def test_a_country_becomes_a_country_and_a_woman_a_woman() -> None:

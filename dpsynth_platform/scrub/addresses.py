@@ -60,9 +60,11 @@ PARTICLES = words_of(
 ADDRESS_WORDS = frozenset(["street", "road", "avenue", "drive", "lane", "court", "place", "square", "park", "apt"])
 """Common words that are capitalized in an address."""
 
+# Words have an end, and what was read of blanks is not read in another way (the possessive `*+`): otherwise a short
+# text of apostrophes or of blanks would take hours.
 _WORD = (
     r"(?!(?:Apt|Apartment|Suite|Ste|Unit|Flat|Room|Floor|Box|PO|P\.O|Nr|No)\b)"
-    rf"(?:(?:St|Ste|Sta|Sto|Mt|Ft|Dr|Gen|Gral|Prof|Av|[{UPPER}])\.[ ]?)?[{UPPER}][{UPPER}{LOWER}'\u2019-]*"
+    rf"(?:(?:St|Ste|Sta|Sto|Mt|Ft|Dr|Gen|Gral|Prof|Av|[{UPPER}])\.[ ]?)?[{UPPER}][{UPPER}{LOWER}'\u2019-]{{0,40}}"
 )
 _SMALL = rf"(?:{'|'.join(sorted(PARTICLES))})"
 # Capitalized words, joined by blanks and small words.
@@ -103,7 +105,7 @@ _BEGINNING = re.compile(
     re.VERBOSE,
 )
 _FURTHER = re.compile(
-    rf"""(?P<gap>[ ]*[,;]?[ ]*(?:\n[ >|]*,?[ ]*){{0,2}})(?:
+    rf"""(?P<gap>[ ]*+[,;]?[ ]*+(?:\n[ >|]*+,?[ ]*+){{0,2}}+)(?:
       (?P<flat>{_FLAT}|{_BOX})
     | (?P<state>(?:{_STATES}|(?<=[,\n][ ])[A-Z]{{2}}|nan)(?:\s+{_CODE})?(?!\w))
     | (?P<code_town>{_CODE},?[ ]{_WORDS})

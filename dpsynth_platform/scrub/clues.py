@@ -9,6 +9,7 @@ badly a language model knows the name.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 
@@ -26,6 +27,9 @@ _KINDS = {
 # A column of unknown kind whose value has at most so many words is a label of the person rather than a text.
 _LABEL_WORDS = 5
 _SHORTEST_CLUE = 3
+# What says so much, or of so many, is no clue to one person; and the time to look for it would grow with all of it.
+_LONGEST_CLUE = 200
+_MOST_FORMS = 300
 _SHORTEST_NAME = 2
 # Words of a name column that name nobody, and that a text is full of.
 _NO_NAMES = {"mr", "mrs", "ms", "miss", "dr", "prof", "jr", "sr", "ii", "iii", "phd", "md", "de", "la", "der"}
@@ -49,16 +53,21 @@ def clues(values: Mapping[str, str | None]) -> re.Pattern[str] | None:
         values: the record's directly identifying values by column name: names, addresses, numbers, ids.
 
     A name is found as a whole and by each of its words, numbers whatever stands between their digits, all without
-    regard to case.
+    regard to case. Values of more than `_LONGEST_CLUE` characters are not looked for, nor more than the first
+    `_MOST_FORMS` ways of writing a record's values.
     """
     found: dict[str, set[str]] = {}
+    room = _MOST_FORMS
     for column, value in values.items():
         text = (value or "").strip()
         kind = column_kind(column)
         shortest = _SHORTEST_NAME if kind == "PERSON" else _SHORTEST_CLUE
-        if len(text) < shortest or (kind is None and len(text.split()) > _LABEL_WORDS):
+        if not shortest <= len(text) <= _LONGEST_CLUE or (kind is None and len(text.split()) > _LABEL_WORDS):
             continue
-        found.setdefault(kind or "ID", set()).update(_forms(text, kind))
+        forms = list(itertools.islice(_forms(text, kind), room))
+        room -= len(forms)
+        if forms:
+            found.setdefault(kind or "ID", set()).update(forms)
     # Single words of a name come last: the same words may stand in an e-mail address, which must go as a whole.
     ordered = sorted(found.items(), key=lambda item: item[0] == "PERSON")
     groups = [f"(?P<{kind}>{'|'.join(sorted(forms, key=lambda form: (-len(form), form)))})" for kind, forms in ordered]

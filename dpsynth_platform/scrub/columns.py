@@ -8,14 +8,16 @@ A categorical column's declared values are public by the contract's word; only o
 valid card numbers are told from quantities by their value; a name such as `ssn` tells the rest, without any look.
 
 Whether a run stops here depends on the data, which the privacy statement lists as an access that is not covered. So
-that it tells as little as can be, one rule decides, whatever the order of the rows: at least `LEAST_ROWS` rows of one
-column look like one type. Neither their number nor a value is shown.
+that it tells as little as can be, and that no single person can stop a run, one rule decides: of one column, values of
+at least `LEAST_OWNERS` different owners look like one type. (Of rows with several owners those count that share none
+with another that counts.) Neither their number nor a value is shown.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,8 +26,9 @@ from dpsynth_platform.contracts import CategoricalColumn, DataContract, FloatCol
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.scrub.clues import name_words
 from dpsynth_platform.scrub.letters import LOWER, UPPER
+from dpsynth_platform.scrub.owners import RowOwners
 
-LEAST_ROWS = 20
+LEAST_OWNERS = 20
 # Longer values are texts, and a list of values that are texts is a mistake that shows elsewhere.
 _LONGEST = 200
 _TELLING_TYPES = ("EMAIL_ADDRESS", "PHONE_NUMBER", "US_SSN", "CREDIT_CARD", "IBAN_CODE", "IP_ADDRESS", "URL")
@@ -51,7 +54,7 @@ def named_faults(contract: DataContract) -> list[str]:
 
 
 class ColumnScan:
-    """Looks at batch after batch. Holds counts only."""
+    """Looks at batch after batch. Holds counts, and fingerprints of the few owners who were counted."""
 
     def __init__(self, contract: DataContract) -> None:
         self._dataset = contract.dataset
@@ -66,33 +69,43 @@ class ColumnScan:
             if isinstance(column, CategoricalColumn)
         }
         self._numbers = [name for name in scanned if name not in self._declared]
-        self._rows: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._counted: dict[tuple[str, str], set[str]] = {}
 
-    def look(self, batch: pa.RecordBatch) -> None:
-        """Counts what looks like personal data.
+    def look(self, batch: pa.RecordBatch, owners: Sequence[RowOwners]) -> None:
+        """Counts whose values look like personal data.
+
+        Args:
+            owners: of each row.
 
         Raises:
-            SourceError: a column has at least `LEAST_ROWS` such rows by now; names columns and types only.
+            SourceError: a column has such values of at least `LEAST_OWNERS` owners by now; names columns and types.
         """
         for name, declared in self._declared.items():
-            self._look_at_texts(name, batch.column(name).cast(pa.large_string()), declared)
+            self._look_at_texts(name, batch.column(name).cast(pa.large_string()), declared, owners)
         for name in self._numbers:
-            self._look_at_numbers(name, batch.column(name))
-        found = sorted(key for key, rows in self._rows.items() if rows >= LEAST_ROWS)
+            self._look_at_numbers(name, batch.column(name), owners)
+        found = sorted(key for key, count in self._counts.items() if count >= LEAST_OWNERS)
         if found:
             raise SourceError(
                 "\n".join(f"{self._dataset}: {_fault(name, f'values look like {entity}')}" for name, entity in found)
             )
 
-    def _look_at_texts(self, name: str, values: pa.Array, declared: pa.Array) -> None:
+    def _look_at_texts(self, name: str, values: pa.Array, declared: pa.Array, owners: Sequence[RowOwners]) -> None:
         others = values.filter(pc.invert(pc.is_in(values, value_set=declared))).drop_null()
-        if not len(others):
-            return
-        for item in pc.value_counts(others).to_pylist():
-            if (entity := _looks_like(item["values"])) is not None:
-                self._rows[name, entity] += item["counts"]
+        for value in pc.unique(others).to_pylist():
+            if (entity := _looks_like(value)) is not None:
+                self._count(name, entity, pc.equal(values, value), owners)
 
-    def _look_at_numbers(self, name: str, values: pa.Array) -> None:
+    def _count(self, name: str, entity: str, marked: pa.Array, owners: Sequence[RowOwners]) -> None:
+        """Counts the owners of the rows that are marked."""
+        counted = self._counted.setdefault((name, entity), set())
+        for row in pc.indices_nonzero(marked).to_pylist():
+            if self._counts[name, entity] < LEAST_OWNERS and counted.isdisjoint(owners[row]):
+                counted.update(owners[row])
+                self._counts[name, entity] += 1
+
+    def _look_at_numbers(self, name: str, values: pa.Array, owners: Sequence[RowOwners]) -> None:
         from dpsynth_platform.scrub.rules import is_card
 
         if values.type.bit_width < 64:  # too small for a card number, or for all of its digits
@@ -102,10 +115,9 @@ class ColumnScan:
             pc.greater_equal(values, pa.scalar(_LEAST_CARD, values.type)),
             pc.less_equal(values, pa.scalar(highest, values.type)),
         )
-        large = values.filter(within).drop_null()
-        self._rows[name, "CREDIT_CARD"] += sum(
-            is_card(str(int(value))) for value in large.to_pylist() if value == int(value)
-        )
+        large = pc.if_else(within, values, None).to_pylist()
+        cards = [value is not None and value == int(value) and is_card(str(int(value))) for value in large]
+        self._count(name, "CREDIT_CARD", pa.array(cards, pa.bool_()), owners)
 
 
 def _looks_like(text: str) -> str | None:

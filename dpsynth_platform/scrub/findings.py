@@ -24,6 +24,10 @@ class Finding:
     entity: str
 
 
+UNREAD = "UNREAD"
+"""Entity type of a whole text that a contract's own rule could not be tried on in time; it is always masked."""
+
+
 class Trust(enum.IntEnum):
     """Where a finding comes from; of two that overlap, the lower number keeps its bounds and type."""
 

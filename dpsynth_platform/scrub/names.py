@@ -7,6 +7,7 @@ overlooks though a list or the words before them tell. What does not: shapes (`r
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 from dpsynth_platform.scrub.findings import Candidate, Finding, Trust
@@ -23,7 +24,8 @@ _LABELS = {"PER": "PERSON", "LOC": "LOCATION", "ORG": "ORGANIZATION", "NRP": "NR
 
 _TITLES = r"(?:Mr|Mrs|Ms|Miss|Mx|Dr|Prof|Sir|Madam|Rev|Hon|Capt|Lt|Sgt|Col|Gen)\.?"
 _NO_NAME = r"(?!(?:Apt|Apartment|Suite|Ste|Unit|Flat|Room|PO|P\.O)\b)"
-_WORD = rf"{_NO_NAME}[{UPPER}](?:[{UPPER}{LOWER}-]|['\u2019](?!s\b)[{UPPER}{LOWER}])*"
+# No name is longer; without an end, a text of apostrophes would be read to its end from each of them.
+_WORD = rf"{_NO_NAME}[{UPPER}](?:[{UPPER}{LOWER}-]|['\u2019](?!s\b)[{UPPER}{LOWER}]){{0,60}}"
 _DEGREE = r"(?:,?[ ](?:Jr|Sr|M\.?D|Ph\.?D|D\.?D\.?S|D\.?V\.?M|Esq|II|III|IV)\b\.?)"
 _PARTICLE = r"(?:van|von|der|den|de|del|della|di|da|dos|du|la|le|el|al|bin|ibn|ter|ten|zu)"
 _FULL_NAME = rf"{_WORD}(?:[ ](?:{_PARTICLE}[ ]){{0,2}}{_WORD}){{0,3}}"
@@ -214,21 +216,22 @@ def find_homes(text: str, lists: WordLists) -> Iterator[Candidate]:
 
 def in_signature(text: str, findings: Sequence[Finding], lists: WordLists) -> list[Finding]:
     """A line between a person's name and an address, as under a letter, is an organization's name."""
-    result = list(findings)
+    starts = [item.start for item in findings]
+    gone: set[Finding] = set()
+    organizations = []
     for item in findings:
         if item.entity not in ("PERSON", "TITLE"):
             continue
         line = _SIGNATURE_LINE.match(text, item.end)
         if line is None or _first_word(line["value"]) in lists.first_names:
             continue
-        inside = [other for other in findings if line.start("value") < other.end and other.start < line.end("value")]
-        follows = any(
-            other.entity in ("ADDRESS", "PERSON", "TITLE") and other.start == line.end() for other in findings
-        )
+        after = findings[bisect_left(starts, item.end) : bisect_right(starts, line.end())]
+        inside = [other for other in after if line.start("value") < other.end and other.start < line.end("value")]
+        follows = any(other.entity in ("ADDRESS", "PERSON", "TITLE") and other.start == line.end() for other in after)
         if follows and all(other.entity in ("PERSON", "LOCATION", "ORGANIZATION") for other in inside):
-            result = [other for other in result if other not in inside]
-            result.append(Finding(*line.span("value"), "ORGANIZATION"))
-    return sorted(result)
+            gone.update(inside)
+            organizations.append(Finding(*line.span("value"), "ORGANIZATION"))
+    return sorted({*(set(findings) - gone), *organizations})
 
 
 def in_company(text: str, findings: Sequence[Finding], lists: WordLists) -> list[Finding]:

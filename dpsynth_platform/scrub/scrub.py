@@ -18,8 +18,9 @@ text, `scrub.actions` of the contract says otherwise for an entity type: dropped
 or replaced.
 
 Odd input has one outcome each, and is counted: text that is not UTF-8 keeps what can be read of it, the rest becomes
-U+FFFD; an owner's id that is not UTF-8 is none; a text of any length is read to its end; a batch of other types than
-the source's schema stops the run.
+U+FFFD; a record with an owner's id that is not UTF-8 leaves as a whole, since an owner who is left out of it would take
+part in it unasked; a text of any length is read to its end, unless a pattern of the contract takes too long for it,
+then it is masked as a whole; a batch of other types than the source's schema stops the run.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.scrub.clues import column_kind
 from dpsynth_platform.scrub.columns import ColumnScan, named_faults
-from dpsynth_platform.scrub.findings import Finding
+from dpsynth_platform.scrub.findings import UNREAD, Finding
 from dpsynth_platform.scrub.fingerprints import (
     OWNER_COLUMN,
     OWNERS_COLUMN,
@@ -105,11 +106,12 @@ class ScrubReport:
 
     Attributes:
         rows_read: rows of the source.
-        rows_without_owner: rows left out because their owner is null, empty or not UTF-8: nobody could answer for them.
+        rows_without_owner: rows left out because all their owners are null or empty, or one is not UTF-8: nobody could
+            answer for them.
         owners_without_id: ids that are null or empty beside other owners of their row; they are left out of it.
         owners_repeated: ids that stand again in their row; they count once.
         texts: free texts examined, by column.
-        findings: what was found in free text, by column and entity type.
+        findings: what was found in free text, by column and entity type; `UNREAD`: texts that were masked as a whole.
         actions: what became of each text column.
         damaged: values that were not UTF-8, by column.
     """
@@ -212,7 +214,6 @@ def scrub_batches(
         SourceError: see `check_source_schema`, at once, before a batch is read; or, while batches are taken: a batch
             of another schema, a column that stays and looks like personal data (see `columns`); or, after the last
             batch, no row had an owner.
-        ContractError: a pattern of the contract takes too long.
     """
     check_source_schema(contract, schema)
     scrubber = _Scrubber(contract, scrubbed_schema(contract, schema), keys)
@@ -328,11 +329,12 @@ class _Scrubber:
         owners = self._owners.read(batch)
         owned = pa.array([bool(found) for found in owners], pa.bool_())
         self.report.rows_read += rows_read
-        self.report.rows_without_owner += owned.false_count
+        self.report.rows_without_owner += rows_read - owned.true_count
         self.report.owners_without_id = self._owners.missing
         self.report.owners_repeated = self._owners.repeated
         batch = batch.filter(owned)
-        self._scan.look(batch)
+        found = [found for found in owners if found]
+        self._scan.look(batch, found)
         texts = {name: batch.column(name).to_pylist() for name in self._free}
         places = [(row, name) for row in range(batch.num_rows) for name in self._free if texts[name][row] is not None]
         rows = sorted({row for row, _ in places})
@@ -348,7 +350,7 @@ class _Scrubber:
         return _Chunk(
             batch=batch,
             rows_read=rows_read,
-            owners=[found for found in owners if found],
+            owners=found,
             texts=texts,
             places=places,
             documents=[Document(str(texts[name][row]), values[row]) for row, name in places],
@@ -373,7 +375,8 @@ class _Scrubber:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _readable(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with all its texts in UTF-8; an owner's id that is not becomes null."""
+        """The batch with all its texts in UTF-8; a row with an owner's id that is not is gone."""
+        whole = np.ones(batch.num_rows, np.bool_)
         for position, item in enumerate(batch.schema):
             column = batch.column(position)
             kind = item.type.value_type if is_id_list(item.type) else item.type
@@ -382,10 +385,12 @@ class _Scrubber:
             try:
                 column.validate(full=True)
             except pa.ArrowInvalid:
-                values, damaged = _decoded(column, keep=item.name not in self.owner_columns)
-                self.report.damaged[item.name] = self.report.damaged.get(item.name, 0) + damaged
+                values, damaged = _decoded(column)
+                self.report.damaged[item.name] = self.report.damaged.get(item.name, 0) + sum(damaged)
                 batch = batch.set_column(position, item, values)
-        return batch
+                if item.name in self.owner_columns:
+                    whole &= np.array(damaged) == 0
+        return batch if whole.all() else batch.filter(pa.array(whole))
 
     def _shown_owners(self, owners: Sequence[RowOwners]) -> Sequence[Any]:
         return owners if owner_column(self.schema) == OWNERS_COLUMN else [found for (found,) in owners]
@@ -437,6 +442,8 @@ class _Scrubber:
             chunk.texts[name][row] = substituted(texts[name], findings, value)
 
     def _action(self, column: str, entity: str) -> str:
+        if entity == UNREAD:
+            return "mask"
         return self.own_rules.actions.get(entity) or self._free[column]
 
     def _hashed(self, value: str) -> str:
@@ -451,20 +458,20 @@ class _Scrubber:
         return self._replacer
 
 
-def _decoded(column: pa.Array, *, keep: bool) -> tuple[pa.Array, int]:
-    """A column's texts, or lists of texts: what is not UTF-8 has U+FFFD in place of what cannot be read, or is null."""
-    damaged = 0
+def _decoded(column: pa.Array) -> tuple[pa.Array, list[int]]:
+    """A column's texts, or lists of texts, with U+FFFD for what is not UTF-8; and how many in each row were so."""
+    values: list[Any] = []
+    damaged: list[int] = []
 
     def readable(raw: bytes | None) -> str | None:
-        nonlocal damaged
         try:
             return None if raw is None else raw.decode("utf-8")
         except UnicodeDecodeError:
-            damaged += 1
-            return raw.decode("utf-8", "replace") if raw is not None and keep else None
-
-    def values(raw: Any) -> Any:
-        return [readable(part) for part in raw] if isinstance(raw, list) else readable(raw)
+            damaged[-1] += 1
+            return raw.decode("utf-8", "replace") if raw is not None else None
 
     binary = pa.list_(pa.large_binary()) if is_id_list(column.type) else pa.large_binary()
-    return pa.array([values(raw) for raw in column.cast(binary).to_pylist()], column.type), damaged
+    for raw in column.cast(binary).to_pylist():
+        damaged.append(0)
+        values.append([readable(part) for part in raw] if isinstance(raw, list) else readable(raw))
+    return pa.array(values, column.type), damaged

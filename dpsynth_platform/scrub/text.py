@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpsynth_platform.contracts import Scrub
-from dpsynth_platform.errors import ContractError
 from dpsynth_platform.scrub.addresses import ADDRESS_WORDS, PARTICLES, find_addresses
 from dpsynth_platform.scrub.clues import clues
-from dpsynth_platform.scrub.findings import Candidate, Finding, Trust, resolved
+from dpsynth_platform.scrub.findings import UNREAD, Candidate, Finding, Trust, resolved
 from dpsynth_platform.scrub.letters import LOWER, UPPER
 from dpsynth_platform.scrub.lists import word_lists
 from dpsynth_platform.scrub.names import NameModel, find_homes, find_listed, in_company, in_signature, pieces_of
@@ -28,10 +27,13 @@ from dpsynth_platform.scrub.rules import CONTEXT_AFTER, CONTEXT_BEFORE, rules
 
 # Longer texts are read section by section, so that neither time nor memory grows faster than the text.
 SECTION_CHARACTERS = 50_000
-# A contract's pattern that needs longer than this for one text is stopped.
+# A section begins so far before its place, so that what stands across a cut is read as a whole.
+OVERLAP_CHARACTERS = 200
+# A rule of the contract that needs longer than this for one text is stopped, and the text goes as a whole.
 PATTERN_SECONDS = 5.0
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_BLANK = re.compile(r"\s")
 _SMALL_WORD = re.compile(r"[^\W\d_]+")
 # After a first name, a word that does not end as verbs and adverbs do is likely the family name.
 _AFTER_NAME = re.compile(
@@ -69,8 +71,7 @@ class TextDetector:
         Args:
             own: the contract's own rules.
 
-        Raises:
-            ContractError: a pattern of the contract takes longer than `PATTERN_SECONDS` for one text.
+        A text for which one of those takes longer than `PATTERN_SECONDS` is a single finding, of type `UNREAD`.
         """
         # Many a table says the same thing again and again; what the record adds is looked at each time.
         texts = list(dict.fromkeys(item.text for item in documents))
@@ -82,7 +83,10 @@ class TextDetector:
         text = document.text
         if own is not None:
             allowed = [item for item in candidates if text[item.start : item.end].casefold() not in own.allowed]
-            candidates = allowed + list(own.find(text))
+            try:
+                candidates = allowed + list(own.find(text))
+            except TimeoutError:
+                return [Finding(0, len(text), UNREAD)]
         pattern = clues(document.values) if document.values else None
         if pattern is not None:
             candidates = candidates + [
@@ -93,11 +97,7 @@ class TextDetector:
 
     def _candidates(self, texts: Sequence[str]) -> list[list[Candidate]]:
         found: list[list[Candidate]] = [[] for _ in texts]
-        sections = [
-            (number, start, section)
-            for number, text in enumerate(texts)
-            for start, section in pieces_of(text, SECTION_CHARACTERS)
-        ]
+        sections = [(number, start, section) for number, text in enumerate(texts) for start, section in _sections(text)]
         cased = [self._cased(section) for _, _, section in sections]
         for (number, start, section), text, named in zip(
             sections, cased, self._names.find(cased, self._lists), strict=True
@@ -163,39 +163,39 @@ class _OwnRules:
         import regex
 
         self.allowed = frozenset(phrase.casefold() for phrase in own.allow)
-        self._rules: list[tuple[str, str, Any, re.Pattern[str] | None]] = []
-        for number, item in enumerate(own.patterns):
-            context = _phrases(item.context) if item.context else None
-            self._rules.append((f"scrub.patterns.{number}", item.entity, regex.compile(item.pattern), context))
-        for entity, phrases in own.deny.items():
-            self._rules.append((f"scrub.deny.{entity}", entity, _phrases(phrases), None))
+        self._rules: list[tuple[str, Any, Any]] = [
+            (item.entity, regex.compile(item.pattern), _phrases(item.context) if item.context else None)
+            for item in own.patterns
+        ]
+        self._rules += [(entity, _phrases(phrases), None) for entity, phrases in own.deny.items()]
 
     def find(self, text: str) -> Iterator[Candidate]:
-        for path, entity, pattern, context in self._rules:
-            try:
-                spans = [
-                    match.span()
-                    for match in (
-                        pattern.finditer(text)
-                        if isinstance(pattern, re.Pattern)
-                        else pattern.finditer(text, timeout=PATTERN_SECONDS)
-                    )
-                ]
-            except TimeoutError:
-                raise ContractError(
-                    f"{path}: the pattern takes more than {PATTERN_SECONDS:g} seconds for one text; accepted: one "
-                    "without nested repetition"
-                ) from None
-            for start, end in spans:
+        """What the rules find. Raises `TimeoutError` where one takes longer than `PATTERN_SECONDS`."""
+        for entity, pattern, context in self._rules:
+            for match in pattern.finditer(text, timeout=PATTERN_SECONDS):
+                start, end = match.span()
                 near = text[max(0, start - CONTEXT_BEFORE) : start], text[end : end + CONTEXT_AFTER]
-                if start < end and (context is None or any(context.search(part) for part in near)):
+                if start < end and (
+                    context is None or any(context.search(part, timeout=PATTERN_SECONDS) for part in near)
+                ):
                     yield Candidate(start, end, entity, Trust.CONTRACT)
 
 
-def _phrases(phrases: Sequence[str]) -> re.Pattern[str]:
+def _sections(text: str) -> Iterator[tuple[int, str]]:
+    """A text in sections that overlap, each with its position; they begin at a blank where there is one."""
+    for cut, piece in pieces_of(text, SECTION_CHARACTERS):
+        start = max(0, cut - OVERLAP_CHARACTERS)
+        blank = _BLANK.search(text, start, cut) if start else None
+        start = blank.start() if blank else start
+        yield start, text[start : cut + len(piece)]
+
+
+def _phrases(phrases: Sequence[str]) -> Any:
     """Whole words, in any case, whatever blanks stand between them; the longest first."""
+    import regex
+
     forms = sorted((r"\s+".join(map(re.escape, phrase.split())) for phrase in phrases), key=lambda form: -len(form))
-    return re.compile(rf"(?<!\w)(?:{'|'.join(forms)})(?!\w)", re.IGNORECASE)
+    return regex.compile(rf"(?<!\w)(?:{'|'.join(forms)})(?!\w)", regex.IGNORECASE)
 
 
 def _softened(match: re.Match[str]) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from dpsynth_platform.contracts import DataContract, parse_contract
 from dpsynth_platform.errors import SourceError
-from dpsynth_platform.scrub.columns import LEAST_ROWS, ColumnScan, named_faults
+from dpsynth_platform.scrub.columns import LEAST_OWNERS, ColumnScan, named_faults
 
 CONTRACT: dict[str, Any] = {
     "dataset": "orders",
@@ -44,7 +44,8 @@ def contract(**columns: dict[str, Any]) -> DataContract:
     return parse_contract(document, where="orders.yaml", variables={})
 
 
-def look(declared: DataContract, **values: list[Any]) -> None:
+def look(declared: DataContract, owners: list[tuple[str, ...]] | None = None, **values: list[Any]) -> None:
+    """Looks at rows; unless told otherwise, each has an owner of its own."""
     rows = max(len(items) for items in values.values())
     columns = {
         "customer": pa.array([f"someone{row}@example.org" for row in range(rows)]),
@@ -55,7 +56,8 @@ def look(declared: DataContract, **values: list[Any]) -> None:
     batch = pa.record_batch(columns)
     scan = ColumnScan(declared)
     for start in range(0, rows, 7):
-        scan.look(batch.slice(start, 7))
+        part = batch.slice(start, 7)
+        scan.look(part, [owners[row] if owners else (f"owner {row}",) for row in range(start, start + part.num_rows)])
 
 
 CARD = 4485527627509597
@@ -64,12 +66,12 @@ CARD = 4485527627509597
 @pytest.mark.parametrize(
     ("column", "values", "entity"),
     [
-        ("channel", ["ann.lee@corp.com"] * LEAST_ROWS, "EMAIL_ADDRESS"),
-        ("channel", [f"(212) 736-5{number:03d}" for number in range(LEAST_ROWS)], "PHONE_NUMBER"),
-        ("channel", ["078-05-1120"] * LEAST_ROWS, "US_SSN"),
-        ("channel", ["Maria Alvarez"] * LEAST_ROWS, "PERSON"),
-        ("amount", [CARD] * LEAST_ROWS, "CREDIT_CARD"),
-        ("rate", [float(CARD)] * LEAST_ROWS, "CREDIT_CARD"),
+        ("channel", ["ann.lee@corp.com"] * LEAST_OWNERS, "EMAIL_ADDRESS"),
+        ("channel", [f"(212) 736-5{number:03d}" for number in range(LEAST_OWNERS)], "PHONE_NUMBER"),
+        ("channel", ["078-05-1120"] * LEAST_OWNERS, "US_SSN"),
+        ("channel", ["Maria Alvarez"] * LEAST_OWNERS, "PERSON"),
+        ("amount", [CARD] * LEAST_OWNERS, "CREDIT_CARD"),
+        ("rate", [float(CARD)] * LEAST_OWNERS, "CREDIT_CARD"),
     ],
 )
 def test_personal_data_stops_the_run_and_is_not_shown(column: str, values: list[Any], entity: str) -> None:
@@ -79,11 +81,24 @@ def test_personal_data_stops_the_run_and_is_not_shown(column: str, values: list[
     assert message.startswith(f"orders: columns.{column}: values look like {entity}, which would be passed on as it is")
     assert f"columns.{column}.accept_pii: <reason>" in message
     assert str(values[0]) not in message
-    assert str(LEAST_ROWS) not in message
+    assert str(LEAST_OWNERS) not in message
+
+
+def test_one_owner_does_not_stop_it_however_many_the_rows() -> None:
+    columns: dict[str, list[Any]] = {"channel": ["ann.lee@corp.com"] * 200, "amount": [CARD] * 200}
+    look(contract(), [("one",)] * 200, **columns)
+    # Nor does one with many others, each of whom stands on no more than that person's rows.
+    look(contract(), [(f"another {row}", "one") for row in range(200)], **columns)
+    with pytest.raises(SourceError):
+        look(
+            contract(),
+            [(f"a {row // 2}", f"b {row // 2}") for row in range(2 * LEAST_OWNERS)],
+            **columns | {"channel": columns["channel"][: 2 * LEAST_OWNERS], "amount": [1] * 2 * LEAST_OWNERS},
+        )
 
 
 def test_few_rows_do_not_stop_it() -> None:
-    look(contract(), channel=["ann.lee@corp.com"] * (LEAST_ROWS - 1), amount=[CARD] * (LEAST_ROWS - 1))
+    look(contract(), channel=["ann.lee@corp.com"] * (LEAST_OWNERS - 1), amount=[CARD] * (LEAST_OWNERS - 1))
 
 
 def test_a_reason_lets_it_pass() -> None:

@@ -117,13 +117,14 @@ SCHEMA = pa.schema(
 
 
 def scrubbed(*authors: Any) -> tuple[list[dict[str, Any]], ScrubReport]:
+    lists = authors[0] if isinstance(authors[0], pa.Array) else pa.array(authors, pa.list_(pa.string()))
     rows = pa.table(
         {
-            "paper": [f"p{number}" for number in range(len(authors))],
-            "authors": authors if isinstance(authors[0], pa.Array) else pa.array(authors, pa.list_(pa.string())),
-            "pages": [1] * len(authors),
-            "peer_reviewed": [True] * len(authors),
-            "abstract": ["We thank Zaphodia for it, and Zaphodia only."] * len(authors),
+            "paper": [f"p{number}" for number in range(len(lists))],
+            "authors": lists,
+            "pages": [1] * len(lists),
+            "peer_reviewed": [True] * len(lists),
+            "abstract": ["We thank Zaphodia for it, and Zaphodia only."] * len(lists),
         },
         schema=SCHEMA,
     )
@@ -146,16 +147,37 @@ def test_a_record_s_id_follows_from_who_owns_it_and_its_key_whatever_their_order
     assert one["_record"] == other["_record"] != third["_record"]
 
 
-def test_an_owner_that_is_not_utf8_is_none() -> None:
-    broken = pa.array([[b"a", b"\xff\xfe"]], pa.list_(pa.binary())).view(pa.list_(pa.string()))
-    rows = pa.table(
-        [pa.array(["p"]), broken, pa.array([1]), pa.array([True]), pa.array(["x"])], schema=SCHEMA
-    ).to_batches()
+def broken(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Bytes that are passed off as text."""
+    binary = pa.list_(pa.binary()) if pa.types.is_list(kind) else pa.binary()
+    return pa.array(values, binary).view(kind)
+
+
+def test_a_record_with_an_owner_that_is_not_utf8_leaves_as_a_whole() -> None:
+    """Otherwise that owner would take part in it and nobody would be charged."""
+    authors = broken([[b"a", b"\xff\xfe"], [b"a", None, b""], [b"\xff", b"\xfe"], None], pa.list_(pa.string()))
+    rows, report = scrubbed(authors)
+    assert [row["_owners"] for row in rows] == [list(prints("a"))]
+    assert (report.damaged, report.owners_without_id) == ({"authors": 3}, 2)
+    assert (report.rows_read, report.rows_without_owner) == (4, 3)
+
+
+def test_a_record_with_one_damaged_owner_column_leaves_as_a_whole() -> None:
+    document = papers(clerk={"type": "identifier", "nullable": True}).model_dump(mode="json", exclude_none=True)
+    document["privacy"]["owner_columns"] = ["authors", "clerk"]
+    contract = parse_contract(document, where="papers.yaml", variables={})
+    schema = SCHEMA.set(1, pa.field("authors", pa.string())).append(pa.field("clerk", pa.string()))
+    rows = pa.record_batch(
+        [["p", "q", "r"], ["a", "b", "c"], [1] * 3, [True] * 3, ["x"] * 3, broken([b"d", b"\xf6", None], pa.string())],
+        schema=schema,
+    )
     keys = ScrubKeys(owner=KEYS, record=b"3" * 32, column=b"4" * 32)
-    _, batches, report = scrub_batches(rows, papers(), SCHEMA, keys)
-    (batch,) = batches
-    assert batch.column("_owners").to_pylist() == [list(prints("a"))]
-    assert (report.damaged, report.owners_without_id) == ({"authors": 1}, 1)
+    _, batches, report = scrub_batches([rows], contract, schema, keys)
+    assert [found for batch in batches for found in batch["_owners"].to_pylist()] == [
+        list(prints("a", "d")),
+        list(prints("c")),
+    ]
+    assert (report.rows_without_owner, report.owners_without_id) == (1, 1)
 
 
 def test_only_an_owner_column_may_hold_lists() -> None:

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from dpsynth_platform.contracts import Scrub
-from dpsynth_platform.errors import ContractError, SourceError
+from dpsynth_platform.errors import SourceError
 from dpsynth_platform.scrub import parallel
+from dpsynth_platform.scrub.findings import Finding
 from dpsynth_platform.scrub.parallel import ParallelDetector
 from dpsynth_platform.scrub.text import Document, text_detector
 
@@ -47,10 +48,11 @@ def test_workers_find_what_one_process_finds_in_order(eager: None) -> None:
     assert max(ahead) <= 20
 
 
-def test_errors_of_ours_come_through_a_worker(eager: None) -> None:
+def test_a_contracts_rules_go_to_a_worker(eager: None) -> None:
     own = Scrub.model_validate({"patterns": [{"entity": "LOOP", "pattern": "(x+x+)+y"}]})
-    with ParallelDetector(own, 2) as detector, pytest.raises(ContractError, match=r"scrub\.patterns\.0"):
-        list(detector.each([["x" * 5000]], lambda item: [Document(text) for text in item]))
+    with ParallelDetector(own, 2) as detector:
+        ((_, found),) = detector.each([["xxxy", "x" * 5000]], lambda item: [Document(text) for text in item])
+    assert found == [[Finding(0, 4, "LOOP")], [Finding(0, 5000, "UNREAD")]]
 
 
 def test_a_killed_worker_is_named_without_a_text(eager: None) -> None:

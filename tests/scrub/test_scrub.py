@@ -273,6 +273,18 @@ def test_values_are_consistent_within_an_owner_where_asked(keys: ScrubKeys) -> N
     assert "Alvarez" not in repr(scrubbed)
 
 
+def test_a_text_that_a_pattern_takes_too_long_for_is_masked_as_a_whole_and_counted(
+    keys: ScrubKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpsynth_platform.scrub.text.PATTERN_SECONDS", 0.05)
+    own = {"patterns": [{"entity": "LOOP", "pattern": "(x+x+)+y"}], "actions": {"UNREAD": "replace"}}
+    rows = [make_row("C-1", letter="Maria Alvarez: " + "x" * 5000), make_row("C-2", letter="It is well.")]
+    scrubbed, report = run(rows, changed(scrub=own), keys)
+    assert [row["letter"] for row in scrubbed] == ["<UNREAD>", "It is well."]
+    assert report.findings["letter"] == {"UNREAD": 1}
+    assert report.as_dict()["findings"]["letter"] == {"UNREAD": "fewer than 10"}
+
+
 def test_text_that_is_not_utf8_is_read_as_far_as_it_goes_and_counted(contract: DataContract, keys: ScrubKeys) -> None:
     rows = [make_row("C-1", 1, letter="good"), make_row("C-2", 2, letter="??? Maria Alvarez"), make_row("C-3", 3)]
     batch = pa.Table.from_pylist(rows, schema=SCHEMA).to_batches()[0]

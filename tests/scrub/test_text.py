@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import signal
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpsynth_platform.contracts import Scrub
-from dpsynth_platform.errors import ContractError
 from dpsynth_platform.scrub import text as text_module
 from dpsynth_platform.scrub.clues import clues, column_kind
 from dpsynth_platform.scrub.findings import Candidate, Finding, Trust, resolved
-from dpsynth_platform.scrub.names import NameModel
+from dpsynth_platform.scrub.lists import word_lists
+from dpsynth_platform.scrub.names import NameModel, in_signature
 from dpsynth_platform.scrub.text import Document, text_detector
 
 
@@ -85,6 +88,14 @@ def test_clues_take_no_single_letters_no_titles_and_no_whole_texts() -> None:
     assert [match.group() for match in pattern.finditer("dr smith, x, quimby")] == ["quimby"]
 
 
+def test_clues_are_short_and_few() -> None:
+    assert clues({"full_name": "name " * 50, "phone": "1" * 300, "attachment": "x" * 3_000_000}) is None
+    many = clues({f"name_{number}": f"Xqz{'abcdefghij'[number % 10]} Ploverdale{number}" for number in range(5_000)})
+    assert many is not None
+    assert many.search("xqza ploverdale0")
+    assert many.pattern.count("|") <= 300
+
+
 def test_clues_of_odd_characters_match_literally() -> None:
     pattern = clues({"code": "a(b|c)*[", "surname": "O'Brien-\u0141uk"})
     assert pattern is not None
@@ -145,6 +156,17 @@ def test_long_texts_are_read_in_sections_without_moving_positions(monkeypatch: p
     assert found(text) == {"someone@example.org": "EMAIL_ADDRESS"}
 
 
+@pytest.mark.parametrize("secret", ["4111 1111 1111 1111", "(415) 555 2671", "GB82 WEST 1234 5698 7654 32"])
+def test_what_stands_across_the_cut_of_a_long_text_is_found(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NameModel, "find", lambda self, texts, lists: [[] for _ in texts])
+    monkeypatch.setattr(text_module, "SECTION_CHARACTERS", 1_000)
+    for cut in (place for place, item in enumerate(secret) if item == " "):
+        before = ("lorem " * 300)[: 999 - cut] + " "
+        text = f"{before}{secret} and so on {'it goes ' * 200}"
+        assert text[1_000] == " "  # where it is cut
+        assert secret in found(text)
+
+
 @pytest.mark.parametrize(
     ("text", "value", "entity"),
     [
@@ -203,11 +225,54 @@ def test_the_contracts_own_rules() -> None:
     assert found("Maria Alvarez", {"full_name": "Maria Alvarez"}, own) == {"Maria Alvarez": "PERSON"}
 
 
-def test_a_pattern_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_a_pattern_never_ends_on_goes_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_module, "PATTERN_SECONDS", 0.05)
     own = Scrub.model_validate({"patterns": [{"entity": "LOOP", "pattern": "(x+x+)+y"}]})
-    with pytest.raises(ContractError, match=r"scrub.patterns.0: .* accepted: one without nested repetition"):
-        found("x" * 5000, own=own)
+    texts = ["Maria Alvarez wrote " + "x" * 5000, "xxxy is one"]
+    findings = text_detector().find([Document(text) for text in texts], own)
+    assert findings == [[Finding(0, len(texts[0]), "UNREAD")], [Finding(0, 4, "LOOP")]]
+
+
+@contextlib.contextmanager
+def within(seconds: int) -> Iterator[None]:
+    """Ends what takes longer, be it inside of a single search."""
+
+    def late(*_: Any) -> None:
+        raise AssertionError(f"longer than {seconds} seconds")
+
+    earlier = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, earlier)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "She lives at 12 Main Street" + f"{' ' * 80}\n" * 2 + " " * 80 + "x",
+        "12 Main Street" + " " * 8_000 + "x",
+        "Aa'" * 5_500,
+        "Aa\u2019" * 5_500,
+    ],
+)
+def test_short_texts_take_no_long_time(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that tries all ways to share blanks or apostrophes would take minutes to years here."""
+    monkeypatch.setattr(NameModel, "find", lambda self, texts, lists: [[] for _ in texts])
+    detector = text_detector()
+    with within(20):
+        findings = detector.find([Document(text)])[0]
+    assert ("12 Main Street" in text) == any(item.entity == "ADDRESS" for item in findings)
+
+
+def test_signatures_are_read_in_one_pass() -> None:
+    text = "John Smith\nAcme Widget\n" * 20_000
+    people = [Finding(start, start + 10, "PERSON") for start in range(0, len(text), 23)]
+    with within(20):
+        findings = in_signature(text, people, word_lists())
+    assert sum(item.entity == "ORGANIZATION" for item in findings) == 20_000 - 1
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,10 @@ def ledger(tmp_path):
     return opened
 
 
+def cost_of(asked):
+    return f"census: epsilon {asked.guarantee.epsilon:g}, delta 1e-06"
+
+
 def told(ledger, kind):
     return [
         words for event, words in zip(ledger.history(), in_words(ledger.history()), strict=True) if event.kind == kind
@@ -37,7 +41,7 @@ def test_a_run_is_told_with_its_runner(ledger):
     assert in_words(ledger.history()) == [
         ("", "cap 4, delta 1e-05; mode per-owner"),
         ("", "attached to surveys, owners in person_id, partner_id"),
-        ("Ada", f"census: epsilon 1, delta 1e-06; commitment {entry.commitment[:12]}"),
+        ("Ada", f"{cost_of(entry.request)}; commitment {entry.commitment[:12]}"),
         ("Ada", ""),
         ("Ada", "model 555555555555"),
         ("Bo", "seen"),
@@ -64,7 +68,7 @@ def test_a_refusal_and_a_second_attempt_are_told(ledger):
 
     with pytest.raises(BudgetExceeded):
         ledger.admit("surveys", request(40.0, runner="Ada"))
-    assert told(ledger, "blocked") == [("Ada", "census: epsilon 1, delta 1e-06: cap")]
+    assert told(ledger, "blocked") == [("Ada", f"{cost_of(request(40.0))}: cap")]
     first = ledger.reserve("surveys", "key", request(), people(1), "compose", key_ids=KEYS).entry_id
     ledger.start(first)
     ledger.reserve("surveys", "key", request(), people(1), "compose", key_ids=KEYS, replaces=first)

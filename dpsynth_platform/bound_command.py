@@ -8,7 +8,6 @@ temporary directory only. `learn` asks about a dataset of the deployment, and pa
 from __future__ import annotations
 
 import enum
-import tempfile
 from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
@@ -18,7 +17,7 @@ import typer
 
 from dpsynth_platform.errors import BoundingError
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.terminal import Json, Shown, command
+from dpsynth_platform.terminal import Json, Shown, command, workspace
 
 if TYPE_CHECKING:
     from dpsynth_platform.bounding.evaluation import Evaluation
@@ -75,19 +74,17 @@ def bound_evaluate(
     shown = Shown(as_json)
     bounds, by, data = _bounds(contributions), Order.parse(order), open_table(table)
     choice = _choice(engine, memory, threads, master)
-    with tempfile.TemporaryDirectory(prefix="dpsynth-bound-", dir=spill) as directory:
-        workspace = Path(directory)
-        with choice.open(workspace) as opened:
-            found = evaluate(
-                data,
-                _names(owners),
-                engine=opened,
-                workspace=workspace,
-                contributions=bounds,
-                order=by,
-                separate=separate,
-                progress=shown.say,
-            )
+    with workspace("dpsynth-bound-", spill) as directory, choice.open(directory) as opened:
+        found = evaluate(
+            data,
+            _names(owners),
+            engine=opened,
+            workspace=directory,
+            contributions=bounds,
+            order=by,
+            separate=separate,
+            progress=shown.say,
+        )
     shown.json(asdict(found) | {"table": str(table), "engine": engine.value, "note": OPERATOR})
     _show(shown, found)
 

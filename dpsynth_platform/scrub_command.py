@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.terminal import Json, Shown, command
+from dpsynth_platform.terminal import Json, Shown, command, workspace
 
 if TYPE_CHECKING:
     from dpsynth_platform.scrub.evaluation import Evaluation, Score
@@ -44,11 +44,12 @@ def evaluate(
 
     shown = Shown(as_json)
     own = load_dataset(Settings.from_environment(), dataset)[0].scrub if dataset else None
-    texts = read_gold(gold, text=text, spans=spans)
-    with ParallelDetector(own) as detector:
-        documents = [Document(item.text) for item in texts]
-        ((_, found),) = detector.each([documents], lambda item: item)
-    report = measure(texts, found)
+    with workspace("dpsynth-scrub-"):
+        texts = read_gold(gold, text=text, spans=spans)
+        with ParallelDetector(own) as detector:
+            documents = [Document(item.text) for item in texts]
+            ((_, found),) = detector.each([documents], lambda item: item)
+        report = measure(texts, found)
     shown.json(report.to_json() | {"limits": LIMITS})
     tables(shown, report)
     shown.say()

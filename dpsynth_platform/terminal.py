@@ -1,15 +1,20 @@
 """What every command of `dpsynth` shares: where results go, and how errors are shown.
 
-What belongs here: text or JSON on the terminal, and the wrapper that lets no unsafe error text out. What does not: any
-command (`cli`, `privacy_command`).
+What belongs here: text or JSON on the terminal, the wrapper that lets no unsafe error text out, and a place for what a
+command makes in passing. What does not: any command (`cli`, `privacy_command`).
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, ParamSpec
 
 import typer
@@ -20,7 +25,8 @@ from rich.text import Text
 from dpsynth_platform.errors import BudgetExceeded, DpsynthError
 from dpsynth_platform.lineage.redaction import safe_error
 from dpsynth_platform.people import is_control
-from dpsynth_platform.restricted_log import keep_traceback, logs_of, new_log
+from dpsynth_platform.permissions import private_files
+from dpsynth_platform.restricted_log import keep_traceback, logs_of, new_log, output_to
 from dpsynth_platform.settings import Settings, terminal_copy
 
 BLOCKED = 3
@@ -87,7 +93,9 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
             raise
         except DpsynthError as caught:
             error = caught
-        except Exception as caught:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as caught:  # the panics of libraries in Rust are no `Exception`
             error = _unexpected(caught)
         if error is not None:
             raise Shown(bool(kwargs.get("as_json"))).fail(error)
@@ -95,7 +103,34 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
     return wrapped
 
 
-def _unexpected(caught: Exception) -> DpsynthError:
+@contextmanager
+def workspace(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """A temporary directory for this user alone, which also takes what libraries print.
+
+    Results go by a `Shown` that was made before. The directory is gone afterwards, also where the process is asked to
+    end (SIGTERM, which becomes a `SystemExit` inside).
+
+    Args:
+        parent: where it is made; None: the system's place.
+    """
+    earlier = signal.signal(signal.SIGTERM, _leave)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as name,
+            private_files(),
+            output_to(Path(name) / "output.log"),
+        ):
+            yield Path(name)
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # nothing interrupts what tidies up
+    raise SystemExit(128 + number)
+
+
+def _unexpected(caught: BaseException) -> DpsynthError:
     """A safe account of an error that is not ours; its traceback goes to a restricted file."""
     log = new_log(logs_of(Settings.from_environment().restricted), "command")
     keep_traceback(log)

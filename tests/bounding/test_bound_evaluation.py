@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +211,48 @@ def test_bounds_are_checked_by_the_library_too(tmp_path: Path) -> None:
     pq.write_table(papers(20), tmp_path / "t")
     with DuckDBEngine(tmp_path / "spill") as engine, pytest.raises(BoundingError, match="1 or more"):
         evaluated(engine, tmp_path / "t", tmp_path, contributions=[0])
+
+
+def test_the_command_takes_its_files_along_when_it_is_ended(tmp_path: Path) -> None:
+    pq.write_table(papers(20), tmp_path / "papers.parquet")
+    (tmp_path / "spill").mkdir()
+    code = (
+        "import sys, time\n"
+        "from dpsynth_platform.bounding import evaluation\n"
+        "def evaluate(*_, workspace, **__):\n"
+        "    (workspace / 'ids').write_text('somebody')\n"
+        "    time.sleep(60)\n"
+        "evaluation.evaluate = evaluate\n"
+        "sys.argv = ['dpsynth', 'bound', 'evaluate', *sys.argv[1:]]\n"
+        "from dpsynth_platform.cli import app\n"
+        "app()\n"
+    )
+    arguments = ["papers.parquet", "--owners", "authors", "--spill", "spill"]
+    environment = os.environ | {"DPSYNTH_HOME": str(tmp_path / "home")}
+    process = subprocess.Popen([sys.executable, "-c", code, *arguments], cwd=tmp_path, env=environment)
+    deadline = time.monotonic() + 60
+    while not (files := list(tmp_path.glob("spill/*/ids"))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert [path.stat().st_mode & 0o077 for path in files] == [0]
+    process.terminate()
+    assert process.wait(30) == 128 + signal.SIGTERM
+    assert not list((tmp_path / "spill").iterdir())
+
+
+class PanicException(BaseException):
+    """As of a library in Rust."""
+
+
+def test_a_panic_and_what_is_printed_show_no_value(use: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(papers(20), tmp_path / "papers.parquet")
+
+    def panic(*_: Any, **__: Any) -> None:
+        os.write(1, b"Xqzmark")
+        os.write(2, b"Xqzmark")
+        raise PanicException("cannot parse Xqzmark")
+
+    monkeypatch.setattr("dpsynth_platform.bounding.evaluation.evaluate", panic)
+    status, text = use("papers.parquet", "--owners", "authors")
+    assert status == 1
+    assert "unexpected error: PanicException (details: restricted log" in text
+    assert "Xqzmark" not in text and "Traceback" not in text

@@ -1,13 +1,14 @@
 """Files for this user alone.
 
-What belongs here: making what is sensitive unreadable for others. What does not: what is sensitive; who writes into the
-restricted zone knows. `Path.mkdir` gives its mode to the last directory only, and libraries that write files ask for no
-mode at all, so both go through the process's umask.
+What belongs here: making what is sensitive unreadable for others, and images of memory not at all. What does not: what
+is sensitive; who writes into the restricted zone knows. `Path.mkdir` gives its mode to the last directory only, and
+libraries that write files ask for no mode at all, so both go through the process's umask.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,3 +60,8 @@ def make_private(path: Path) -> None:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & PRIVATE_UMASK:
         path.chmod(mode & ~PRIVATE_UMASK)
+
+
+def no_core_dumps() -> None:
+    """Forbids this process, and all that it starts, to leave an image of its memory behind when it crashes."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.contracts import read_yaml, validated
@@ -80,7 +80,8 @@ class SparkChoice(_Choice):
             `spark://host:port`: a standalone cluster.
         memory: heap of the one process, or of each worker's.
         partitions: how many parts a shuffle has at most; Spark joins small ones.
-        options: further settings of Spark.
+        options: further settings of Spark; `spark.authenticate` and its like for a standalone cluster only, since on
+            one machine the engine makes a secret of its own.
     """
 
     engine: Literal["spark"]
@@ -91,11 +92,12 @@ class SparkChoice(_Choice):
 
     @field_validator("options")
     @classmethod
-    def _no_option_of_ours(cls, options: dict[str, str]) -> dict[str, str]:
+    def _no_option_of_ours(cls, options: dict[str, str], info: ValidationInfo) -> dict[str, str]:
         from dpsynth_platform.compute.spark_engine import RESERVED
 
+        ours = ("spark.authenticate",) if str(info.data.get("master")).startswith("local") else ()
         for key in options:
-            if not key.startswith("spark.") or key in RESERVED:
+            if not key.startswith("spark.") or key in RESERVED or key.startswith(ours):
                 raise ValueError(f"{key!r}; accepted: settings of Spark ('spark. ...') that the engine does not make")
         return options
 

@@ -28,6 +28,8 @@ from dpsynth_platform.permissions import PRIVATE_UMASK
 from dpsynth_platform.settings import inherited_environment
 
 START_SECONDS = 120.0
+# A crash of Java, or of a worker that it starts, leaves no image of its memory.
+_NO_CORE_DUMPS = ("sh", "-c", 'ulimit -c 0 && exec "$@"', "sh")
 
 
 def missing_for_spark() -> str | None:
@@ -62,7 +64,7 @@ class SparkDriver:
         home = _spark_home(directory / "home")
         settings = [word for key, value in launch.items() for word in ("--conf", f"{key}={value}")]
         self._process = subprocess.Popen(
-            [str(home / "bin" / "spark-submit"), *settings, "pyspark-shell"],
+            [*_NO_CORE_DUMPS, str(home / "bin" / "spark-submit"), *settings, "pyspark-shell"],
             # Its end of this pipe is how the driver learns that we are gone, even by a kill.
             stdin=subprocess.PIPE,
             # What Java prints may quote rows.

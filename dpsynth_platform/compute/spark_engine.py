@@ -82,8 +82,6 @@ RESERVED = frozenset(
         "spark.local.dir",
         "spark.sql.warehouse.dir",
         "spark.sql.shuffle.partitions",
-        "spark.authenticate",
-        "spark.authenticate.secret",
     }
 )
 """Settings of Spark that are the engine's own and no deployment's."""
@@ -98,7 +96,8 @@ class SparkEngine:
             machine) or `spark://host:port`.
         memory: heap of the one process, or of each worker's (a Java size such as `2g`).
         partitions: how many parts a shuffle has at most.
-        options: further settings of Spark, none of them in `RESERVED`.
+        options: further settings of Spark, none of them in `RESERVED`. A cluster whose machines know each other by a
+            secret (`spark.authenticate`) needs it here; on one machine the engine makes its own.
     """
 
     def __init__(
@@ -237,7 +236,7 @@ class SparkEngine:
         launch = {
             "spark.driver.memory": self._memory if self._is_one_process else "1g",
             "spark.driver.extraJavaOptions": f"{java} {place}",
-            "spark.executor.extraJavaOptions": java,
+            "spark.executor.extraJavaOptions": f"{java} {place}",
         }
         environment = {"SPARK_LOCAL_DIRS": str(spill / "local")}  # would outrank the setting
         if self._is_local:

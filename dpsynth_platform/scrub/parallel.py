@@ -24,6 +24,7 @@ from typing import TypeVar
 
 from dpsynth_platform.contracts import Scrub
 from dpsynth_platform.errors import SourceError
+from dpsynth_platform.permissions import no_core_dumps
 from dpsynth_platform.scrub.findings import Finding
 from dpsynth_platform.scrub.text import Document, text_detector
 
@@ -129,6 +130,7 @@ def _pool(processes: int) -> ProcessPoolExecutor:
 
 def _begin_worker() -> None:
     """A worker says nothing, since libraries quote what they read, ends with its parent, and loads its detector."""
+    no_core_dumps()
     logging.disable(logging.CRITICAL)
     parent = multiprocessing.parent_process()
     if parent is not None:

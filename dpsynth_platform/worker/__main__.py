@@ -20,7 +20,7 @@ from pathlib import Path
 from dagster_pipes import PipesContext, PipesEnvVarParamsLoader, open_dagster_pipes
 
 from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.permissions import PRIVATE_UMASK
+from dpsynth_platform.permissions import PRIVATE_UMASK, no_core_dumps
 from dpsynth_platform.settings import inherited_environment
 from dpsynth_platform.worker.codes import DONE, code_of_exception, status_of
 from dpsynth_platform.worker.job import WorkerJob
@@ -33,6 +33,7 @@ def main() -> int:
     """Runs one job and returns the exit status."""
     arguments = _arguments()
     os.umask(PRIVATE_UMASK)
+    no_core_dumps()
     redirect_output(arguments.log)
     bind_to_parent(arguments.parent)
     return status_of(_guarded(_under_pipes))

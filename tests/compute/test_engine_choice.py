@@ -83,6 +83,10 @@ def test_the_example_of_the_deployment_is_accepted() -> None:
             "datasets: {visits: {engine: spark, options: {spark.sql.ansi.enabled: 'no'}}}",
             "datasets.visits: options: 'spark.sql.ansi.enabled'; accepted",
         ),
+        (
+            "datasets: {visits: {engine: spark, options: {spark.authenticate.secret: x}}}",
+            "datasets.visits: options: 'spark.authenticate.secret'; accepted",
+        ),
         ("datasets: {visits: {engine: spark, options: {java.home: x}}}", "datasets.visits: options: 'java.home'"),
         (
             "datasets: {visits: {engine: spark, master: 'local-cluster[2,1,1024]', memory: 2g}}",
@@ -139,3 +143,11 @@ def test_spark_without_pyspark_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(spark_driver.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match="PySpark is not installed; install the extra `spark`"):
         SparkChoice(engine="spark").open(tmp_path)
+
+
+def test_a_cluster_may_have_a_secret_of_its_own(tmp_path: Path) -> None:
+    secret = "options: {spark.authenticate: 'true', spark.authenticate.secret: s}"
+    text = f"datasets: {{visits: {{engine: spark, master: 'spark://one:7077', {secret}}}}}"
+    chosen = engine_choice(written(tmp_path, text), "visits")
+    assert isinstance(chosen, SparkChoice)
+    assert chosen.options["spark.authenticate.secret"] == "s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -88,6 +89,7 @@ def test_a_session_is_private_and_leaves_nothing(
         environment = Path(f"/proc/{driver}/environ").read_bytes()
         command = Path(f"/proc/{driver}/cmdline").read_bytes()
         assert b"secret" not in command + environment
+        assert re.search(r"Max core file size\s+0\s+0\s", Path(f"/proc/{driver}/limits").read_text())
     assert not list(place.iterdir())
     assert waits_for(lambda: not java_below(place))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a place", "elsewhere"]
@@ -139,6 +141,11 @@ def test_a_worker_is_killed_and_the_rows_are_the_same(tmp_path: Path, capfd: pyt
         assert found == expected
         with pytest.raises(EngineError):
             engine.scalar("SELECT sum(CAST('Marked ' || CAST(x AS STRING) AS INTEGER)) AS s FROM t")
+        (spill,) = place.iterdir()
+        for process in workers():
+            command = Path(f"/proc/{process}/cmdline").read_bytes().decode()
+            assert f"-Djava.io.tmpdir={spill}/tmp" in command
+            assert re.search(r"Max core file size\s+0\s+0\s", Path(f"/proc/{process}/limits").read_text())
         logs = list(place.glob("spill-*/home/work/**/stderr"))
         assert len(logs) >= 2 and "Marked" not in "".join(log.read_text() for log in logs)
         engine.drop("t")

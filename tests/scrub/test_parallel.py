@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -56,11 +58,14 @@ def test_a_contracts_rules_go_to_a_worker(eager: None) -> None:
 
 
 def test_a_killed_worker_is_named_without_a_text(eager: None) -> None:
+    """Nor does it leave an image of its memory."""
     with ParallelDetector(processes=2) as detector:
         stream = detector.each(iter([[text] for text in TEXTS]), lambda item: [Document(text) for text in item])
         next(stream)
         assert detector._pool is not None
         for process in list((detector._pool._processes or {}).values()):
+            limits = Path(f"/proc/{process.pid}/limits").read_text()
+            assert re.search(r"Max core file size\s+0\s+0\s", limits)
             os.kill(process.pid or 0, signal.SIGKILL)
         with pytest.raises(SourceError, match="a process that looks for personal data ended too early") as raised:
             list(stream)

@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from dagster import DagsterInstance, OpExecutionContext, PipesSubprocessClient, job, op
@@ -137,6 +139,8 @@ def test_killed_in_the_mechanism(tmp_path, victim):
     worker = int(process.stdout.readline())
     assert wait_until((tmp_path / "model" / "claim.json").exists, 60)
     assert is_running(worker)
+    # A crash would leave no image of the memory.
+    assert re.search(r"Max core file size\s+0\s+0\s", Path(f"/proc/{worker}/limits").read_text())
     kill(process.pid if victim == "launcher" else worker)
     assert wait_until(lambda: not is_running(worker), 10)
     assert process.wait(10) == (-9 if victim == "launcher" else 0)

@@ -167,7 +167,15 @@ def _show(shown: Shown, found: Evaluation) -> None:
         f"{found.repeated_owners} repeated on their record"
     )
     shown.table(
-        ("b", "kept", "kept share", "upper bound", "owners above b", "rounds", "seconds"),
+        (
+            "b",
+            "kept",
+            "share of the owned",
+            "no choice keeps more than",
+            "owners above b (must be 0)",
+            "rounds",
+            "seconds",
+        ),
         [
             (
                 choice.max_contributions,

@@ -640,6 +640,8 @@ def _explain(model: type[BaseModel], problem: Any) -> str:
         return f"{path}: unknown key{hint}; accepted: {', '.join(accepted)}"
     if kind == "missing":
         return f"{path}: missing; it is required"
+    if kind == "string_pattern_mismatch" and path.endswith("record_order"):
+        return f"{path}: {value!r}; accepted: random, fewest-owners-first, weight:COLUMN"
     if kind == "string_pattern_mismatch":
         return f"{path}: {value!r}; accepted: text that matches {context['pattern']}"
     if kind in ("union_tag_invalid", "union_tag_not_found"):

@@ -58,6 +58,7 @@ class Forecast:
         fits: whether the run would be admitted.
         refusal: why not, where it would not.
         standing: ledger entry that has paid already for the run as it would be now; then it costs nothing.
+        audit_shortage: why the audit can only be inconclusive, or None.
     """
 
     dataset: str
@@ -77,6 +78,7 @@ class Forecast:
     fits: bool
     refusal: str | None
     standing: str | None
+    audit_shortage: str | None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -98,6 +100,7 @@ class Forecast:
                 f"budget of {self.family}",
                 f"cap epsilon {self.cap['epsilon']:g}, delta {self.cap['delta']:g}; {left_words(self.left, self.mode)}",
             ),
+            *([("audit", self.audit_shortage)] if self.audit_shortage else []),
             ("verdict", self._verdict()),
         ]
 
@@ -124,6 +127,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
 
     Nothing is reserved, and no record is read: the source's types are taken from the contract.
     """
+    from dpsynth_platform.audit.verdict import shortage_of
     from dpsynth_platform.synth.mock import source_schema_of
 
     contract, family = load_dataset(settings, dataset)
@@ -156,6 +160,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         fits=not outdated and (refusal is None or standing is not None),
         refusal=outdated or refusal,
         standing=standing,
+        audit_shortage=None if contract.audit.accept_inconclusive else shortage_of(contract),
     )
 
 

@@ -147,7 +147,11 @@ FAULTS: list[tuple[str, Any, str]] = [
         "privacy.adjacency: 'add-or-remove' with 2 owner columns; where records have several owners, accepted is only",
     ),
     ("privacy.owner_columns", ["customer", "customer"], "privacy.owner_columns: a column stands twice in the list"),
-    ("privacy.record_order", "oldest", "privacy.record_order: 'oldest'; accepted: text that matches ^(random|fewest"),
+    (
+        "privacy.record_order",
+        "oldest",
+        "privacy.record_order: 'oldest'; accepted: random, fewest-owners-first, weight:COLUMN",
+    ),
     (
         "privacy.record_order",
         "weight:note",

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from dpsynth_platform.audit import bounds
-from dpsynth_platform.audit.attacks import Scored
+from dpsynth_platform.audit.attacks import ATTACKS, Scored
 from dpsynth_platform.audit.bounds import Coins, Rate
 from dpsynth_platform.contracts import DataContract
 
@@ -125,7 +125,7 @@ class AuditReport:
             return (
                 f"INCONCLUSIVE: even if every guess had been right, the audit could not have shown more than "
                 f"{self.highest_bound:.2f}, which is not above the {self.threshold:g} that is accepted. "
-                "More canaries are needed."
+                "More canaries are needed, which makes another run, with a cost of its own."
             )
         return (
             f"PASS: {bound} {self.epsilon_lower_bound:.2f}, which does not contradict the claim of "
@@ -191,6 +191,37 @@ def judge(
         epsilon_lower_bound=bound,
         highest_bound=highest,
         attacks=results,
+    )
+
+
+def shortage_of(contract: DataContract) -> str | None:
+    """Why an audit of this contract can only be inconclusive, whatever comes out; None if it can conclude.
+
+    Known before anything is spent: the number of canaries and of guesses is fixed.
+    """
+    terms = contract.audit_terms
+
+    def highest(canaries: int) -> float:
+        each = bounds.each_confidence(contract.audit.confidence, len(ATTACKS))
+        return max(
+            bounds.highest_bound(
+                canaries=canaries, guesses=sum(attack.guesses(canaries)), delta=terms["delta"], confidence=each
+            )
+            for attack in ATTACKS
+        )
+
+    mine = contract.canary_count
+    if highest(mine) > terms["threshold"]:
+        return None
+    enough = next((number for number in range(mine, 2001, 10) if highest(number) > terms["threshold"]), None)
+    way_out = (
+        f"declare audit.canaries: {enough} (more show more)"
+        if enough
+        else "no number up to 2000 is enough, so say in audit.accept_inconclusive why that is acceptable"
+    )
+    return (
+        f"{mine} canaries can show at most epsilon {highest(mine):.2f}, which is not above the "
+        f"{terms['threshold']:g} that is accepted: the verdict can only be inconclusive; {way_out}"
     )
 
 

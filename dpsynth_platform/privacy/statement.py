@@ -556,7 +556,7 @@ def _around(contract: DataContract) -> tuple[Assumption, ...]:
     return (
         _bounded(contract),
         Assumption(
-            f"One person has one {' or '.join(privacy.owner_columns)}.",
+            f"One person has one id, the same wherever it stands in {' or '.join(privacy.owner_columns)}.",
             "as declared",
             "Ids are normalized as the contract says; two ids of one person are two owners.",
         ),

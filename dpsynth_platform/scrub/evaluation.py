@@ -277,8 +277,10 @@ def _json_lines(path: Path) -> list[Any]:
                 problem = f", line {number}"
                 if line.strip():
                     rows.append(json.loads(line))
-    except (OSError, ValueError, RecursionError) as error:
-        raise SourceError(f"{path}{problem}: cannot be read as JSON lines ({type(error).__name__})") from None
+    except FileNotFoundError:
+        raise SourceError(f"{path}: there is no such file") from None
+    except (OSError, ValueError, RecursionError):
+        raise SourceError(f"{path}{problem}: no JSON lines; accepted: a .parquet or .jsonl file") from None
     return rows
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from dpsynth_platform.audit import bounds
 from dpsynth_platform.audit.attacks import LIKELIHOOD, MEASUREMENTS, NEAREST, Scored, nearest_scores
 from dpsynth_platform.audit.plots import roc_plot, score_plot
-from dpsynth_platform.audit.verdict import AuditReport, judge
+from dpsynth_platform.audit.verdict import AuditReport, judge, shortage_of
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.release.dossier import check_svg
 
@@ -124,3 +126,13 @@ def test_coins_that_all_fell_alike_still_give_a_report(contract: DataContract, o
     report = judge(contract, None, included, scored(np.random.default_rng().normal(size=100)))
     json.dumps(report.to_json(), allow_nan=False)
     roc_plot(scored(np.zeros(100)), included)
+
+
+def test_an_audit_that_cannot_conclude_is_known_beforehand(contract_of: Any) -> None:
+    few = contract_of(audit={"canaries": 20})
+    shortage = shortage_of(few)
+    assert shortage is not None
+    found = re.search(r"declare audit\.canaries: (\d+)", shortage)
+    assert found is not None
+    assert shortage_of(contract_of(audit={"canaries": int(found[1])})) is None
+    assert shortage_of(contract_of(audit={"canaries": int(found[1]) - 10})) is not None

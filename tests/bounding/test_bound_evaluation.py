@@ -181,7 +181,7 @@ def test_the_command_shows_a_table_or_json_and_leaves_nothing(use: Any, tmp_path
     assert [choice["max_contributions"] for choice in found["choices"]] == [1, 3]
     assert found["engine"] == "duckdb" and "operator" in found["note"]
     status, text = use("papers.parquet", "--owners", "authors", "--order", "fewest-owners-first")
-    assert status == 0 and "kept share" in text and "operator" in text
+    assert status == 0 and "share of the owned" in text and "operator" in text
     assert sorted(tmp_path.iterdir()) == before
 
 

@@ -115,7 +115,7 @@ def test_the_command_prints_measures_and_no_text(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{not json", "line 1: cannot be read as JSON lines"),
+        ("{not json", "line 1: no JSON lines"),
         ('{"text": "secret"}', "row 1: spans: missing or no list"),
         ('{"spans": []}', "row 1: text: missing or no text"),
         ('{"text": "secret", "spans": [{"start": 0, "end": 9, "type": "X"}]}', "row 1: spans: a span outside its text"),
@@ -123,7 +123,7 @@ def test_the_command_prints_measures_and_no_text(
         ('{"text": "secret", "spans": [7]}', "row 1: spans: a span without a type"),
         ('["secret"]', "row 1: text: missing or no text"),
         ("", "no row"),
-        ('{"text": "\\ud800secret", "spans": []}\n{"text"', "line 2: cannot be read as JSON lines"),
+        ('{"text": "\\ud800secret", "spans": []}\n{"text"', "line 2: no JSON lines"),
     ],
 )
 def test_bad_gold_is_named_without_its_text(content: str, message: str, tmp_path: Path) -> None:
@@ -143,5 +143,5 @@ def test_bad_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a"]}), path)
     with pytest.raises(SourceError, match="no column spans; accepted: text"):
         read_gold(path)
-    with pytest.raises(SourceError, match="cannot be read as JSON lines"):
+    with pytest.raises(SourceError, match="there is no such file"):
         read_gold(tmp_path / "absent.jsonl")

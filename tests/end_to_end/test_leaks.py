@@ -52,7 +52,7 @@ def marked_deployment(root: Path) -> Deployment:
     levels = [name for name in contract["columns"] if name.startswith("level_")]
     contract["columns"] = {name: column for name, column in contract["columns"].items() if name not in levels}
     contract["columns"]["region"] = {"type": "categorical", "values": REGIONS}
-    contract["audit"] = {"canaries": 60, "accept_inconclusive": "a test of other things"}
+    contract["audit"] = {"canaries": 60, "confidence": 0.999999, "accept_inconclusive": "a test of other things"}
     contract["privacy"]["guarantee"] = {"epsilon": 0.5, "delta": 1e-7}
     deployment = Deployment(root, contract=contract)
     deployment.family["cap"] = {"epsilon": 20.0, "delta": 1e-5}

@@ -35,8 +35,8 @@ SMALL: dict[str, Any] = copy.deepcopy(CONTRACT) | {
         "outcome": {"type": "categorical", "values": ["no", "yes"]},
     },
     "generate": {"method": "mst", "rows": 200},
-    # What these tests show does not depend on the verdict: so few canaries cannot show anything at such a confidence. At
-    # the usual one a correct audit fails one correct mechanism in twenty at most, and so would these tests.
+    # What these tests show does not depend on the verdict: so few canaries can show nothing at such a confidence. At
+    # the usual one an audit fails up to one correct mechanism in twenty, and these tests would with it.
     "audit": {
         "canaries": 60,
         "max_epsilon_lower_bound": 1.0,

@@ -7,10 +7,12 @@ contract can be learned from a mock table, and a mechanism that runs on one spen
 
 from __future__ import annotations
 
+import datetime as dt
+
 import numpy as np
 import pyarrow as pa
 
-from dpsynth_platform.contracts import Column, DataContract, TextColumn
+from dpsynth_platform.contracts import Column, DataContract, DateColumn, FloatColumn, IntegerColumn, TextColumn
 from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, domain_of
 
 _TYPES = {
@@ -60,8 +62,8 @@ def mock_table(contract: DataContract, rows: int, period: str | None = None) -> 
             arrays.append(column.decode(_cells(column, rows, rng), field.type, rng))
         elif contract.columns[field.name].type == "identifier":
             arrays.append(pa.array(np.arange(1, rows + 1)))
-        elif field.name == contract.privacy.weight:
-            arrays.append(pa.nulls(rows, field.type))
+        elif isinstance(declared := contract.columns[field.name], IntegerColumn | FloatColumn | DateColumn):
+            arrays.append(_weights(declared, field.type, rows, rng))
         else:
             arrays.append(_texts(contract.columns[field.name], rows, rng))
     return pa.Table.from_arrays(arrays, schema=schema)
@@ -81,6 +83,16 @@ def _owner_ids(contract: DataContract, field: pa.Field, owners: Codes) -> pa.Arr
 
 def _cells(column: ColumnDomain, rows: int, rng: np.random.Generator) -> Codes:
     return rng.choice(np.flatnonzero(column.allowed), size=rows).astype(np.int32)
+
+
+def _weights(
+    declared: IntegerColumn | FloatColumn | DateColumn, kind: pa.DataType, rows: int, rng: np.random.Generator
+) -> pa.Array:
+    """A column that orders records with several owners: not modelled, so that it has no cells to draw from."""
+    if isinstance(declared, DateColumn):
+        days = rng.integers(declared.min.toordinal(), declared.max.toordinal() + 1, rows)
+        return pa.array([dt.date.fromordinal(int(day)) for day in days], kind)
+    return pa.array(rng.uniform(declared.min, declared.max, rows)).cast(kind, safe=False)
 
 
 def _texts(declared: Column, rows: int, rng: np.random.Generator) -> pa.Array:

@@ -55,3 +55,14 @@ def test_a_period_is_kept():
 
 def test_no_rows(contract):
     assert mock_table(contract, 0).num_rows == 0
+
+
+@pytest.mark.parametrize("weight", ["age", "score", "day"])
+def test_a_weight_that_is_not_modelled_has_values_all_the_same(weight):
+    contract = contract_with(privacy__adjacency="fixed-graph", privacy__record_order=f"weight:{weight}")
+    assert weight not in contract.modelled
+    table = mock_table(contract, 200)
+    table.validate(full=True)
+    declared = contract.columns[weight]
+    assert all(declared.min <= value <= declared.max for value in table[weight].to_pylist())
+    assert len(set(table[weight].to_pylist())) > 5

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts import DataContract, DateColumn, IdentifierColumn, IntegerColumn, TextColumn
 from dpsynth_platform.errors import ContractError
+from dpsynth_platform.scrub.owners import is_id_list
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 
 Treatment = Literal["modelled", "regenerated", "empty", "absent"]
@@ -102,7 +103,7 @@ def _treatment(contract: DataContract, field: pa.Field, modelled: set[str]) -> T
         return "modelled"
     if isinstance(declared, TextColumn):
         return "absent" if declared.pii == "drop" else "empty"
-    kind = field.type.value_type if _is_list(field.type) else field.type
+    kind = field.type.value_type if is_id_list(field.type) else field.type
     is_id = isinstance(declared, IdentifierColumn) and (pa.types.is_integer(kind) or _is_text(kind))
     return "regenerated" if is_id else "empty"
 
@@ -134,7 +135,7 @@ def _check_type(contract: DataContract, field: pa.Field) -> None:
 
 
 def _surrogates(rows: int, field: pa.Field) -> pa.Array:
-    if _is_list(field.type):
+    if is_id_list(field.type):
         one_each = _surrogates(rows, pa.field(field.name, field.type.value_type))
         return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1), pa.int32()), one_each).cast(field.type)
     numbers = np.arange(1, rows + 1)
@@ -143,10 +144,6 @@ def _surrogates(rows: int, field: pa.Field) -> pa.Array:
     if rows and rows > np.iinfo(field.type.to_pandas_dtype()).max:
         raise ContractError(f"generate.rows: {rows} surrogate ids do not fit column {field.name!r} ({field.type})")
     return pa.array(numbers, pa.int64()).cast(field.type)
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_))
 
 
 def _is_text(type_: pa.DataType) -> bool:

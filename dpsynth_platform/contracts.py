@@ -50,6 +50,7 @@ EntityName = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]{1,40}$")
 Phrase = Annotated[str, StringConstraints(strip_whitespace=True, min_length=2, max_length=200)]
 
 WEAK_EPSILON = 10.0
+MOST_CONTRIBUTIONS = 10_000
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -89,7 +90,7 @@ class Privacy(_Part):
     )
     namespace: FamilyName
     adjacency: AdjacencyName = "add-or-remove"
-    max_contributions: int = Field(ge=1, le=10_000)
+    max_contributions: int = Field(ge=1, le=MOST_CONTRIBUTIONS)
     record_order: RecordOrder = Field(
         default="random",
         description=(

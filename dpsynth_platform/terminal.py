@@ -103,17 +103,22 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
     return wrapped
 
 
+_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+
+
 @contextmanager
 def workspace(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """A temporary directory for this user alone, which also takes what libraries print.
 
     Results go by a `Shown` that was made before. The directory is gone afterwards, also where the process is asked to
-    end (SIGTERM, which becomes a `SystemExit` inside).
+    end or its terminal is closed (SIGTERM and SIGHUP, which become a `SystemExit` inside).
 
     Args:
         parent: where it is made; None: the system's place.
     """
-    earlier = signal.signal(signal.SIGTERM, _leave)
+    # What is ignored already stays so: that is how `nohup` works.
+    caught = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
+    earlier = {number: signal.signal(number, _leave) for number in caught}
     try:
         with (
             tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as name,
@@ -122,11 +127,13 @@ def workspace(prefix: str, parent: Path | None = None) -> Iterator[Path]:
         ):
             yield Path(name)
     finally:
-        signal.signal(signal.SIGTERM, earlier)
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # nothing interrupts what tidies up
+    for ending in _ENDINGS:  # nothing interrupts what tidies up
+        signal.signal(ending, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 

@@ -22,15 +22,13 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from dpsynth_platform.contracts import MOST_CONTRIBUTIONS
 from dpsynth_platform.errors import BoundingError
 from dpsynth_platform.privacy.events import BoundedRangeSelectionEvent, DpEvent
 from dpsynth_platform.privacy.units import check_adjacency, replaces
 from dpsynth_platform.synth.tabular.noise import select_by_exponential_mechanism
 
 OwnerCounts = npt.NDArray[np.int64]
-
-MOST = 10_000
-"""The largest bound that a contract may have."""
 
 
 def choice_event(epsilon: float, adjacency: str) -> DpEvent:
@@ -75,8 +73,8 @@ def choose_contributions(
 
 def check_question(at_most: int, quantile: Fraction) -> None:
     """Refuses a range or a quantile that cannot be asked for. Raises `BoundingError`."""
-    if not 1 <= at_most <= MOST:
-        raise BoundingError(f"at_most {at_most}; accepted: 1 to {MOST}")
+    if not 1 <= at_most <= MOST_CONTRIBUTIONS:
+        raise BoundingError(f"at_most {at_most}; accepted: 1 to {MOST_CONTRIBUTIONS}")
     if not (0 < quantile <= 1 and quantile.denominator <= 1_000):
         raise BoundingError(f"quantile {quantile}; accepted: above 0, at most 1, in thousandths or coarser")
 

@@ -22,8 +22,8 @@ import pyarrow as pa
 from dpsynth_platform.bounding.optimum import Codes, UpperBound, refusal, upper_bound
 from dpsynth_platform.bounding.order import Order
 from dpsynth_platform.bounding.ownership import WEIGHT_COLUMN, Listed, write_ownership
-from dpsynth_platform.bounding.rounds import bound_edges, row_count
-from dpsynth_platform.bounding.written import check_bound
+from dpsynth_platform.bounding.rounds import bound_edges
+from dpsynth_platform.bounding.written import check_bound, row_count
 from dpsynth_platform.compute.engine import Engine
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class Evaluation:
         owners: distinct owners.
         edges: distinct ownerships.
         most_records: records of the owner who has most.
+        order: which records came first.
         reading_seconds: wall time of reading the table and taking its ownerships apart.
         peak_memory_bytes: most memory of this process (not of Spark's own), the linear program not counted.
         choices: one for each bound, in the given order.

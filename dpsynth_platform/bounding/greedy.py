@@ -2,7 +2,7 @@
 
 What belongs here: the greedy of Ganesh et al. 2025 ("It's my data too"), which goes through the records in a given
 order and keeps one if none of its owners has b already. What does not: making the order, and the rounds in SQL
-(`multi_owner`), which come to the very same records.
+(`rounds`), which come to the very same records.
 
 Memory is one counter for each owner; the records are only passed by.
 """

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.bounding.order import RANDOM, Order, quoted
-from dpsynth_platform.bounding.rounds import bound_edges, row_count
+from dpsynth_platform.bounding.rounds import bound_edges
 from dpsynth_platform.bounding.written import (
     BoundingReport,
     check_bound,
@@ -29,6 +29,7 @@ from dpsynth_platform.bounding.written import (
     included_canaries,
     output_schema,
     register_owners,
+    row_count,
 )
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.errors import BoundingError

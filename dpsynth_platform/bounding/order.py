@@ -1,7 +1,7 @@
 """Which of an owner's records come first, where not all can stay.
 
 What belongs here: the orders' names, their form on the command line and in contracts, and the part of an ORDER BY that
-a declared weight makes. What does not: the choice itself (`single_owner`, `multi_owner`).
+a declared weight makes. What does not: the choice itself (`single_owner`, `rounds`).
 
 Every order ends in that of SHA-256(key || record id), which all engines compute alike; the key is a bound parameter.
 
@@ -9,7 +9,7 @@ Every order ends in that of SHA-256(key || record id), which all engines compute
 | --- | --- |
 | random | what the keyed hash says |
 | fewest-owners-first | records with fewer owners: each takes up less room (of records with several owners only) |
-| weight:COLUMN | larger values of a modelled column; null comes last |
+| weight:COLUMN | larger values of a declared column; null comes last |
 
 With several owners on a record, who keeps what depends on everybody's records. The guarantee (fixed ownership graph,
 Ganesh et al. 2025) then holds only if the order is a function of that graph: a weight counts as part of it, which

@@ -3,7 +3,8 @@
 What belongs here: opening a table, its owner columns, and what is wrong with them. What does not: the governed path,
 where `scrub` turns owners into fingerprints, and any choice.
 
-Owners are told apart by the text of their id, as everywhere. An id that is null or empty is nobody: it is left out and
+Owners are told apart by the text of their id as it stands; the governed path also normalizes it as the contract says
+(`scrub.fingerprints.canonical_text`). An id that is null or empty is nobody: it is left out and
 counted, and so is a record with nobody left. A record is named by its place in the table, which is enough to count.
 """
 

@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from dpsynth_platform.bounding.greedy import greedy
 from dpsynth_platform.bounding.order import RANDOM, Order
-from dpsynth_platform.bounding.written import check_bound
+from dpsynth_platform.bounding.written import check_bound, row_count
 from dpsynth_platform.compute.engine import Engine
 
 FINISH_EDGES = 100_000
@@ -191,8 +191,3 @@ def _open_edges(engine: Engine, by: str) -> Iterator[tuple[int, int, int]]:
     """The open edges, record by record in their order: place, owner's number, owner's room when the rounds ended."""
     for batch in engine.stream(f"SELECT _place, _who, _room FROM bound_open ORDER BY {by}"):  # noqa: S608
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-
-
-def row_count(engine: Engine, table: str) -> int:
-    """Number of rows of an engine's table. Raises `EngineError`."""
-    return int(engine.scalar(f"SELECT count(*) AS number FROM {table}"))  # noqa: S608 - names of our own

@@ -29,6 +29,7 @@ from dpsynth_platform.bounding.written import (
     included_canaries,
     output_schema,
     register_owners,
+    row_count,
 )
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.errors import BoundingError
@@ -128,7 +129,7 @@ def write_bounded(
     written = (batch.column(OWNER_COLUMN) for batch in read_table(target, columns=[OWNER_COLUMN]))
     counted = check_written(written, participants, bait_owners, max_contributions)
     return BoundingReport(
-        rows_before=int(engine.scalar("SELECT count(*) AS number FROM scrubbed")),
+        rows_before=row_count(engine, "scrubbed"),
         rows=rows,
         owners=counted.owners,
         canary_rows=counted.canary_rows,

@@ -96,6 +96,11 @@ def register_owners(engine: Engine, name: str, owners: Fingerprints) -> None:
     engine.register(name, pa.table({OWNER_COLUMN: pa.array(fingerprint_hex(owners), pa.string())}))
 
 
+def row_count(engine: Engine, table: str) -> int:
+    """Number of rows of an engine's table. Raises `EngineError`."""
+    return int(engine.scalar(f"SELECT count(*) AS number FROM {table}"))  # noqa: S608 - names of our own
+
+
 def check_written(
     owners: Iterable[pa.Array], participants: Fingerprints, bait: Fingerprints, max_contributions: int
 ) -> Counted:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from dpsynth_platform.compute.engine import BATCH_ROWS, EngineError, Value, refuse_missing, refuse_names, whole_table
+from dpsynth_platform.permissions import private_directory
 from dpsynth_platform.storage import write_table
 
 if TYPE_CHECKING:
@@ -60,22 +61,23 @@ class DuckDBEngine:
     def __enter__(self) -> DuckDBEngine:
         import duckdb
 
-        self._spill_parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._spill = Path(tempfile.mkdtemp(prefix="spill-", dir=self._spill_parent))
-        self._open_connection = duckdb.connect(
-            ":memory:",
-            config={
-                "temp_directory": str(self._spill),
-                "memory_limit": self._memory_limit,
-                "threads": self._threads,
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-                # No name in the SQL may turn into a Python variable that happens to be called so.
-                "python_enable_replacements": False,
-            },
-        )
-        for statement in (*_MACROS, *_SETTINGS):
-            self._open_connection.execute(statement)
+        self._spill = Path(tempfile.mkdtemp(prefix="spill-", dir=private_directory(self._spill_parent)))
+        config: dict[str, str | bool | int | float | list[str]] = {
+            "temp_directory": str(self._spill),
+            "memory_limit": self._memory_limit,
+            "threads": self._threads,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            # No name in the SQL may turn into a Python variable that happens to be called so.
+            "python_enable_replacements": False,
+        }
+        try:
+            self._open_connection = self._run(lambda: duckdb.connect(":memory:", config=config))
+            for statement in (*_MACROS, *_SETTINGS):
+                self.execute(statement)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(

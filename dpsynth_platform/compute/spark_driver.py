@@ -5,7 +5,8 @@ that it has started. What does not: the session in it and its settings (`spark_e
 
 PySpark's `SparkSession` is one for a whole Python process and outlives its use, so that neither the memory of the next
 one could be chosen nor its files be removed. The driver is therefore started and spoken to by py4j, PySpark's own way
-into Java, and does all the work: no row passes through py4j, and no Python runs on Spark's workers.
+into Java, and does all the work: no row but the one value of a `scalar` passes through py4j, and no Python runs on
+Spark's workers.
 """
 
 from __future__ import annotations

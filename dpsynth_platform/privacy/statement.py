@@ -442,14 +442,18 @@ def _verification(event: DpEvent) -> str:
 
 def _not_covered(contract: DataContract, tuning: Tuning, attempts: int) -> tuple[str, ...]:
     listed = [
-        "Admission checks of the source (present, readable, not empty, of the declared types): seen by the operator, "
-        "as whether the run went on and how long it took.",
+        "Admission checks of the source (present, readable, not empty, with an owner, of the declared types): seen by "
+        "the operator, as whether the run went on and how long it took.",
         "Exact totals such as row counts of intermediate tables: seen by the operator in the orchestration tool, "
         "never published.",
         "The report of personal data found and replaced in text: best effort, restricted to operators. No text of the "
         "source is published.",
         "Whether a column that the contract declares as ordinary values looks like personal data, which stops a run: "
         "seen by the operator.",
+        "Whether one of the contract's own patterns takes too long on a text, which is then masked as a whole: counted "
+        "for the operator.",
+        "Exact numbers that somebody looked at outside of runs to choose the contract's parameters: the platform "
+        "cannot know of them.",
         "When steps ran, how long, and whether they ended well: seen by the operator, and wherever lineage events are "
         "sent.",
         "The quality report, which compares with real rows: seen by reviewers only.",
@@ -561,10 +565,11 @@ def _around(contract: DataContract) -> tuple[Assumption, ...]:
             "Ids are normalized as the contract says; two ids of one person are two owners.",
         ),
         Assumption(
-            "The contract (domains, bins, number of expected units, hyper-parameters) is public knowledge, or follows "
-            "from runs that are in the ledger, and was not read off the data otherwise.",
+            "The contract (domains, bins, number of expected units, contribution bound, hyper-parameters) is public "
+            "knowledge, or follows from runs that are in the ledger, and was not read off the data otherwise.",
             "as declared",
-            "The platform measures nothing without noise for it; values outside are clamped or counted as missing.",
+            "No step of a run measures anything without noise for it; values outside are clamped or counted as "
+            "missing. What people looked at outside of runs (`dpsynth bound evaluate` shows some) is theirs to declare.",
         ),
     )
 

@@ -82,11 +82,8 @@ def _other_numbers(text: str, generator: random.Random) -> str:
 def _other_days(first: str, second: str, generator: random.Random) -> list[str]:
     """Month and day in the order in which they stand; where either may be the month, both may be one afterwards."""
     result = []
-    for text, other in ((first, second), (second, first)):
-        highest = 12 if int(text) <= 12 and (int(other) > 12 or int(text) != int(other)) else 28
-        low, high = (13, 28) if int(text) > 12 else (1, min(highest, 12))
-        if len(text) == 1:
-            high = min(high, 9)
+    for text in (first, second):
+        low, high = (13, 28) if int(text) > 12 else (1, 9 if len(text) == 1 else 12)
         result.append(f"{generator.randint(low, high):0{len(text)}d}")
     return result
 

@@ -48,7 +48,8 @@ CLASSES: Mapping[str, str] = {
 LEAST_OVERLAP = 0.5
 _BLANK = re.compile(r"\s*")
 _BETWEEN_PLACES = re.compile(r"[\s,>]*")
-_TYPE_KEYS = ("entity_type", "entity", "type", "label")
+_TYPE_KEYS = ("entity_type", "type", "label", "entity")
+_TYPE = re.compile(r"[A-Z][A-Z0-9_]{0,40}")
 
 
 @dataclass(frozen=True)
@@ -294,9 +295,11 @@ def _gold_text(row: Any, where: str, text: str, spans: str) -> GoldText:
 
 
 def _span(item: Any, length: int, where: str) -> Finding:
-    names = [item[key] for key in _TYPE_KEYS if isinstance(item.get(key), str)] if isinstance(item, dict) else []
+    found = [item.get(key) for key in _TYPE_KEYS] if isinstance(item, dict) else []
+    # Some layouts keep the marked words under such a key: what does not look like a type must not be shown as one.
+    names = [name for name in found if isinstance(name, str) and _TYPE.fullmatch(name)]
     if not names:
-        raise SourceError(f"{where}: a span without a type; accepted: a type under {', '.join(_TYPE_KEYS)}")
+        raise SourceError(f"{where}: a span without a type; accepted: a type in capitals under {', '.join(_TYPE_KEYS)}")
     start, end = item.get("start"), item.get("end")
     if not isinstance(start, int) or not isinstance(end, int) or not 0 <= start < end <= length:
         raise SourceError(f"{where}: a span outside its text; accepted: 0 <= start < end <= length, in characters")

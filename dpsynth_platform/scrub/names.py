@@ -234,6 +234,13 @@ def in_signature(text: str, findings: Sequence[Finding], lists: WordLists) -> li
     return sorted({*(set(findings) - gone), *organizations})
 
 
+def _in_row(text: str, item: Finding, starts: set[int], ends: set[int]) -> bool:
+    """Whether "and", "or" or a comma joins a finding to one that starts or ends there."""
+    after = _AND_AFTER.match(text, item.end)
+    before = _AND_BEFORE.search(text, max(0, item.start - 6), item.start)
+    return bool((after and after.end() in starts) or (before and before.start() in ends))
+
+
 def in_company(text: str, findings: Sequence[Finding], lists: WordLists) -> list[Finding]:
     """Names that stand in a row with names of people ("Ann, Xqz and Bob") are names of people, too."""
     starts = {item.start for item in findings if item.entity == "PERSON"}
@@ -241,23 +248,15 @@ def in_company(text: str, findings: Sequence[Finding], lists: WordLists) -> list
     result = list(findings)
     for number, item in enumerate(findings):
         words = text[item.start : item.end]
-        if item.entity in ("LOCATION", "ORGANIZATION") and " " not in words and words.casefold() not in lists.places:
-            after, before = (
-                _AND_AFTER.match(text, item.end),
-                _AND_BEFORE.search(text, max(0, item.start - 6), item.start),
-            )
-            if (after and after.end() in starts) or (before and before.start() in ends):
-                result[number] = Finding(item.start, item.end, "PERSON")
+        other = item.entity in ("LOCATION", "ORGANIZATION") and " " not in words
+        if other and words.casefold() not in lists.places and _in_row(text, item, starts, ends):
+            result[number] = Finding(item.start, item.end, "PERSON")
     firms = [item for item in findings if item.entity == "ORGANIZATION"]
     starts, ends = {item.start for item in firms}, {item.end for item in firms}
     for number, item in enumerate(result):
-        if item.entity in ("PERSON", "LOCATION") and _first_word(text[item.start : item.end]) not in lists.first_names:
-            after, before = (
-                _AND_AFTER.match(text, item.end),
-                _AND_BEFORE.search(text, max(0, item.start - 6), item.start),
-            )
-            if (after and after.end() in starts) or (before and before.start() in ends):
-                result[number] = Finding(item.start, item.end, "ORGANIZATION")
+        known = _first_word(text[item.start : item.end]) in lists.first_names
+        if item.entity in ("PERSON", "LOCATION") and not known and _in_row(text, item, starts, ends):
+            result[number] = Finding(item.start, item.end, "ORGANIZATION")
     for number, item in enumerate(findings):
         if item.entity != "PERSON":
             continue

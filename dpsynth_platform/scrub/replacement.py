@@ -9,10 +9,11 @@ they are drawn by a generator that HMAC-SHA256 seeds from a secret key, the owne
 without the key nobody can try originals out, and even with it a value says only that it is one of the many originals
 that lead to the same name. Whoever has both key and a guess can test the guess, hence the key stays in the vault.
 
-Names, towns and companies come from Faker's lists. Numbers are our own: Faker's could be somebody's. They come from
-ranges that are kept free for examples: domains of RFC 2606, addresses of RFC 5737, 3849 and 7042, phone numbers that
-end in 555-0100 to 555-0199, social security numbers that are not issued, and numbers of cards and accounts whose issuer
-does not exist.
+Names, towns and companies come from Faker's lists. Numbers are our own, from ranges that are kept free for examples
+where there are such: domains of RFC 2606, addresses of RFC 5737, 3849 and 7042, phone numbers that end in 555-0100 to
+555-0199 (free in North America only), social security numbers that are not issued, cards and IBANs whose issuer does
+not exist. Other numbers (passports, accounts, ids) keep their shape and nothing else, so that chance may make them
+somebody's.
 """
 
 from __future__ import annotations
@@ -201,11 +202,6 @@ class Replacer:
             return self._random
         message = "|".join((owner, entity, original.casefold())).encode("utf-8", "surrogatepass")
         return random.Random(hmac.digest(self._key, message, hashlib.sha256))
-
-
-def masked(text: str, findings: Sequence[Finding]) -> str:
-    """The text with each finding's type in its place, such as `<PERSON>`."""
-    return substituted(text, findings, lambda _, entity: f"<{entity}>")
 
 
 def substituted(text: str, findings: Sequence[Finding], value: Callable[[str, str], str]) -> str:

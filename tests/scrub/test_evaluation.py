@@ -118,6 +118,10 @@ def test_the_command_prints_measures_and_no_text(
         ("{not json", "line 1: no JSON lines"),
         ('{"text": "secret"}', "row 1: spans: missing or no list"),
         ('{"spans": []}', "row 1: text: missing or no text"),
+        (
+            '{"text": "secret", "spans": [{"start": 0, "end": 6, "entity": "secret"}]}',
+            "row 1: spans: a span without a type; accepted: a type in capitals",
+        ),
         ('{"text": "secret", "spans": [{"start": 0, "end": 9, "type": "X"}]}', "row 1: spans: a span outside its text"),
         ('{"text": "secret", "spans": [{"start": 0, "end": 3}]}', "row 1: spans: a span without a type"),
         ('{"text": "secret", "spans": [7]}', "row 1: spans: a span without a type"),

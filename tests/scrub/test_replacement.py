@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dpsynth_platform.scrub.dates import other_age, other_date
 from dpsynth_platform.scrub.findings import Finding
-from dpsynth_platform.scrub.replacement import Replacer, masked
+from dpsynth_platform.scrub.replacement import Replacer, substituted
 
 KEY = b"k" * 32
 
@@ -160,4 +160,4 @@ def test_what_chance_does_not_replace_is_masked() -> None:
 
 
 def test_masking_names_the_kind() -> None:
-    assert masked("Ann paid 5.", [Finding(0, 3, "PERSON")]) == "<PERSON> paid 5."
+    assert substituted("Ann paid 5.", [Finding(0, 3, "PERSON")], lambda _, entity: f"<{entity}>") == "<PERSON> paid 5."

@@ -569,7 +569,7 @@ def _around(contract: DataContract) -> tuple[Assumption, ...]:
             "knowledge, or follows from runs that are in the ledger, and was not read off the data otherwise.",
             "as declared",
             "No step of a run measures anything without noise for it; values outside are clamped or counted as "
-            "missing. What people looked at outside of runs (`dpsynth bound evaluate` shows some) is theirs to declare.",
+            "missing. What people looked at outside of runs (`dpsynth bound evaluate` shows some) is theirs to say.",
         ),
     )
 

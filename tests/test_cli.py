@@ -156,7 +156,7 @@ def test_an_approved_raise_must_be_declared(tmp_path, use):
     file = deployment.settings.families / "tests.yaml"
     assert f"no run is admitted before {file} declares it: cap: {{epsilon: 5.0, delta: 1e-05}}" in out
     assert "asks for" not in use(deployment, "ledger", "show")[1]
-    told = f"raised to epsilon 5, delta 1e-05 (event {asked + 1}); declare cap.epsilon: 5 in families/tests.yaml"
+    told = f"raised to epsilon 5, delta 1e-05 (event {asked + 1}); declare cap.epsilon: 5.0 in families/tests.yaml"
     status, out, _ = use(deployment, "plan", "people", "--mock-rows", "0")
     assert (status, "would be blocked" in out, "would spend nothing" in out) == (3, True, False)
     forecast = json.loads(use(deployment, "plan", "people", "--mock-rows", "0", "--json")[1])

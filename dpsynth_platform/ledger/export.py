@@ -107,6 +107,8 @@ def verify_export(text: str, known_heads: Iterable[Head] = (), public_key: bytes
         problems.append("the export's head is not its last event")
     accounts = {row.pop("family"): row for row in document["accounts"]}
     entries = {row.pop("entry_id"): row for row in document["entries"]}
+    if (len(accounts), len(entries)) != (len(document["accounts"]), len(document["entries"])):
+        problems.append("an account or an entry stands in it twice")
     try:
         problems += check_chain(events, accounts, entries, known_heads)
         problems += check_curves(entries)

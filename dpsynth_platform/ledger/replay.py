@@ -41,10 +41,12 @@ class _Replay:
         self.entries: dict[str, Values] = {}
         self.problems: list[str] = []
         self._asked: dict[int, ChainEvent] = {}
+        self._bound: dict[str, Values] = {}  # datasets and source tables, each with its family and owner columns
         self._runs: dict[str, list[str]] = {}  # each run's attempts, first to last
         self._keyed: dict[str, list[str]] = {}  # for entries that name participants, the keys they committed under last
         self._steps = {
             chain.OPENED: self._open,
+            chain.BOUND: self._bind,
             chain.RAISE_ASKED: self._ask,
             chain.RAISED: self._raise,
             chain.REKEYED: self._rekey,
@@ -87,6 +89,11 @@ class _Replay:
         if terms["mode"] not in get_args(Mode):
             return f"account {event.subject} could not be opened: it charges nobody"
         self.accounts[event.subject] = {"terms": chain.canonical(terms), "opened_at": event.at}
+        return None
+
+    def _bind(self, event: ChainEvent) -> str | None:
+        if self._bound.setdefault(event.subject, event.payload) != event.payload:
+            return f"{event.subject} could not be tied to another family or other owner columns"
         return None
 
     def _ask(self, event: ChainEvent) -> None:

@@ -2,7 +2,7 @@
 
 What belongs here: class sizes and what each class has left, the worst owner, the distribution. What does not: deciding
 (`standing`), and fingerprints: nobody is named. All of it is a function of who took part, so that it is restricted: it
-goes to a file in the restricted zone, never into a log, a message or metadata.
+goes to a file for one user's eyes that belongs in the restricted zone, never into a log, a message or metadata.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ hashes (`chain`), the filter's arithmetic (`filter`, `owners`).
     ledger = Ledger(settings.ledger_url)
     ledger.open_account(family, key_ids=[key_id(k1), key_id(k2)])
     ledger.admit(family.family, request, key=run_key)                       # before any record is read
-    entry = ledger.reserve(family.family, run_key, request, participants, contract.privacy.on_overlap)
+    entry = ledger.reserve(family.family, run_key, request, participants, policy, key_ids=key_ids)
     ledger.start(entry.entry_id)                                            # durable, exactly once
     ledger.complete(entry.entry_id, model_digest)
 
@@ -400,7 +400,7 @@ class Ledger:
             entry = rows.get_entry(connection, entry_id)
             if entry.state == chain.VOID:
                 return entry
-            return reservations.transition(connection, entry, chain.VOID, {"reason": reason[:200], "by": by})
+            return reservations.transition(connection, entry, chain.VOID, {"reason": reason, "by": by})
 
         return self._database.write(work)
 

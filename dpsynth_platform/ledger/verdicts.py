@@ -52,8 +52,8 @@ def check_declared(connection: Connection, account: Account, terms: dict[str, An
         if raised and name.startswith("cap."):
             raise LedgerError(
                 f"family {account.family}: the account's cap was raised to epsilon {account.epsilon:g}, delta "
-                f"{account.delta:g} (event {raised[-1].sequence}); declare {name}: {is_sealed:g} in "
-                f"families/{account.family}.yaml, where it is {now:g}"
+                f"{account.delta:g} (event {raised[-1].sequence}); declare {name}: {is_sealed!r} in "
+                f"families/{account.family}.yaml, where it is {now!r}"
             )
         raise LedgerError(
             f"family {account.family}: {name}: {now!r}, but the account holds {is_sealed!r}, sealed for life; "
@@ -131,7 +131,7 @@ def refusal_of(connection: Connection, account: Account, request: CostRequest) -
         way_out = "Raise the thresholds" if rest > 0 else "Use a mechanism without thresholds"
         message = (
             f"{request.place}: its thresholds take {request.delta_slack:.3g} of delta; of what family {account.family} "
-            f"reserves for thresholds, {rest:.3g} is left. {way_out}. Nothing was read or spent."
+            f"reserves for thresholds, {rest:.3g} is left. {way_out}. Nothing was spent."
         )
         return Refusal("slack", message)
     left = _in_terms_of(request, epsilon_left(connection, account, asked.delta))
@@ -143,7 +143,7 @@ def refusal_of(connection: Connection, account: Account, request: CostRequest) -
     message = (
         f"{request.place}: the request (epsilon {asked.epsilon:.4g}, delta {asked.delta:.3g}) does not fit under the "
         f"cap of family {account.family} (epsilon {account.epsilon:.4g}, delta {account.delta:.3g} for life); epsilon "
-        f"left at this delta: {left:.3g}. {way_out}. Nothing was read or spent."
+        f"left at this delta: {left:.3g}. {way_out}. Nothing was spent."
     )
     return Refusal("cap", message)
 

@@ -633,7 +633,8 @@ def _account(family: FamilyBudget) -> str:
     return (
         f"Of all releases of the family {family.family} together, what may be claimed is the cap: epsilon "
         f"{upper_bound(family.cap.epsilon, 6)}, delta {upper_bound(family.cap.delta)}, unless two people together "
-        f"raise it; then it is the raised cap, for all of them. {whom}, and the ledger lets none beyond the cap."
+        "raise it; then it is the raised cap, for all of them, if the raise was not decided in the light of what "
+        f"releases showed. {whom}, and the ledger lets none beyond the cap."
     )
 
 

@@ -27,3 +27,16 @@ def test_normalization_is_sealed_with_the_account(ledger):
     ledger.open_account(family("surveys", mode="per-owner"), KEYS)
     with pytest.raises(LedgerError, match="owner_normalization"):
         ledger.open_account(family("surveys", mode="per-owner", owner_normalization=["casefold"]), KEYS)
+
+
+def test_a_second_binding_in_the_chain_is_told(ledger):
+    from dpsynth_platform.ledger import chain, rows
+
+    ledger.bind("letters", "each", ["customer"])
+    assert ledger.verify().ok
+    forged = {"family": "everyone", "owner_columns": ["customer"]}
+    ledger._database.write(
+        lambda connection: chain.append(connection, rows.now_text(connection), chain.BOUND, "letters", forged)
+    )
+    (problem,) = ledger.verify().problems
+    assert "letters could not be tied to another family or other owner columns" in problem

@@ -24,8 +24,8 @@ def test_a_raise_needs_two_people_and_the_file_must_follow(ledger, url):
     assert (raised.epsilon, raised.delta) == (8.0, 1e-5)
     ledger.reserve("everyone", "b", cost, None, "compose")
     told = (
-        rf"raised to epsilon 8, delta 1e-05 \(event {ledger.head().sequence - 1}\); declare cap\.epsilon: 8 in "
-        r"families/everyone\.yaml, where it is 4$"
+        rf"raised to epsilon 8, delta 1e-05 \(event {ledger.head().sequence - 1}\); declare cap\.epsilon: 8.0 in "
+        r"families/everyone\.yaml, where it is 4.0$"
     )
     for asks in (lambda old: ledger.open_account(old, KEYS), ledger.check_declared):
         with pytest.raises(LedgerError, match=told):

@@ -4,12 +4,14 @@ What belongs here: running a spaCy pipeline of `tok2vec` and `ner` with numpy. W
 labels mean and what becomes of them (`names`).
 
 spaCy takes one decision after the other, each with calls into a library of linear algebra (BLIS) that knows no
-processor of today and locks on every call. Here one step decides for one token of every text of the batch, and numpy
-multiplies. It is the very same model: the entities are those that spaCy gives (a test compares them).
+processor of today and locks on every call. Here one step decides for one token of every text of the batch, equal tokens
+are embedded once, and numpy multiplies. It is the very same model: the entities are those that spaCy gives (a test
+compares them).
 
 The model is a transition system (Lample et al. 2016, section 3; spaCy's `TransitionBasedParser.v2` for `ner`): from
 left to right, each token begins an entity (B), goes on in it (I), ends it (L), is one by itself (U) or is outside (O).
-What a decision sees is the token, the first token of the open entity and the token before.
+What a decision sees is the token, the first token of the open entity and the token before. A token is seen as a vector
+of its own features (`MultiHashEmbed.v2`) after layers that look at its neighbours (`MaxoutWindowEncoder.v2`).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import numpy.typing as npt
 
 _Floats = npt.NDArray[np.float32]
 _Whole = npt.NDArray[np.intp]
+_LEAST_VARIANCE = np.float32(1e-8)
 
 
 @dataclass(frozen=True)
@@ -40,24 +43,24 @@ class Tagger:
 
     def __init__(self, name: str) -> None:
         import spacy
-        from thinc.api import NumpyOps
 
         with warnings.catch_warnings():
             # The model says that it was trained with an older spaCy; its quality was measured with this one.
             warnings.filterwarnings("ignore", message=r"\[W095\]")
             model: Any = spacy.load(name)
-        ops = NumpyOps(use_blis=False)
-        for _, pipe in model.pipeline:
-            for layer in pipe.model.walk():
-                layer.ops = ops
         recognizer = model.get_pipe("ner")
         lower, upper = recognizer.model.get_ref("lower"), recognizer.model.get_ref("upper")
         self._tokenizer = model.tokenizer
-        self._embedding = model.get_pipe("tok2vec")
-        self._projection = recognizer.model.get_ref("tok2vec")
-        self._lower: _Floats = lower.get_param("W")  # features, hidden, pieces, width
-        self._pad: _Floats = lower.get_param("pad")[0]  # features, hidden, pieces
-        self._bias: _Floats = lower.get_param("b")  # hidden, pieces
+        self._encoder = _Encoder(model.get_pipe("tok2vec").model)
+        projection = recognizer.model.get_ref("tok2vec").layers[-1]
+        self._projection: _Floats = projection.get_param("W").T
+        self._projection_bias: _Floats = projection.get_param("b")
+        # Pieces come before hidden units, so that the larger of two pieces is one comparison of two halves.
+        self._lower: _Floats = np.ascontiguousarray(
+            lower.get_param("W").swapaxes(1, 2)
+        )  # features, pieces, hidden, width
+        self._pad: _Floats = lower.get_param("pad")[0].swapaxes(1, 2)
+        self._bias: _Floats = lower.get_param("b").T
         self._upper: _Floats = np.ascontiguousarray(upper.get_param("W").T)  # hidden, moves
         self._upper_bias: _Floats = upper.get_param("b")
         self._moves = _Moves([recognizer.moves.get_class_name(number) for number in range(len(self._upper_bias))])
@@ -71,8 +74,7 @@ class Tagger:
         if not order:
             return found
         ordered = [documents[number] for number in order]
-        self._embedding.set_annotations(ordered, self._embedding.predict(ordered))
-        vectors = self._projection.predict(ordered)
+        vectors = self._encoder.vectors(ordered) @ self._projection + self._projection_bias
         lengths = np.array([len(item) for item in ordered], np.intp)
         blank = np.concatenate([item.to_array("IS_SPACE") for item in ordered]).astype(np.bool_)
         for row, first, last, label in self._decide(vectors, lengths, blank):
@@ -85,8 +87,7 @@ class Tagger:
         self, vectors: _Floats, lengths: _Whole, blank: npt.NDArray[np.bool_]
     ) -> list[tuple[int, int, int, str]]:
         """(text, first token, last token, label) of each entity, for texts in order of falling length."""
-        features, hidden, pieces, width = self._lower.shape
-        seen = (vectors @ self._lower.reshape(-1, width).T).reshape(-1, features, hidden, pieces)
+        seen = (vectors @ self._lower.reshape(-1, self._lower.shape[-1]).T).reshape(-1, *self._lower.shape[:-1])
         closed = self._pad[1] + self._pad[2] + self._bias
         offsets = np.concatenate([[0], np.cumsum(lengths)[:-1]])
         moves = self._moves
@@ -102,12 +103,12 @@ class Tagger:
                 state[inside] += (
                     seen[offsets[inside] + opened[inside], 1] + seen[rows[inside] - 1, 2] - self._pad[1] - self._pad[2]
                 )
-            scores = state.max(axis=2) @ self._upper + self._upper_bias
+            scores = _largest(state) @ self._upper + self._upper_bias
             last = lengths[:active] == step + 1
             scores += moves.barred_outside[(blank[rows] * 2 + last).astype(np.intp)]
             if len(inside):
                 scores[inside] = (
-                    state[inside].max(axis=2) @ self._upper
+                    _largest(state[inside]) @ self._upper
                     + self._upper_bias
                     + moves.barred_inside[last[inside].astype(np.intp), label[inside]]
                 )
@@ -121,6 +122,78 @@ class Tagger:
                 found.append((int(row), int(opened[row]), step, moves.labels[label[row]]))
                 opened[row] = -1
         return found
+
+
+class _Encoder:
+    """Tokens as vectors: `MultiHashEmbed.v2`, then `MaxoutWindowEncoder.v2` with a window of one token to each side."""
+
+    def __init__(self, model: Any) -> None:
+        from thinc.api import NumpyOps
+
+        embed, encode = model.layers
+        features, _, hashed, mixed, _ = embed.layers
+        self._features: list[str] = features.attrs["columns"]
+        self._hashed = hashed.layers[0]
+        for layer in self._hashed.walk():
+            layer.ops = NumpyOps(use_blis=False)
+        self._mixed = _Maxout(mixed)
+        self._windows = [_Maxout(layer) for layer in encode.layers[0].layers]
+        # Texts are parted by so many rows of zeros that none sees another through all layers.
+        self._apart = len(self._windows)
+
+    def vectors(self, documents: Sequence[Any]) -> _Floats:
+        """A vector (row) for each token of all texts, one text after the other."""
+        ids = np.concatenate([item.to_array(self._features) for item in documents])
+        # What a token is embedded as depends on nothing but these; most tokens of a batch repeat.
+        distinct, of_token = np.unique(ids, axis=0, return_inverse=True)
+        embedded = self._mixed(self._hashed.predict(distinct))
+        text = np.repeat(np.arange(1, len(documents) + 1), [len(item) for item in documents])
+        places = np.arange(len(ids)) + self._apart * text
+        rows = np.zeros((len(ids) + self._apart * (len(documents) + 1), embedded.shape[1]), np.float32)
+        rows[places] = embedded[of_token.reshape(-1)]
+        for layer in self._windows:
+            edge = np.zeros((1, rows.shape[1]), np.float32)
+            before, after = np.concatenate([edge, rows[:-1]]), np.concatenate([rows[1:], edge])
+            rows += layer(np.concatenate([before, rows, after], axis=1))
+        found: _Floats = rows[places]
+        return found
+
+
+class _Maxout:
+    """A layer that takes the largest of its pieces (Goodfellow et al. 2013), then normalizes each row."""
+
+    def __init__(self, model: Any) -> None:
+        params = {
+            (layer.name, name): layer.get_param(name)
+            for layer in model.walk()
+            for name in layer.param_names
+            if layer.has_param(name)
+        }
+        weights: _Floats = params["maxout", "W"]  # width, pieces, input
+        self._width, self._pieces, inputs = weights.shape
+        self._weights = np.ascontiguousarray(weights.transpose(1, 0, 2).reshape(-1, inputs).T)
+        self._bias = params["maxout", "b"].T.reshape(-1)
+        self._scale: _Floats = params["layernorm", "G"]
+        self._shift: _Floats = params["layernorm", "b"]
+
+    def __call__(self, rows: _Floats) -> _Floats:
+        pieces: _Floats = rows @ self._weights
+        pieces += self._bias
+        largest = _largest(pieces.reshape(-1, self._pieces, self._width))
+        largest -= largest.mean(axis=1, keepdims=True)
+        variance = np.einsum("ij,ij->i", largest, largest) / self._width + _LEAST_VARIANCE
+        largest *= (1 / np.sqrt(variance))[:, None]
+        largest *= self._scale
+        largest += self._shift
+        return largest
+
+
+def _largest(pieces: _Floats) -> _Floats:
+    """The largest of a row's pieces (axis 1), unit by unit; numpy compares halves faster than it reduces an axis."""
+    largest = np.maximum(pieces[:, 0], pieces[:, 1])
+    for number in range(2, pieces.shape[1]):
+        np.maximum(largest, pieces[:, number], out=largest)
+    return largest
 
 
 class _Moves:

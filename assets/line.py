@@ -5,6 +5,8 @@ retries, lineage around each attempt, safe errors, metadata that a reader of the
 what a step does (its own module).
 """
 
+from collections.abc import Mapping
+
 import dagster as dg
 
 import resources as res
@@ -16,7 +18,9 @@ from assets.shown import actual_columns, declared_columns, metadata_value
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.lineage.emitter import Delivery, StepRun
+from dpsynth_platform.people import recorded
 from dpsynth_platform.restricted_log import logs_of
+from dpsynth_platform.running import REQUESTED_BY_TAG
 from dpsynth_platform.storage import Place
 
 LINE: tuple[Step, ...] = (
@@ -31,8 +35,6 @@ LINE: tuple[Step, ...] = (
     quality.STEP,
     released.STEP,
 )
-REQUESTED_BY = "dpsynth/requested_by"
-"""Run tag: who asked for the run. Without it the operating system's user did."""
 
 
 class RunWord(dg.Config):
@@ -104,7 +106,7 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str) 
                     device=accelerator.device,
                     run=run,
                     line={item.name: item.upstream for item in LINE},
-                    runner=context.run.tags.get(REQUESTED_BY, user),
+                    runner=_runner(context.run.tags, user),
                     spend_again=config.spend_again,
                     progress=context.log.info,
                 )
@@ -121,6 +123,17 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str) 
         return _result(outcome, declared_columns(step, contract))
 
     return compute
+
+
+def _runner(tags: Mapping[str, str], user: str) -> str:
+    """Who asked for the run: whom its tag names, else the deployment's user.
+
+    Whoever can start a run can write any tag, and what it names goes into records, the ledger and messages.
+
+    Raises:
+        ConfigurationError: the tag is no name.
+    """
+    return recorded(tags.get(REQUESTED_BY_TAG, user), f"run tag {REQUESTED_BY_TAG}")
 
 
 def _result(outcome: Outcome, declared: dg.TableSchema) -> dg.MaterializeResult[None]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsynth_platform.contracts import WEAK_EPSILON
+from dpsynth_platform.contracts import WEAK_DELTA, WEAK_EPSILON
 from dpsynth_platform.errors import ConfigurationError, LedgerError, file_problem
 from dpsynth_platform.ledger_words import broken_words, whole_words
 from dpsynth_platform.people import acting, recorded
@@ -24,9 +24,6 @@ from dpsynth_platform.terminal import Json, Shown, command
 if TYPE_CHECKING:
     from dpsynth_platform.ledger.export import ExportReport
     from dpsynth_platform.ledger.records import Head
-
-# A delta that is not small against one in the number of people promises little, whatever epsilon is.
-WEAK_DELTA = 1e-3
 
 authority_app = typer.Typer()
 
@@ -136,7 +133,8 @@ def rotate_key(
             "key_id": done.key_id,
             "families": [event.subject for event in done.events],
             "events": [event.sequence for event in done.events],
-            "erased": done.erased,
+            "erased": done.still_held is None,
+            "still_held": done.still_held,
             "outdated": [place.label for place in done.outdated],
         }
     )
@@ -145,11 +143,8 @@ def rotate_key(
         shown.say(f"  family {event.subject}: event {event.sequence}; everybody keeps what they were charged")
     for place in done.outdated:
         shown.say(f"  {place.label}/scrubbed is outdated; made anew by: dpsynth run {place.arguments}")
-    if not done.erased:
-        shown.say(
-            "  Another process was reading the ledger, so that its files still hold the earlier fingerprints; they go "
-            "when the last process that has it open closes it"
-        )
+    if done.still_held is not None:
+        shown.say(f"  The earlier fingerprints are not gone yet: {done.still_held}")
     shown.say(
         f"Back up {settings.vault} now: the accounts depend on the new key, and on all before it. Backups of ledger "
         "and tables still hold the fingerprints as they were"
@@ -183,14 +178,23 @@ def export(
 @command
 def owners(
     family: Annotated[str, typer.Argument(help="A family of mode per-owner.")],
-    file: Annotated[Path, typer.Argument(help="Where to write it; a file that is there is not replaced.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A new file in the restricted zone, DPSYNTH_HOME/restricted; nobody else may read it (mode 0600)."
+        ),
+    ],
     as_json: Json = False,
 ) -> None:
     """Writes what single owners have left: the worst, the distribution, the classes. Restricted."""
     from dpsynth_platform import reviewing
 
-    shown = Shown(as_json)
-    _write_new(file, reviewing.ledger(Settings.from_environment()).owner_spending(family).to_json())
+    shown, settings = Shown(as_json), Settings.from_environment()
+    if not file.resolve().is_relative_to(settings.restricted):
+        raise ConfigurationError(
+            f"{file}: what single owners have left is restricted; accepted: a file below {settings.restricted}"
+        )
+    _write_new(file, reviewing.ledger(settings).owner_spending(family).to_json())
     shown.json({"family": family, "file": str(file)})
     shown.say(f"{file}: for those who may see restricted numbers only; nobody is named, and who took part shows in it")
 
@@ -226,8 +230,7 @@ def check_export(
     if not report.ok:
         shown.say(broken_words(report.events, report.entries))
         raise typer.Exit(1)
-    last = json.loads(text)["events"][-1:]
-    shown.say(whole_words(report.events, report.entries, last[0]["at"] if last else None, len(heads)))
+    shown.say(whole_words(report.events, report.entries, report.last_at, len(heads)))
 
 
 def _why_so_much(epsilon: float, delta: float, reason: str, accepted: str | None) -> str:

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpsynth_platform.contracts import FamilyBudget
-from dpsynth_platform.errors import LedgerError
 from dpsynth_platform.ledger.records import Account, ChainEvent
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.ledger.verdicts import check_keys
 from dpsynth_platform.scrub.fingerprints import FingerprintKeys, rotated
 from dpsynth_platform.storage import Place, Storage
 from dpsynth_platform.vault import Vault, key_id
@@ -39,14 +39,14 @@ class Rotation:
 
     Attributes:
         events: the accounts' `rekeyed` events.
-        erased: whether the ledger's files hold no fingerprints of earlier keys; False while another process reads them.
+        still_held: what of the ledger may still hold fingerprints of earlier keys, in words, or None.
         outdated: places whose scrubbed rows bear fingerprints of earlier keys.
     """
 
     namespace: str
     key_id: str
     events: tuple[ChainEvent, ...]
-    erased: bool
+    still_held: str | None
     outdated: tuple[Place, ...]
 
 
@@ -76,12 +76,7 @@ def keys_in_use(vault: Vault, account: Account) -> FingerprintKeys:
     further = [f"{_further_prefix(account.namespace)}-{name}" for name in account.key_ids[2:]]
     inner, *outer = (vault.read(name) for name in (*_first_names(account.namespace), *further))
     keys = FingerprintKeys(inner, tuple(outer))
-    if ids_of(keys) != account.key_ids:
-        raise LedgerError(
-            f"family {account.family}: the vault's fingerprint keys are not those that the account is kept with, so "
-            "owners cannot be told apart from strangers; the account is frozen until the vault is restored from its "
-            "backup"
-        )
+    check_keys(account, ids_of(keys))
     return keys
 
 
@@ -105,7 +100,7 @@ def rotate(vault: Vault, ledger: Ledger, storage: Storage, namespace: str, *, by
     key = vault.add(_further_prefix(namespace))
     events = ledger.rotate_key(namespace, key_id(key), lambda owners: rotated(owners, key), by=by, reason=reason)
     now_in_use = events[0].payload["key_ids"]["now"]
-    return Rotation(namespace, key_id(key), events, ledger.empty_log(), _outdated(storage, namespace, now_in_use))
+    return Rotation(namespace, key_id(key), events, ledger.erase_replaced(), _outdated(storage, namespace, now_in_use))
 
 
 def _outdated(storage: Storage, namespace: str, key_ids: Sequence[str]) -> tuple[Place, ...]:

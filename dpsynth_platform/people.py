@@ -14,6 +14,7 @@ from dpsynth_platform.errors import ConfigurationError
 # Joiners belong to the spelling of some scripts; all other format characters only change how a line is shown.
 _JOINERS = "\u200c\u200d"
 _CONTROLS = ("Cc", "Cf", "Cs", "Zl", "Zp")
+MOST_CHARACTERS = 1000
 
 
 def person_key(name: str) -> str:
@@ -36,8 +37,10 @@ def recorded(text: str, option: str, *, optional: bool = False) -> str:
         optional: whether it may say nothing.
 
     Raises:
-        ConfigurationError: it holds control characters, or says nothing.
+        ConfigurationError: it is too long, holds control characters, or says nothing.
     """
+    if len(text) > MOST_CHARACTERS:
+        raise ConfigurationError(f"{option}: {len(text)} characters; accepted: at most {MOST_CHARACTERS}")
     if any(map(is_control, text)):
         raise ConfigurationError(f"{option}: {text!r} holds control characters; accepted: one line of plain text")
     if not optional and not person_key(text):

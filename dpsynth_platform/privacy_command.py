@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from dpsynth_platform.contracts import WEAK_DELTA
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.privacy_arguments import (
     Asked,
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from dpsynth_platform.privacy.accounting import EpsilonResult
     from dpsynth_platform.privacy.calibration import Calibrated
     from dpsynth_platform.privacy.events import DpEvent
-
-# Above it, no epsilon earns a word of praise: far more than 1/n of any dataset that is worth protecting.
-LARGEST_DELTA = 1e-3
 
 
 class PlainCommand(TyperCommand):
@@ -285,21 +283,18 @@ def _say_parts(shown: Shown, event: DpEvent, delta: float) -> None:
 def _in_words(leaf: DpEvent, times: int) -> str:
     """A mechanism with its numbers, as often as it runs."""
     from dpsynth_platform.privacy import events
+    from dpsynth_platform.privacy.statement import number_of
 
     if isinstance(leaf, events.BoundedRangeSelectionEvent):
-        return f"{_number(times, 'choice')} by the exponential mechanism, range {leaf.epsilon:g}"
+        return f"{number_of(times, 'choice')} by the exponential mechanism, range {leaf.epsilon:g}"
     if isinstance(leaf, events.SampledGaussianEvent):
         return (
-            f"{_number(times, 'step')} of DP-SGD, noise multiplier {leaf.noise_multiplier:g}, {leaf.sampled}s sampled "
-            f"with probability {leaf.sampling_probability:g}"
+            f"{number_of(times, 'step')} of DP-SGD, noise multiplier {leaf.noise_multiplier:g}, {leaf.sampled}s "
+            f"sampled with probability {leaf.sampling_probability:g}"
         )
     noise = "Gaussian" if isinstance(leaf, events.GaussianCountsEvent) else "discrete Gaussian"
     shown = f", shown from {leaf.threshold:g} up" if isinstance(leaf, events.ThresholdedCountsEvent) else ""
-    return f"{_number(times, 'table')} of counts with {noise} noise, sigma {leaf.sigma:g}{shown}"
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{number_of(times, 'table')} of counts with {noise} noise, sigma {leaf.sigma:g}{shown}"
 
 
 def _read_event(file: Path) -> tuple[DpEvent, float | None]:
@@ -428,6 +423,7 @@ def _show(
 ) -> None:
     from dpsynth_platform.privacy.events import adjacency_of, event_to_json
     from dpsynth_platform.privacy.guarantee import tier
+    from dpsynth_platform.privacy.statement import number_of
 
     too_large = _delta_notes(result.delta, units)
     level = None if too_large else tier(result.epsilon)
@@ -450,7 +446,7 @@ def _show(
         f"epsilon {_rounded(result.epsilon)} at delta {result.delta:.4g} (by {_METHOD_WORDS[result.method]}): {judged}"
     )
     adjacency, b = adjacency_of(event)
-    shown.say(f"for one unit of at most {_number(b, 'record')}, {adjacency}: {_ADJACENCY_WORDS[adjacency]}")
+    shown.say(f"for one unit of at most {number_of(b, 'record')}, {adjacency}: {_ADJACENCY_WORDS[adjacency]}")
     if alone := more.get("alone"):
         costs = ", ".join(f"{name} {_rounded(value)}" for name, value in alone.items())
         shown.say(f"epsilon of each alone: {costs} (they do not simply add up)")
@@ -462,7 +458,7 @@ def _delta_notes(delta: float, units: int | None) -> list[str]:
     """Why delta is too large to promise anything, where it is."""
     if units is not None and delta >= 1 / units:
         return [f"delta {delta:.3g} is not below 1/{units}: it would allow to show one unit of them all in full"]
-    if delta > LARGEST_DELTA:
+    if delta >= WEAK_DELTA:
         return [
             "delta must be well below 1/n, n the number of privacy units: a mechanism that shows one unit of them all "
             "in full has delta 1/n"

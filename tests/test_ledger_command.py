@@ -193,18 +193,18 @@ def test_keys_are_rotated_and_the_report_says_what_follows(tmp_path, monkeypatch
     assert f"family surveys: event {ledger.head().sequence}" in out
     assert "visits/2026-01/scrubbed is outdated; made anew by: dpsynth run visits --period 2026-01" in out
     assert f"Back up {tmp_path / 'vault'} now" in out
-    assert "Another process" not in out
+    assert "not gone yet" not in out
     event = ledger.history(kinds=["rekeyed"])[0]
     assert (event.payload["by"], event.payload["reason"]) == ("Bo", "a stolen disk")
 
     status, out, _ = use("rotate-key", "person", "--reason", "yearly", "--json")
     told = json.loads(out)
     assert (status, told["families"], told["outdated"]) == (0, ["surveys"], ["visits/2026-01"])
-    assert told["erased"]
+    assert (told["erased"], told["still_held"]) == (True, None)
     assert ledger.account("surveys").key_ids == (*now, told["key_id"])
-    monkeypatch.setattr(Ledger, "empty_log", lambda _: False)
+    monkeypatch.setattr(Ledger, "erase_replaced", lambda _: "somebody reads")
     status, out, _ = use("rotate-key", "person", "--reason", "yearly")
-    assert (status, "Another process was reading the ledger, so that its files still hold" in out) == (0, True)
+    assert (status, "The earlier fingerprints are not gone yet: somebody reads\n" in out) == (0, True)
     assert use("rotate-key", "person")[0] == 2
 
 
@@ -266,7 +266,9 @@ def test_an_export_is_signed_and_its_signature_checked(ledger, use, tmp_path):
 
 
 def test_what_owners_have_left_goes_to_a_file_and_not_to_the_terminal(ledger, use, tmp_path):
-    file = tmp_path / "owners.json"
+    restricted = tmp_path / "restricted"
+    restricted.mkdir()
+    file = restricted / "owners.json"
     status, out, _ = use("owners", "surveys", file)
     assert (status, str(file) in out) == (0, True)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -274,8 +276,13 @@ def test_what_owners_have_left_goes_to_a_file_and_not_to_the_terminal(ledger, us
     assert (report["family"], report["owners"], report["worst_epsilon_left"]) == ("surveys", 0, None)
     assert use("owners", "surveys", file)[0] == 1
     ledger.open_account(FamilyBudget.model_validate(BUDGET | {"family": "others", "mode": "family"}), ["key"])
-    status, _, err = use("owners", "others", tmp_path / "more.json")
+    status, _, err = use("owners", "others", restricted / "more.json")
     assert (status, "charges every entry to everybody" in err) == (1, True)
+    assert not (restricted / "more.json").exists()
+    (restricted / "way-out").symlink_to(tmp_path)
+    for outside in (tmp_path / "more.json", restricted / ".." / "more.json", restricted / "way-out" / "more.json"):
+        status, _, err = use("owners", "surveys", outside)
+        assert (status, f"accepted: a file below {restricted}" in err) == (1, True)
     assert not (tmp_path / "more.json").exists()
 
 

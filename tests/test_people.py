@@ -46,6 +46,13 @@ def test_control_characters_are_refused_and_shown_harmlessly(control):
     )
 
 
+def test_what_is_too_long_is_refused_and_not_shown():
+    assert recorded("a" * 1000, "--reason") == "a" * 1000
+    with pytest.raises(ConfigurationError) as caught:
+        recorded("a" * 1001, "--reason")
+    assert str(caught.value) == "--reason: 1001 characters; accepted: at most 1000"
+
+
 @pytest.mark.parametrize("nothing", ["", " ", "\u3000", "\u200d"])
 def test_what_says_nothing_is_no_name(nothing):
     with pytest.raises(ConfigurationError, match=r"--as: .* says nothing"):

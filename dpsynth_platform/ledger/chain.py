@@ -165,7 +165,7 @@ def commitments(chain: Iterable[ChainEvent]) -> dict[str, str | None]:
     return {event.subject: event.payload.get("commitment") for event in chain if event.kind in (RESERVED, RECOMMITTED)}
 
 
-def standing(states: Sequence[str]) -> int | None:
+def deciding_attempt(states: Sequence[str]) -> int | None:
     """Of the states of all attempts at a run, first to last, the place of the one that speaks for it, if any does.
 
     The completed one, else the latest that is not void. What is void never ran: what it replaced, and how that ended,

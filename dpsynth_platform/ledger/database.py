@@ -48,6 +48,7 @@ class Database:
     Raises:
         LedgerError: the URL is of another kind, or the database cannot be opened, is not a ledger, or has a newer
             schema.
+        ConfigurationError: the SQLite file's directory is open to others and not this user's to close.
     """
 
     def __init__(self, url: str) -> None:
@@ -65,22 +66,25 @@ class Database:
         """
         return _tried(lambda: self._write_once(work))
 
-    def empty_log(self) -> bool:
+    def erase_replaced(self) -> str | None:
         """Brings SQLite's write-ahead log into its file and empties it: what was overwritten is then gone.
 
-        False where a reader still needs the log as it was; it goes when the last connection closes. On PostgreSQL
-        there is nothing that one client could do, and the answer is True.
+        Returns:
+            What may still hold it, in words, or None. PostgreSQL keeps replaced rows, and no client can overwrite them.
         """
         if not self._is_sqlite:
-            return True
+            return (
+                "PostgreSQL keeps replaced rows until it has vacuumed their tables (VACUUM FULL participants, standing "
+                "does so at once), and in its write-ahead log and its archives"
+            )
         with _safe_errors(), closing(self._engine.raw_connection()) as connection:
             cursor = connection.cursor()
             cursor.execute(f"PRAGMA busy_timeout = {EMPTYING_SECONDS * 1000:.0f}")
             try:
                 (busy, *_) = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            except sqlite3.OperationalError:
-                return False
-            return not busy
+            except sqlite3.OperationalError as error:
+                return _not_emptied(error.sqlite_errorname)
+            return _not_emptied("SQLITE_BUSY") if busy else None
 
     @property
     def _is_sqlite(self) -> bool:
@@ -174,6 +178,13 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     writing = connection.get_execution_options().get(_WRITING, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+
+def _not_emptied(code: str) -> str:
+    """What follows from a write-ahead log that could not be emptied, with SQLite's name for the reason."""
+    in_use = code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+    reason = "another process is using the ledger" if in_use else f"the ledger's log could not be emptied ({code})"
+    return f"{reason}, so its files still hold replaced rows, until the last process that has it open closes it"
 
 
 def _current_version(connection: Connection) -> str | None:

@@ -40,7 +40,9 @@ class ExportReport:
         events: how many events it has.
         entries: how many entries it has.
         unchecked: families whose cap holds owner by owner, which only the ledger itself can verify.
-        key_fingerprint: the key that the signature was held against, or None where there is no signature.
+        last_at: when the last event was, ISO 8601, UTC; None where there is none.
+        key_fingerprint: the key that the signature was held against, or None where there is no signature that could
+            be read.
         key_trusted: whether the caller gave that key; otherwise the export itself names it.
         problems: what does not fit; empty if the export is whole.
     """
@@ -49,6 +51,7 @@ class ExportReport:
     events: int
     entries: int
     unchecked: tuple[str, ...]
+    last_at: str | None
     key_fingerprint: str | None
     key_trusted: bool
     problems: tuple[str, ...]
@@ -118,7 +121,16 @@ def verify_export(text: str, known_heads: Iterable[Head] = (), public_key: bytes
         per_owner = tuple(name for name, row in accounts.items() if chain.parse(row["terms"])["mode"] == "per-owner")
     except (KeyError, TypeError, ValueError, AccountingError, LedgerError):
         raise LedgerError("the export's accounts or entries cannot be read") from None
-    return ExportReport(head, len(events), len(entries), per_owner, named, trusted is not None, tuple(problems))
+    return ExportReport(
+        head=head,
+        events=len(events),
+        entries=len(entries),
+        unchecked=per_owner,
+        last_at=last.at if last else None,
+        key_fingerprint=named,
+        key_trusted=trusted is not None,
+        problems=tuple(problems),
+    )
 
 
 def _signed_bytes(document: dict[str, Any]) -> bytes:

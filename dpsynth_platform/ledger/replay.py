@@ -148,12 +148,12 @@ class _Replay:
             same_plan = chain.parse(before["request"])["plan_digest"] == payload["request"]["plan_digest"]
             if before["family"] != payload["family"] or not same_plan:
                 return "its run is of another plan or family"
-        place = chain.standing([self.entries[name]["state"] for name in tried])
-        standing = None if place is None else tried[place]
-        if payload["replaces"] != standing:
-            return "nobody's word names the attempt that stands"
-        if standing is not None and self.entries[standing]["state"] != chain.STARTED:
-            return "the attempt that stands has not failed"
+        place = chain.deciding_attempt([self.entries[name]["state"] for name in tried])
+        deciding = None if place is None else tried[place]
+        if payload["replaces"] != deciding:
+            return "nobody's word names the deciding attempt"
+        if deciding is not None and self.entries[deciding]["state"] != chain.STARTED:
+            return "the deciding attempt has not failed"
         return None
 
     def _recommit(self, event: ChainEvent) -> str | None:

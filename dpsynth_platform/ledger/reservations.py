@@ -27,30 +27,35 @@ def already_reserved(tried: Sequence[Entry], family: str, request: CostRequest, 
 
     Args:
         tried: all attempts at the run, first to last.
-        replaces: the explicit word; it must name the attempt that stands, and that must have started.
+        replaces: the explicit word; it must name the deciding attempt (`chain.deciding_attempt`), which must have
+            started.
+
+    Raises:
+        SpendRepeated: the deciding attempt started and did not complete, and `replaces` does not name it.
+        LedgerError: the run's key is held for another plan or family, or `replaces` names no attempt that failed.
     """
     for entry in tried[-1:]:
         if entry.family != family or entry.request.plan_digest != request.plan_digest:
             raise LedgerError(
                 f"{request.place}: ledger entry {entry.entry_id} holds this run's key for another plan or family"
             )
-    standing = rows.standing_attempt(tried)
-    if standing is None:
+    deciding = rows.deciding_attempt(tried)
+    if deciding is None:
         if replaces is not None:
             raise LedgerError(f"{request.place}: there is no entry {replaces} of this run to replace")
         return None
-    where = f"{request.place}: ledger entry {standing.entry_id}"
+    where = f"{request.place}: ledger entry {deciding.entry_id}"
     if replaces is None:
-        if standing.state == chain.STARTED:
+        if deciding.state == chain.STARTED:
             raise SpendRepeated(
-                f"{where} was started at {standing.started_at} and never completed; its cost stays spent. Another "
+                f"{where} was started at {deciding.started_at} and never completed; its cost stays spent. Another "
                 "attempt is another spend and must be asked for by naming that entry"
             )
-        return standing
-    if standing.replaces == replaces:
-        return standing
-    if standing.entry_id != replaces or standing.state != chain.STARTED:
-        raise LedgerError(f"{where} is {standing.state}; only this run's latest entry, if it failed, can be replaced")
+        return deciding
+    if deciding.replaces == replaces:
+        return deciding
+    if deciding.entry_id != replaces or deciding.state != chain.STARTED:
+        raise LedgerError(f"{where} is {deciding.state}; only this run's latest entry, if it failed, can be replaced")
     return None
 
 
@@ -61,7 +66,11 @@ def charge(
     participants: Participants | None,
     policy: OverlapPolicy,
 ) -> tuple[Participants | None, bool]:
-    """Whom the entry charges, and whether `block` met an overlap."""
+    """Whom the entry charges, and whether `block` met an overlap.
+
+    Raises:
+        LedgerError: participants are needed and none are named.
+    """
     if participants is None:
         if account.mode == "per-owner" or policy != "compose":
             raise LedgerError(f"{request.place}: participants are needed in per-owner mode and for {policy!r}")

@@ -87,9 +87,9 @@ def attempts(connection: Connection, key: str) -> list[Entry]:
     return [entry_of(row) for row in connection.execute(query)]
 
 
-def standing_attempt(tried: Sequence[Entry]) -> Entry | None:
-    """Of all attempts at a run, first to last, the one that speaks for it (`chain.standing`), or None."""
-    place = chain.standing([entry.state for entry in tried])
+def deciding_attempt(tried: Sequence[Entry]) -> Entry | None:
+    """Of all attempts at a run, first to last, the one that speaks for it (`chain.deciding_attempt`), or None."""
+    place = chain.deciding_attempt([entry.state for entry in tried])
     return None if place is None else tried[place]
 
 

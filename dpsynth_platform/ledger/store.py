@@ -69,6 +69,7 @@ class Ledger:
     Raises:
         LedgerError: the database cannot be used. Every method raises it too when the database is locked, read-only,
             damaged or out of reach.
+        ConfigurationError: the SQLite file's directory is open to others and not this user's to close.
     """
 
     def __init__(self, url: str) -> None:
@@ -177,7 +178,11 @@ class Ledger:
         )
 
     def check_rotation(self, namespace: str) -> list[Account]:
-        """The accounts of a namespace, if its keys could be rotated now. Raises like `rotate_key`; changes nothing."""
+        """The accounts of a namespace, if its keys could be rotated now. Changes nothing.
+
+        Raises:
+            LedgerError: there is no such account, or an entry is reserved.
+        """
         return self._database.read(lambda connection: rekeying.rotatable(connection, namespace))
 
     def rotate_key(
@@ -212,13 +217,13 @@ class Ledger:
             lambda connection: rekeying.rotate(connection, namespace, new_key_id, rekey, by, reason)
         )
 
-    def empty_log(self) -> bool:
-        """Empties SQLite's write-ahead log, where fingerprints of earlier keys outlive a rotation.
+    def erase_replaced(self) -> str | None:
+        """Erases rows that were replaced, such as fingerprints of earlier keys, as far as a client of the database can.
 
         Returns:
-            False where another process was reading; the log goes when the last one closes the ledger.
+            What may still hold them, in words, or None where nothing of the ledger does.
         """
-        return self._database.empty_log()
+        return self._database.erase_replaced()
 
     # Decisions
 
@@ -246,6 +251,7 @@ class Ledger:
         Raises:
             BudgetExceeded: it does not fit; the message says what is left. A `blocked` event is recorded.
             LedgerError: unit or adjacency differ from the account's, or there is no such account.
+            AccountingError: the request is impossible (`verdicts.check_request`).
         """
 
         def work(connection: Connection) -> Admission | BudgetExceeded:
@@ -305,6 +311,7 @@ class Ledger:
             BudgetExceeded: the request does not fit under the cap, or `block` met an overlap. Recorded as blocked.
             LedgerError: the key is reserved for another plan, what is asked contradicts the account, or the
                 participants' fingerprints were made with other keys than it is kept with.
+            AccountingError: the request is impossible (`verdicts.check_request`).
         """
         if policy not in OVERLAP_POLICIES:
             raise LedgerError(f"overlap policy {policy!r}; accepted: {', '.join(OVERLAP_POLICIES)}")
@@ -318,9 +325,9 @@ class Ledger:
                 verdicts.check_keys(account, key_ids)
             reservations.void_expired(connection, account)
             tried = rows.attempts(connection, key)
-            standing = reservations.already_reserved(tried, family, request, replaces)
-            if standing is not None:
-                return standing
+            reserved = reservations.already_reserved(tried, family, request, replaces)
+            if reserved is not None:
+                return reserved
             refusal = verdicts.refusal_of(connection, account, request)
             if refusal is not None:
                 return verdicts.block(connection, account, request, refusal)
@@ -380,7 +387,7 @@ class Ledger:
                 if entry.model_digest != model_digest:
                     raise LedgerError(f"ledger entry {entry_id} was completed with another model")
                 return entry
-            done = rows.standing_attempt(rows.attempts(connection, entry.key))
+            done = rows.deciding_attempt(rows.attempts(connection, entry.key))
             if done is not None and done.state == chain.SPENT:
                 raise LedgerError(
                     f"{entry.request.place}: ledger entry {done.entry_id} completed this run; it has one model"
@@ -564,7 +571,7 @@ class Ledger:
 
 def _attempt_of(connection: Connection, key: str) -> Entry | None:
     tried = rows.attempts(connection, key)
-    return rows.standing_attempt(tried) or (tried[-1] if tried else None)
+    return rows.deciding_attempt(tried) or (tried[-1] if tried else None)
 
 
 def _or_raise(outcome: _Result | DpsynthError) -> _Result:

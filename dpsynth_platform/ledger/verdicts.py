@@ -7,6 +7,7 @@ of entries), and the record of a refusal. What does not: anything that knows par
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from dpsynth_platform.errors import AccountingError, BudgetExceeded, LedgerError
 from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.filter import Cost, RenyiFilter, add_up
 from dpsynth_platform.ledger.records import Account, CostRequest
+from dpsynth_platform.privacy.events import adjacency_of, event_from_json
 
 
 def terms_of(family: FamilyBudget, key_ids: Sequence[str]) -> dict[str, Any]:
@@ -72,7 +74,13 @@ def check_keys(account: Account, key_ids: Sequence[str]) -> None:
 
 
 def check_request(account: Account, request: CostRequest) -> None:
-    """Raises `LedgerError` if a request is for another unit or adjacency than its account's."""
+    """Refuses a request that its account could not be charged with, or that nobody could verify later.
+
+    Raises:
+        LedgerError: it is for another unit or adjacency than the account's.
+        AccountingError: its event is of an unknown kind, impossible, or not of its guarantee's adjacency and bound; or
+            its slack is not below the guarantee's delta, or too small to be added up.
+    """
     mine = request.guarantee
     for name, asked, sealed in (
         ("unit", mine.unit, account.unit),
@@ -83,10 +91,14 @@ def check_request(account: Account, request: CostRequest) -> None:
                 f"{request.place}: {name} {asked!r} differs from family {account.family}'s {sealed!r}; guarantees of "
                 "different kinds are not converted"
             )
-    if not 0 <= request.delta_slack < mine.delta:
+    if adjacency_of(event_from_json(request.event)) != (mine.adjacency, mine.max_contributions):
+        raise AccountingError(f"{request.place}: event and guarantee differ in adjacency or contribution bound")
+    # Below the least normal number floats lose digits, and what was rounded up need not be above any more.
+    least = sys.float_info.min
+    if not (request.delta_slack == 0 or least <= request.delta_slack < mine.delta):
         raise AccountingError(
-            f"{request.place}: delta_slack {request.delta_slack!r}; accepted: from 0, below the guarantee's delta "
-            f"{mine.delta:.3g}"
+            f"{request.place}: delta_slack {request.delta_slack!r}; accepted: 0, or from {least:.3g} to below the "
+            f"guarantee's delta {mine.delta:.3g}"
         )
 
 

@@ -41,7 +41,7 @@ class Calibrated(Generic[Value]):
 
 
 def noise_for(event_of: Callable[[float], DpEvent], target_epsilon: float, delta: float) -> Calibrated[float]:
-    """The least noise, up to a 1000th of itself, with which an event costs at most an epsilon at `delta`.
+    """The least noise with which an event costs at most an epsilon at `delta`, up to a 1000th of itself or NOISE_STEP.
 
     Args:
         event_of: the event for a noise (a noise multiplier, or a deviation in records).

@@ -35,6 +35,7 @@ from dpsynth_platform.privacy.events import (
     leaves,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.units import group_guarantee
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class Tuning:
         charged = (
             "Every attempt whose mechanism started is in the ledger and charged to the account, also if it failed."
         )
-        others = f"{_number_of(self.runs, 'other run')} of mechanisms on this dataset"
+        others = f"{number_of(self.runs, 'other run')} of mechanisms on this dataset"
         if self.runs == 0:
             return (
                 "As declared, no hyper-parameter was chosen by looking at the data: the ledger holds no other run of a "
@@ -287,10 +288,7 @@ def privacy_statement(
         accounting=_accounting(tree, result),
         assumptions=_assumptions(contract, tree, words, attempts),
         formal=_formal(claimed, cost(tree).delta_slack),
-        groups=(
-            "For k units together, epsilon becomes k times as large and delta is multiplied by "
-            "(e^(k epsilon) - 1) / (e^epsilon - 1). This bound is loose."
-        ),
+        groups=_groups(claimed),
         account=_account(family),
         event=event_to_json(tree),
         renyi=cost(tree).curve.to_json(),
@@ -462,12 +460,12 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int) -> tuple
         listed.append(f"The ownership graph: {_GRAPH_WORDS}{_graph_columns(contract)}.")
     if tuning.runs and not tuning.covered:
         listed.append(
-            f"What {_number_of(tuning.runs, 'other run')} of mechanisms on this dataset showed to whoever chose the "
+            f"What {number_of(tuning.runs, 'other run')} of mechanisms on this dataset showed to whoever chose the "
             "hyper-parameters: each is charged to the account, whose cap covers them and this release together."
         )
     if attempts > 1:
         listed.append(
-            f"What {_number_of(attempts - 1, 'earlier attempt')} at this run did before it failed: charged to the "
+            f"What {number_of(attempts - 1, 'earlier attempt')} at this run did before it failed: charged to the "
             "account, and no part of the release."
         )
     if contract.release.approvals:
@@ -624,6 +622,21 @@ def _formal(claimed: Guarantee, slack: float) -> str:
     )
 
 
+def _groups(claimed: Guarantee) -> str:
+    """What follows for a couple and for a household of five, as examples of the rule."""
+
+    def example(size: int) -> str:
+        epsilon_of_all, delta_of_all = group_guarantee(claimed.epsilon, claimed.delta, size)
+        if delta_of_all >= 1:
+            return f"for {size} of them nothing is promised"
+        return f"for {size} of them epsilon {upper_bound(epsilon_of_all)} and delta {upper_bound(delta_of_all)}"
+
+    return (
+        "For k units together, epsilon becomes k times as large and delta is multiplied by (e^(k epsilon) - 1) / "
+        f"(e^epsilon - 1): {example(2)}, {example(5)}. This bound is loose."
+    )
+
+
 def _account(family: FamilyBudget) -> str:
     whom = (
         f"Each {family.unit} is charged for the releases that they took part in"
@@ -638,7 +651,8 @@ def _account(family: FamilyBudget) -> str:
     )
 
 
-def _number_of(number: int, what: str) -> str:
+def number_of(number: int, what: str) -> str:
+    """`1 record`, `2 records`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 

@@ -79,7 +79,7 @@ def group_guarantee(epsilon: float, delta: float, size: int) -> tuple[float, flo
     """The (epsilon, delta) that a group of `size` units has from a guarantee for one.
 
     (k epsilon, delta (e^(k epsilon) - 1) / (e^epsilon - 1)): lemma 2.2 of Vadhan 2017 with its geometric sum kept.
-    Delta may come out above 1, which says that nothing is promised.
+    Delta comes out as 1 at most, which says that nothing is promised.
 
     Raises:
         AccountingError: epsilon is not positive and finite, delta not in [0, 1), or size below 1.
@@ -89,4 +89,8 @@ def group_guarantee(epsilon: float, delta: float, size: int) -> tuple[float, flo
             f"group of {size} at epsilon {epsilon:g}, delta {delta:g}; accepted: finite epsilon above 0, delta in "
             "[0, 1), size from 1"
         )
-    return size * epsilon, delta * math.expm1(size * epsilon) / math.expm1(epsilon)
+    if delta == 0:
+        return size * epsilon, 0.0
+    # In logarithms, for e^(k epsilon) may overflow.
+    sum_of_powers = (size - 1) * epsilon + math.log(-math.expm1(-size * epsilon)) - math.log(-math.expm1(-epsilon))
+    return size * epsilon, math.exp(min(0.0, math.log(delta) + sum_of_powers))

@@ -268,3 +268,18 @@ def test_a_real_run_on_an_empty_table_ends_with_an_error(tmp_path: Path) -> None
     assert done.returncode == 1
     assert re.search(rf"scrubbed failed: {FAULTS['empty table'].message}", done.stderr), done.stderr
     assert_nothing_half_done(deployment, "scrubbed")
+
+
+@pytest.mark.parametrize(
+    ("tag", "told"),
+    [("", "'' says nothing"), ("Ada\nBo", "control characters"), ("a" * 1001, "1001 characters; accepted: at most")],
+    ids=["empty", "two lines", "long"],
+)
+def test_a_run_by_nobody_who_can_be_named_begins_nothing(tmp_path: Path, tag: str, told: str) -> None:
+    """Whoever can start a run in Dagster can write its tags."""
+    deployment = small_deployment(tmp_path)
+    ran = run_here(deployment, steps=["raw"], user=tag)
+    assert "run tag dpsynth/requested_by: " in ran.failures["raw"]
+    assert told in ran.failures["raw"]
+    assert ledger_of(deployment).history() == []
+    assert storage_of(deployment).places() == []

@@ -2,16 +2,17 @@
 
 import dataclasses
 import math
+import sys
 
 import pytest
 from ledger_cases import family, request
 from pydantic import ValidationError
 
 from dpsynth_platform.errors import AccountingError, BudgetExceeded, DpsynthError, LedgerError
-from dpsynth_platform.ledger import Ledger
+from dpsynth_platform.ledger import Ledger, verdicts
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import CostRequest
-from dpsynth_platform.privacy.events import DiscreteGaussianCountsEvent
+from dpsynth_platform.privacy.events import DiscreteGaussianCountsEvent, event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import ORDERS, RenyiCurve
 
@@ -56,7 +57,7 @@ def test_an_impossible_curve_is_refused(value):
         RenyiCurve((value,) + (0.1,) * (len(ORDERS) - 1))
 
 
-@pytest.mark.parametrize("slack", [-1e-300, 1.0, math.nan, math.inf])
+@pytest.mark.parametrize("slack", [-1e-300, 5e-324, 2.2e-308, 1.0, math.nan, math.inf])
 def test_an_impossible_slack_is_refused(ledger, slack):
     before = ledger.head()
     with pytest.raises(AccountingError, match="delta_slack"):
@@ -65,8 +66,8 @@ def test_an_impossible_slack_is_refused(ledger, slack):
 
 
 def test_the_smallest_slack_counts(ledger):
-    """Subnormal numbers are numbers: they add up, and are never rounded down to nothing."""
-    cost = dataclasses.replace(request(), delta_slack=5e-324)
+    """It adds up, and is never rounded down to nothing. Smaller ones, which have fewer digits, are refused."""
+    cost = dataclasses.replace(request(), delta_slack=sys.float_info.min)
     entry = ledger.start(ledger.reserve("everyone", "k", cost, None, "compose").entry_id)
     assert ledger.verify().problems == (f"entry {entry.entry_id}: its slack on delta is not its event's",)
     with pytest.raises(BudgetExceeded, match="thresholds"):
@@ -77,10 +78,27 @@ def test_the_smallest_slack_counts(ledger):
 @pytest.mark.parametrize(
     "event", [{}, {"kind": "nothing"}, {"event": "GaussianDpEvent"}, {"type": "UnknownDpEvent"}, [], "event"]
 )
-def test_an_event_of_unknown_kind_is_told_by_verification(ledger, event):
-    """`CostRequest.of` makes no such request; one that was made by hand is found."""
-    ledger.reserve("everyone", "k", dataclasses.replace(request(), event=event), None, "compose")
+def test_an_event_of_unknown_kind_is_refused_at_the_door(ledger, event):
+    """`CostRequest.of` makes no such request; one that was made by hand comes no further."""
+    made, before = dataclasses.replace(request(), event=event), ledger.head()
+    with pytest.raises(AccountingError, match="event"):
+        ledger.reserve("everyone", "k", made, None, "compose")
+    with pytest.raises(AccountingError, match="event"):
+        ledger.admit("everyone", made)
+    assert ledger.head() == before
+
+
+def test_an_event_of_unknown_kind_that_is_stored_all_the_same_is_told_by_verification(ledger, monkeypatch):
+    monkeypatch.setattr(verdicts, "check_request", lambda account, request: None)
+    ledger.reserve("everyone", "k", dataclasses.replace(request(), event={"kind": "nothing"}), None, "compose")
     assert any("its request cannot be read" in problem for problem in ledger.verify().problems)
+
+
+@pytest.mark.parametrize(("adjacency", "bound"), [("zero-out", 1), ("add-or-remove", 2)])
+def test_an_event_of_another_kind_than_its_guarantee_is_refused_at_the_door(ledger, adjacency, bound):
+    event = event_to_json(DiscreteGaussianCountsEvent(3.0, adjacency, bound))
+    with pytest.raises(AccountingError, match="event and guarantee differ"):
+        ledger.reserve("everyone", "k", dataclasses.replace(request(), event=event), None, "compose")
 
 
 def test_an_unknown_event_has_no_request():

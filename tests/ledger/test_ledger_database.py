@@ -269,3 +269,26 @@ def test_the_package_gives_the_ledger_on_demand():
 
     with pytest.raises(AttributeError):
         _ = dpsynth_platform.ledger.nothing
+
+
+def test_a_log_that_cannot_be_emptied_is_told_with_what_is_known_of_it(ledger, monkeypatch):
+    """Not every failure is another process: a disk's is not."""
+
+    class Failing:
+        def cursor(self):
+            return self
+
+        def execute(self, sql):
+            if "wal_checkpoint" in sql:
+                error = sqlite3.OperationalError("disk I/O error")
+                error.sqlite_errorname = "SQLITE_IOERR_WRITE"
+                raise error
+            return self
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(ledger._database._engine, "raw_connection", Failing)
+    told = ledger.erase_replaced()
+    assert told.startswith("the ledger's log could not be emptied (SQLITE_IOERR_WRITE), so its files still hold")
+    assert "another process is using" not in told

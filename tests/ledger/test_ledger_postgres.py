@@ -30,6 +30,10 @@ def test_a_whole_life(ledger, url):
     assert ledger.verify([ledger.head()]).ok
 
 
+def test_replaced_rows_are_said_to_stay(ledger):
+    assert "PostgreSQL keeps replaced rows until it has vacuumed their tables" in ledger.erase_replaced()
+
+
 def test_migrations_arrive_at_the_same_tables(url):
     Ledger(url)
     with create_engine(url).connect() as connection:

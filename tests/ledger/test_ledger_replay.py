@@ -213,14 +213,14 @@ def test_nothing_starts_after_its_deadline(ledger, forger):
 @pytest.mark.parametrize(
     ("before", "second", "told"),
     [
-        ("started", {}, "nobody's word names the attempt that stands"),
-        ("started", {"replaces": TWO}, "nobody's word names the attempt that stands"),
+        ("started", {}, "nobody's word names the deciding attempt"),
+        ("started", {"replaces": TWO}, "nobody's word names the deciding attempt"),
         ("started", {"replaces": ONE, "attempt": 3}, "not the next attempt"),
         ("started", {"replaces": ONE, "attempt": 1}, "not the next attempt"),
-        ("spent", {"replaces": ONE}, "the attempt that stands has not failed"),
-        ("reserved", {"replaces": ONE}, "the attempt that stands has not failed"),
-        ("reserved", {}, "nobody's word names the attempt that stands"),
-        ("void", {"replaces": ONE}, "nobody's word names the attempt that stands"),
+        ("spent", {"replaces": ONE}, "the deciding attempt has not failed"),
+        ("reserved", {"replaces": ONE}, "the deciding attempt has not failed"),
+        ("reserved", {}, "nobody's word names the deciding attempt"),
+        ("void", {"replaces": ONE}, "nobody's word names the deciding attempt"),
     ],
 )
 def test_another_attempt_follows_from_the_one_that_stands(ledger, forger, before, second, told):

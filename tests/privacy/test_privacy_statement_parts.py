@@ -24,6 +24,7 @@ from dpsynth_platform.privacy.events import (
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import RenyiCurve
 from dpsynth_platform.privacy.statement import MST_WORDS, MechanismWords, Tuning, privacy_statement
+from dpsynth_platform.privacy.units import group_guarantee
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 B = 2
@@ -150,6 +151,18 @@ def test_plain_words_say_what_a_lawyer_asks(name):
         assert part in words, part
     for item in statement.assumptions:
         assert (item.assumption in words) == (item.holds != "yes")
+
+
+def test_a_group_is_promised_what_follows_and_no_more(monkeypatch):
+    statement = statement_of("votes")
+    promise, groups = statement.guarantee, statement.groups
+    for size in (2, 5):
+        all_epsilon, all_delta = group_guarantee(promise.epsilon, promise.delta, size)
+        shown = re.search(rf"for {size} of them epsilon (\S+) and delta (\S+?)[,.]? ", groups)
+        assert float(shown[1]) == pytest.approx(all_epsilon, rel=0.01) and float(shown[1]) >= all_epsilon
+        assert float(shown[2]) == pytest.approx(all_delta, rel=0.01) and float(shown[2]) >= all_delta * (1 - 1e-9)
+    monkeypatch.setattr("dpsynth_platform.privacy.statement.group_guarantee", lambda *_: (9.0, 1.0))
+    assert "for 2 of them nothing is promised, for 5 of them nothing is promised" in statement_of("votes").groups
 
 
 def test_slack_is_part_of_what_is_claimed():

@@ -54,6 +54,12 @@ def test_dividing_epsilon_and_delta_by_b_allows_243_times_too_much_delta():
     assert delta / 1e-5 == pytest.approx(243, abs=0.5)
 
 
+def test_a_group_too_large_for_its_guarantee_is_promised_nothing():
+    assert group_guarantee(1000.0, 1e-9, 1000) == (1e6, 1.0)
+    assert group_guarantee(1.0, 0.0, 3) == (3.0, 0.0)
+    assert group_guarantee(0.5, 1e-9, 1) == (0.5, pytest.approx(1e-9))
+
+
 def test_rdp_accountant_ignores_replace_one_for_gaussians():
     """Why the adjacency's factor is applied before the event: 0.90 by RDP is 1.77 by PLD."""
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE

@@ -83,9 +83,12 @@ def learn_bound(
             "would charge all of them; accepted: compose, or a declared max_contributions"
         )
     check_question(question.at_most, question.quantile)
-    raw, scrubbed = storage.require(place, "raw"), storage.require(place, "scrubbed")
-    if scrubbed.run_key != raw.run_key or not storage.exists(scrubbed):
-        raise StaleInput(f"{place.label}/scrubbed is missing or of another run than raw; materialize it again")
+    raw, scrubbed = storage.read(place, "raw"), storage.read(place, "scrubbed")
+    if raw is None or scrubbed is None or scrubbed.run_key != raw.run_key or not storage.exists(scrubbed):
+        raise StaleInput(
+            f"{place.label}/scrubbed is missing or of another run than raw; make it with: dpsynth run "
+            f"{place.arguments} --up-to scrubbed"
+        )
     adjacency = contract.privacy.adjacency
     asked = {"bound": asdict(question) | {"quantile": str(question.quantile)}, "adjacency": adjacency}
     digest = canonical_digest(asked)

@@ -54,7 +54,7 @@ def bound_evaluate(
     ] = False,
     engine: Annotated[EngineName, typer.Option(help="The SQL engine.")] = EngineName.duckdb,
     memory: Annotated[
-        str | None, typer.Option(help="Memory of the engine, above which it spills: 2GB (of spark: 2g).")
+        str | None, typer.Option(help="Memory of the engine, above which it spills, such as 2GB.")
     ] = None,
     threads: Annotated[int, typer.Option(help="Threads of the engine.", min=1)] = 2,
     master: Annotated[

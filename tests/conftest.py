@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
+from dpsynth_platform.compute.choice import DuckDBChoice, SparkChoice
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.compute.spark_driver import missing_for_spark
 
@@ -33,9 +33,8 @@ def spark_is_there() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark(spark_is_there: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """One Spark session for all tests, since it takes seconds to start."""
-    from dpsynth_platform.compute.spark_engine import SparkEngine
-
-    with SparkEngine(tmp_path_factory.mktemp("spark"), master="local[2]", memory="1g", partitions=4) as engine:
+    chosen = SparkChoice(engine="spark", master="local[2]", memory="1GB", partitions=4)
+    with chosen.open(tmp_path_factory.mktemp("spark")) as engine:
         yield engine
 
 
@@ -45,5 +44,5 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     if request.param == "spark":
         yield request.getfixturevalue("spark")
         return
-    with DuckDBEngine(tmp_path / "spill", threads=2) as engine:
+    with DuckDBChoice(threads=2).open(tmp_path / "spill") as engine:
         yield engine

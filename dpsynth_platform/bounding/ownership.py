@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dpsynth_platform.compute.reading import read_batches
 from dpsynth_platform.errors import SourceError
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def write_ownership(
         SourceError: a column is missing, of a type that ids cannot have, of different types in different files, or not
             in UTF-8; or a file is damaged.
     """
-    columns = [*owner_columns, *([weight] if weight else [])]
+    columns = list(dict.fromkeys([*owner_columns, *([weight] if weight else [])]))
     _check_columns(table, owner_columns, columns)
     kind = table.schema.field(weight).type if weight else pa.int32()
     schema = pa.schema([("_record", pa.int64()), ("_owner", pa.string()), (WEIGHT_COLUMN, kind)])
@@ -136,7 +137,7 @@ def _id_type(kind: pa.DataType) -> pa.DataType:
 
 def _batches(table: ds.Dataset, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     try:
-        yield from table.to_batches(columns=list(columns))
+        yield from read_batches(table, columns)
         return
     except (OSError, ValueError, pa.ArrowException) as error:
         problem = type(error).__name__

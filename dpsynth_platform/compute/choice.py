@@ -5,7 +5,10 @@ The choice is no part of a contract: both engines keep the same rows, so it chan
 
     default: {engine: duckdb, memory: 2GB, threads: 2}
     datasets:
-      visits: {engine: spark, master: "local[2]", memory: 2g}
+      visits: {engine: spark, master: "local[2]", memory: 2GB}
+
+Memory is written alike for all engines: 2GB are 2,000,000,000 bytes. What it bounds is each engine's own to say, and
+so is what its processes take beside it.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -31,8 +34,8 @@ def _matching(pattern: str, accepted: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-DuckDBSize = Annotated[str, _matching(r"[1-9][0-9]{0,5}(MB|GB|TB)", "a size such as 512MB or 2GB")]
-JavaSize = Annotated[str, _matching(r"[1-9][0-9]{0,5}[mg]", "a size such as 512m or 2g")]
+_BYTES = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
+Memory = Annotated[str, _matching(rf"[1-9][0-9]{{0,5}}({'|'.join(_BYTES)})", "a size such as 512MB or 2GB")]
 SparkMaster = Annotated[
     str,
     _matching(
@@ -44,20 +47,35 @@ SparkMaster = Annotated[
 _KEYS = ("default", "datasets")
 
 
+def _bytes(memory: str) -> int:
+    return int(memory[:-2]) * _BYTES[memory[-2:]]
+
+
 class _Choice(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+    least_memory: ClassVar[str]
+
+    @field_validator("memory", check_fields=False)
+    @classmethod
+    def _enough_to_work(cls, memory: str) -> str:
+        if _bytes(memory) < _bytes(cls.least_memory):
+            raise ValueError(f"{memory!r}; accepted: {cls.least_memory} or more")
+        return memory
 
 
 class DuckDBChoice(_Choice):
     """DuckDB in the step's process.
 
     Attributes:
-        memory: above it DuckDB spills to disk.
+        memory: what its tables, sorts and joins may take together; what goes beyond is written to disk. Its process,
+            which is the step's, holds Python, libraries and batches of rows beside it: 0.5 GB are enough.
         threads: processors that it may use.
     """
 
+    least_memory = "100MB"
+
     engine: Literal["duckdb"] = "duckdb"
-    memory: DuckDBSize = "2GB"
+    memory: Memory = "2GB"
     threads: int = Field(default=2, ge=1, le=1024)
 
     @property
@@ -69,7 +87,7 @@ class DuckDBChoice(_Choice):
         """An engine for one `with` block, whose temporary files lie below a directory of the restricted zone."""
         from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
 
-        return DuckDBEngine(spill, memory_limit=self.memory, threads=self.threads)
+        return DuckDBEngine(spill, memory=_bytes(self.memory), threads=self.threads)
 
 
 class SparkChoice(_Choice):
@@ -78,15 +96,18 @@ class SparkChoice(_Choice):
     Attributes:
         master: `local[N]`: N threads of one process; `local-cluster[N,cores,megabytes]`: N processes on this machine;
             `spark://host:port`: a standalone cluster.
-        memory: heap of the one process, or of each worker's.
+        memory: heap of the one process, or of each worker's. Java takes about a third beside it, and on a cluster the
+            driver has 1 GiB of its own.
         partitions: how many parts a shuffle has at most; Spark joins small ones.
         options: further settings of Spark; `spark.authenticate` and its like for a standalone cluster only, since on
             one machine the engine makes a secret of its own.
     """
 
+    least_memory = "500MB"
+
     engine: Literal["spark"]
     master: SparkMaster = "local[2]"
-    memory: JavaSize = "2g"
+    memory: Memory = "2GB"
     partitions: int = Field(default=32, ge=1, le=100_000)
     options: dict[str, str] = Field(default_factory=dict)
 
@@ -104,8 +125,7 @@ class SparkChoice(_Choice):
     @model_validator(mode="after")
     def _worker_has_the_memory(self) -> SparkChoice:
         cluster = re.fullmatch(r"local-cluster\[\d+,\d+,(\d+)\]", self.master)
-        megabytes = int(self.memory[:-1]) * (1024 if self.memory.endswith("g") else 1)
-        if cluster and megabytes > int(cluster[1]):
+        if cluster and _bytes(self.memory) > int(cluster[1]) << 20:  # Spark's megabytes
             raise ValueError(f"memory: {self.memory!r}; accepted: at most the {cluster[1]} megabytes that master says")
         return self
 
@@ -124,7 +144,11 @@ class SparkChoice(_Choice):
 
         check_usable(self)
         return SparkEngine(
-            spill, master=self.master, memory=self.memory, partitions=self.partitions, options=self.options
+            spill,
+            master=self.master,
+            memory=_bytes(self.memory),
+            partitions=self.partitions,
+            options=self.options,
         )
 
 

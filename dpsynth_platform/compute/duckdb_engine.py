@@ -4,11 +4,13 @@ What belongs here: one short-lived session whose spill files lie in a directory 
 are gone with it, and which can reach nothing but the data that it is handed. What does not: any SQL of a step.
 
 The engine's own error texts quote values, so they stop here: what leaves is the error's type.
+
+Memory: DuckDB counts what its tables, sorts and joins hold, and writes to its spill files what goes beyond the limit.
+Files are read in small batches on their way in (`reading`), since Arrow's own memory is not counted.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Generator, Sequence
@@ -19,7 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from dpsynth_platform.compute.engine import BATCH_ROWS, EngineError, Value, refuse_missing, refuse_names, whole_table
+from dpsynth_platform.compute.engine import EngineError, Value, refuse_missing, refuse_names, whole_table
+from dpsynth_platform.compute.reading import BATCH_ROWS, read_batches
 from dpsynth_platform.permissions import private_directory
 from dpsynth_platform.storage import write_table
 
@@ -47,14 +50,14 @@ class DuckDBEngine:
 
     Args:
         spill: directory of the restricted zone; a private directory is made in it and removed at the end.
-        memory_limit: above it DuckDB spills to disk (a DuckDB size such as `2GB`).
-        threads: by default one for each processor.
+        memory: bytes that its tables, sorts and joins may take; what goes beyond is written to disk.
+        threads: processors that it may use.
     """
 
-    def __init__(self, spill: Path, *, memory_limit: str = "2GB", threads: int | None = None) -> None:
+    def __init__(self, spill: Path, *, memory: int, threads: int) -> None:
         self._spill_parent = spill
-        self._memory_limit = memory_limit
-        self._threads = threads or os.cpu_count() or 1
+        self._memory = memory
+        self._threads = threads
         self._spill: Path | None = None
         self._open_connection: duckdb.DuckDBPyConnection | None = None
 
@@ -64,7 +67,7 @@ class DuckDBEngine:
         self._spill = Path(tempfile.mkdtemp(prefix="spill-", dir=private_directory(self._spill_parent)))
         config: dict[str, str | bool | int | float | list[str]] = {
             "temp_directory": str(self._spill),
-            "memory_limit": self._memory_limit,
+            "memory_limit": f"{self._memory}B",
             "threads": self._threads,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
@@ -74,7 +77,7 @@ class DuckDBEngine:
         try:
             self._open_connection = self._run(lambda: duckdb.connect(":memory:", config=config))
             for statement in (*_MACROS, *_SETTINGS):
-                self.execute(statement)
+                self._execute(statement)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -94,7 +97,8 @@ class DuckDBEngine:
         """Makes Arrow data readable as the table `name`. Raises `EngineError`."""
         refuse_names(name, data.schema.names)
         self.drop(name)
-        self._run(lambda: self._connection.register(name, data))
+        readable = data if isinstance(data, pa.Table) else _Batches(data)
+        self._run(lambda: self._connection.register(name, readable))
 
     def register_delta(self, name: str, uri: Path, *, version: int | None = None) -> None:
         """Makes a Delta table readable as `name`, through Arrow (DuckDB's own Delta extension is not available)."""
@@ -104,18 +108,14 @@ class DuckDBEngine:
 
     def materialize(self, name: str, sql: str, parameters: Sequence[Value] = ()) -> None:
         """Runs a query once and keeps its rows as the table `name`. Raises `EngineError`."""
-        self.execute(f"CREATE OR REPLACE TEMPORARY TABLE _new AS {sql}", parameters)
+        self._execute(f"CREATE OR REPLACE TEMPORARY TABLE _new AS {sql}", parameters)
         self.drop(name)
-        self.execute(f"ALTER TABLE _new RENAME TO {name}")
+        self._execute(f"ALTER TABLE _new RENAME TO {name}")
 
     def drop(self, name: str) -> None:
         """Forgets a table, if there is one, and frees its space. Raises `EngineError`."""
         self._run(lambda: self._connection.unregister(name))
-        self.execute(f"DROP TABLE IF EXISTS {name}")
-
-    def execute(self, sql: str, parameters: Sequence[Value] = ()) -> None:
-        """Runs a statement. Raises `EngineError`."""
-        self._run(lambda: self._connection.execute(sql, list(parameters)))
+        self._execute(f"DROP TABLE IF EXISTS {name}")
 
     def scalar(self, sql: str, parameters: Sequence[Value] = ()) -> Any:
         """The first value of the first row. Raises `EngineError`."""
@@ -142,6 +142,9 @@ class DuckDBEngine:
 
         return self._run(write)
 
+    def _execute(self, sql: str, parameters: Sequence[Value] = ()) -> None:
+        self._run(lambda: self._connection.execute(sql, list(parameters)))
+
     def _query(self, sql: str, parameters: Sequence[Value]) -> duckdb.DuckDBPyRelation:
         # A result of `execute` that stays half read would block the connection; one of a relation goes with it.
         return self._connection.sql(sql, params=list(parameters))
@@ -161,3 +164,14 @@ class DuckDBEngine:
         except (duckdb.Error, DeltaError, pa.ArrowException, OSError) as error:
             problem = type(error).__name__
         raise EngineError(f"the SQL engine stopped ({problem})")
+
+
+class _Batches:
+    """A dataset of files as DuckDB may read it: as often as it likes, each time from the beginning, batch by batch."""
+
+    def __init__(self, data: ds.Dataset) -> None:
+        self._data = data
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        reader = pa.RecordBatchReader.from_batches(self._data.schema, read_batches(self._data))
+        return reader.__arrow_c_stream__(requested_schema)

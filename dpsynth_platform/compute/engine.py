@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 Value = str | bytes | int | float | bool | None
 """What may be bound to a parameter."""
 
-BATCH_ROWS = 65_536
-"""The most rows of a batch that `Engine.stream` gives."""
-
 
 class EngineError(DpsynthError):
     """The SQL engine stopped. The message holds the error's type, never its text."""
@@ -63,7 +60,11 @@ class Engine(Protocol):
     ) -> None: ...
 
     def register(self, name: str, data: pa.Table | ds.Dataset) -> None:
-        """Makes Arrow data readable as the table `name`, in place of the one that had the name before."""
+        """Makes Arrow data readable as the table `name`, in place of the one that had the name before.
+
+        Args:
+            data: in memory, or a dataset of Parquet files without a filter (`reading.read_batches`).
+        """
 
     def register_delta(self, name: str, uri: Path, *, version: int | None = None) -> None:
         """Makes a Delta table readable as the table `name`, in place of the one that had the name before."""
@@ -81,7 +82,7 @@ class Engine(Protocol):
         """The first value of the first row (a number, text or truth value), or None."""
 
     def stream(self, sql: str, parameters: Sequence[Value] = ()) -> Generator[pa.RecordBatch]:
-        """The rows of a query as record batches, as they come, in the query's order where it states one.
+        """The rows of a query as batches of at most `reading.BATCH_ROWS`, in the query's order where it states one.
 
         Runs when the first batch is asked for. The engine takes no other query until the last one has come or the
         iterator is closed.

@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsynth_platform.compute.engine import BATCH_ROWS, EngineError, Value, refuse_missing, refuse_names, whole_table
+from dpsynth_platform.compute.engine import EngineError, Value, refuse_missing, refuse_names, whole_table
+from dpsynth_platform.compute.reading import BATCH_ROWS, read_batches
 from dpsynth_platform.compute.spark_driver import SparkDriver
 from dpsynth_platform.permissions import private_directory, private_files
 
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-PARTITIONS = 32
-"""How many parts a shuffle has at most; Spark joins small ones by itself."""
+MEBIBYTE = 1 << 20
+"""What Java and Spark count memory in."""
 
 _SETTINGS = {
     # One text means the same here as in DuckDB.
@@ -94,8 +95,8 @@ class SparkEngine:
         spill: directory of the restricted zone; a private directory is made in it and removed at the end.
         master: `local[N]` (N threads of one process), `local-cluster[N,cores,megabytes]` (N processes on this
             machine) or `spark://host:port`.
-        memory: heap of the one process, or of each worker's (a Java size such as `2g`).
-        partitions: how many parts a shuffle has at most.
+        memory: bytes of heap of the one process, or of each worker's.
+        partitions: how many parts a shuffle has at most; Spark joins small ones by itself.
         options: further settings of Spark, none of them in `RESERVED`. A cluster whose machines know each other by a
             secret (`spark.authenticate`) needs it here; on one machine the engine makes its own.
     """
@@ -104,14 +105,14 @@ class SparkEngine:
         self,
         spill: Path,
         *,
-        master: str = "local[2]",
-        memory: str = "2g",
-        partitions: int = PARTITIONS,
+        master: str,
+        memory: int,
+        partitions: int,
         options: Mapping[str, str] | None = None,
     ) -> None:
         self._spill_parent = spill
         self._master = master
-        self._memory = memory
+        self._heap = f"{memory // MEBIBYTE}m"
         self._partitions = partitions
         self._options = dict(options or {})
         self._spill: Path | None = None
@@ -152,10 +153,11 @@ class SparkEngine:
         refuse_names(name, data.schema.names)
         directory = private_directory(self._new_directory())
         options = ds.ParquetFileFormat().make_write_options(coerce_timestamps="us")
+        batches = data.to_batches() if isinstance(data, pa.Table) else read_batches(data)
 
         def write() -> Any:
             with private_files():
-                ds.write_dataset(data, directory, format="parquet", file_options=options)
+                ds.write_dataset(batches, directory, schema=data.schema, format="parquet", file_options=options)
                 if not any(directory.iterdir()):  # no row, no file; but Spark takes the schema from one
                     pq.write_table(data.schema.empty_table(), directory / "part-0.parquet")
             return self._session.read().parquet(self._driver.texts([str(directory)]))
@@ -234,7 +236,7 @@ class SparkEngine:
         # Whatever else of Java or Hadoop looks for a place for its files finds it here.
         place = f'"-Djava.io.tmpdir={private_directory(spill / "tmp")}"'
         launch = {
-            "spark.driver.memory": self._memory if self._is_one_process else "1g",
+            "spark.driver.memory": self._heap if self._is_one_process else "1g",
             "spark.driver.extraJavaOptions": f"{java} {place}",
             "spark.executor.extraJavaOptions": f"{java} {place}",
         }
@@ -250,7 +252,7 @@ class SparkEngine:
             "spark.local.dir": str(self._directory / "local"),
             "spark.sql.warehouse.dir": str(self._directory / "warehouse"),
             "spark.sql.shuffle.partitions": str(self._partitions),
-            "spark.executor.memory": self._memory,
+            "spark.executor.memory": self._heap,
         }
         if self._is_local:
             settings |= {"spark.authenticate": "true", "spark.authenticate.secret": secrets.token_hex(32)}

@@ -40,7 +40,7 @@ from dpsynth_platform.bounding.evaluation import KEY, evaluate
 from dpsynth_platform.bounding.greedy import greedy
 from dpsynth_platform.bounding.order import Order
 from dpsynth_platform.bounding.ownership import write_ownership
-from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
+from dpsynth_platform.compute.choice import DuckDBChoice
 
 BOUNDS = (1, 2, 5, 10)
 TABLES = {
@@ -64,7 +64,7 @@ def shares(data: Path) -> None:
         for order in (Order("random"), Order("fewest-owners-first"), Order("weight", weight)):
             with tempfile.TemporaryDirectory() as directory:
                 place = Path(directory)
-                with DuckDBEngine(place, threads=2) as engine:
+                with DuckDBChoice(threads=2).open(place) as engine:
                     found = evaluate(table, columns, engine=engine, workspace=place, contributions=BOUNDS, order=order,
                                      separate=separate)  # fmt: skip
                 write_ownership(table, columns, weight, place / "pairs", separate=separate)

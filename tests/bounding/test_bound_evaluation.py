@@ -23,7 +23,7 @@ from dpsynth_platform.bounding.evaluation import KEY, evaluate
 from dpsynth_platform.bounding.order import Order
 from dpsynth_platform.bounding.ownership import open_table, write_ownership
 from dpsynth_platform.cli import app
-from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
+from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.errors import BoundingError, SourceError
 from dpsynth_platform.storage import write_table
@@ -106,7 +106,7 @@ def test_owners_of_all_columns_are_a_records_owners(small: Path) -> None:
 def test_a_delta_table_and_a_weight(tmp_path: Path) -> None:
     table = pa.table({"who": ["a"] * 4, "score": [0.0, -0.0, float("nan"), None], "authors": [["a"]] * 4})
     write_table(tmp_path / "delta", table.schema, table.to_batches())
-    with DuckDBEngine(tmp_path / "spill") as engine:
+    with DuckDBChoice().open(tmp_path / "spill") as engine:
         found = evaluated(
             engine, tmp_path / "delta", tmp_path, owners=["who"], contributions=[1, 4], order=Order("weight", "score")
         )
@@ -119,7 +119,7 @@ def test_no_record_at_all(tmp_path: Path) -> None:
     pq.write_table(
         papers(0).cast(pa.schema([("authors", pa.list_(pa.string())), ("stars", pa.int32())])), tmp_path / "t"
     )
-    with DuckDBEngine(tmp_path / "spill") as engine:
+    with DuckDBChoice().open(tmp_path / "spill") as engine:
         found = evaluated(engine, tmp_path / "t", tmp_path)
     assert [(choice.kept, choice.kept_share, choice.upper_bound) for choice in found.choices] == [(0, 1.0, 0)] * 2
 
@@ -209,7 +209,7 @@ def test_the_command_refuses_what_it_cannot_do(
 
 def test_bounds_are_checked_by_the_library_too(tmp_path: Path) -> None:
     pq.write_table(papers(20), tmp_path / "t")
-    with DuckDBEngine(tmp_path / "spill") as engine, pytest.raises(BoundingError, match="1 or more"):
+    with DuckDBChoice().open(tmp_path / "spill") as engine, pytest.raises(BoundingError, match="1 or more"):
         evaluated(engine, tmp_path / "t", tmp_path, contributions=[0])
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dpsynth_platform.bounding.multi_owner import MultiOwnerReport, write_bounded
 from dpsynth_platform.bounding.order import Order
-from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
+from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.errors import BoundingError
 from dpsynth_platform.scrub.fingerprints import fingerprints_from_hex
@@ -37,7 +37,7 @@ light = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCh
 
 @pytest.fixture(scope="module")
 def duckdb() -> Iterator[Engine]:
-    with tempfile.TemporaryDirectory() as spill, DuckDBEngine(Path(spill), threads=1) as engine:
+    with tempfile.TemporaryDirectory() as spill, DuckDBChoice(threads=1).open(Path(spill)) as engine:
         yield engine
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dpsynth_platform.bounding import rounds
 from dpsynth_platform.bounding.order import ORDER_NAMES, Order
 from dpsynth_platform.bounding.rounds import bound_edges
-from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
+from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.errors import BoundingError
 
@@ -27,7 +27,7 @@ light = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCh
 
 @pytest.fixture(scope="module")
 def duckdb() -> Iterator[Engine]:
-    with tempfile.TemporaryDirectory() as spill, DuckDBEngine(Path(spill), threads=1) as engine:
+    with tempfile.TemporaryDirectory() as spill, DuckDBChoice(threads=1).open(Path(spill)) as engine:
         yield engine
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dpsynth_platform.bounding import single_owner
 from dpsynth_platform.bounding.order import RANDOM, Order
 from dpsynth_platform.bounding.single_owner import holdout_mask, write_bounded
-from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
+from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.errors import BoundingError
 from dpsynth_platform.scrub.fingerprints import Fingerprints, distinct_owners, fingerprint_hex, fingerprints_from_hex
@@ -58,7 +58,7 @@ def bound(
     write_table(place / "in", SCHEMA, batches)
     if participants is None:
         participants = distinct_owners(batches)
-    with DuckDBEngine(place / "spill", threads=1) as engine:
+    with DuckDBChoice(threads=1).open(place / "spill") as engine:
         report = write_bounded(
             place / "in",
             place / "out",
@@ -165,7 +165,7 @@ def test_report_counts_and_types_stay(tmp_path: Path) -> None:
     rows = [row(number, record) for number in range(3) for record in range(number + 1)]
     bait = [row(50, 0) | {"included": True}]
     write_table(tmp_path / "in", SCHEMA, [batch(rows)])
-    with DuckDBEngine(tmp_path / "spill") as engine:
+    with DuckDBChoice().open(tmp_path / "spill") as engine:
         report = write_bounded(
             tmp_path / "in",
             tmp_path / "out",

@@ -8,11 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dpsynth_platform.compute.duckdb_engine import DuckDBEngine, EngineError
+from dpsynth_platform.compute.choice import DuckDBChoice
+from dpsynth_platform.compute.engine import EngineError
 
 
 def test_parameters_and_streaming(tmp_path: Path) -> None:
-    with DuckDBEngine(tmp_path, threads=1) as engine:
+    with DuckDBChoice(threads=1).open(tmp_path) as engine:
         engine.register("t", pa.table({"x": ["a", "b", None]}))
         batches = list(engine.stream("SELECT x, sha2(? || x, 256) AS h FROM t ORDER BY x NULLS LAST", ["key"]))
         table = pa.Table.from_batches(batches)
@@ -39,13 +40,13 @@ def test_no_way_out(tmp_path: Path, sql: str) -> None:
     (tmp_path / "in.csv").write_text("a\n1\n")
     table_of_this_module = pa.table({"x": [1]})
     assert table_of_this_module.num_rows == 1
-    with DuckDBEngine(tmp_path / "spill", threads=1) as engine, pytest.raises(EngineError):
-        engine.execute(sql.format(path=tmp_path))
+    with DuckDBChoice(threads=1).open(tmp_path / "spill") as engine, pytest.raises(EngineError):
+        engine.scalar(sql.format(path=tmp_path))
     assert not (tmp_path / "out.csv").exists()
 
 
 def test_errors_carry_no_value(tmp_path: Path) -> None:
-    with DuckDBEngine(tmp_path, threads=1) as engine:
+    with DuckDBChoice(threads=1).open(tmp_path) as engine:
         engine.register("t", pa.table({"x": ["Marked Person"]}))
         with pytest.raises(EngineError) as raised:
             list(engine.stream("SELECT CAST(x AS INTEGER) AS x FROM t"))
@@ -56,8 +57,8 @@ def test_errors_carry_no_value(tmp_path: Path) -> None:
 
 def test_spill_files_are_private_and_gone_afterwards(tmp_path: Path) -> None:
     spill = tmp_path / "spill"
-    with DuckDBEngine(spill, memory_limit="100MB", threads=1) as engine:
-        engine.execute("CREATE TEMPORARY TABLE big AS SELECT sha256(CAST(i AS VARCHAR)) AS h FROM range(2000000) r(i)")
+    with DuckDBChoice(memory="100MB", threads=1).open(spill) as engine:
+        engine.materialize("big", "SELECT sha256(CAST(i AS VARCHAR)) AS h FROM range(2000000) r(i)")
         (private,) = spill.iterdir()
         assert private.stat().st_mode & 0o077 == 0
         assert list(private.iterdir()), "this query must spill, or the test shows nothing"
@@ -65,6 +66,6 @@ def test_spill_files_are_private_and_gone_afterwards(tmp_path: Path) -> None:
 
 
 def test_it_is_closed_outside_its_block(tmp_path: Path) -> None:
-    engine = DuckDBEngine(tmp_path)
+    engine = DuckDBChoice().open(tmp_path)
     with pytest.raises(EngineError, match="outside"):
-        engine.execute("SELECT 1")
+        engine.scalar("SELECT 1")

@@ -15,7 +15,7 @@ from dpsynth_platform.settings import PACKAGE_ROOT
 EXAMPLE = """
 default: {engine: duckdb, memory: 3GB, threads: 4}
 datasets:
-  visits: {engine: spark, master: "local[2]", memory: 2g, options: {spark.cores.max: "32"}}
+  visits: {engine: spark, master: "local[2]", memory: 2GB, options: {spark.cores.max: "32"}}
   census: {engine: duckdb}
 """
 
@@ -30,9 +30,9 @@ def test_each_dataset_has_its_engine_and_others_the_default(tmp_path: Path) -> N
     path = written(tmp_path, EXAMPLE)
     assert engine_choice(path, "other") == DuckDBChoice(memory="3GB", threads=4)
     assert engine_choice(path, "census") == DuckDBChoice()
-    spark = SparkChoice(engine="spark", master="local[2]", memory="2g", options={"spark.cores.max": "32"})
+    spark = SparkChoice(engine="spark", master="local[2]", memory="2GB", options={"spark.cores.max": "32"})
     assert engine_choice(path, "visits") == spark
-    assert spark.label == "Spark, local[2], 2g"
+    assert spark.label == "Spark, local[2], 2GB"
 
 
 def test_a_misspelt_dataset_is_told(tmp_path: Path) -> None:
@@ -63,6 +63,10 @@ def test_the_example_of_the_deployment_is_accepted() -> None:
         ("datasets: [visits]", "datasets: accepted is a mapping"),
         ("datasets: {visits: {engine: duckdb, memory: 2g}}", "datasets.visits: memory: '2g'; accepted"),
         (
+            "datasets: {visits: {engine: duckdb, memory: 2MB}}",
+            "datasets.visits: memory: '2MB'; accepted: 100MB or more",
+        ),
+        (
             "datasets: {visits: {engine: duckdb, memory: lots}}",
             "datasets.visits: memory: 'lots'; accepted: a size such as 512MB or 2GB",
         ),
@@ -71,8 +75,12 @@ def test_the_example_of_the_deployment_is_accepted() -> None:
             "datasets: {visits: {engine: duckdb, master: x}}",
             "datasets.visits: master: unknown key; accepted: engine, mem",
         ),
-        ("datasets: {visits: {engine: spark, memory: 2GB}}", "datasets.visits: memory: '2GB'; accepted"),
-        ("datasets: {visits: {engine: spark, memory: 0g}}", "datasets.visits: memory: '0g'; accepted"),
+        (
+            "datasets: {visits: {engine: spark, memory: 2g}}",
+            "datasets.visits: memory: '2g'; accepted: a size such as 512MB or 2GB",
+        ),
+        ("datasets: {visits: {engine: spark, memory: 0GB}}", "datasets.visits: memory: '0GB'; accepted"),
+        ("datasets: {visits: {engine: spark, memory: 400MB}}", "memory: '400MB'; accepted: 500MB or more"),
         (
             "datasets: {visits: {engine: spark, master: yarn}}",
             "datasets.visits: master: 'yarn'; accepted: local[N], local-cluster[",
@@ -89,8 +97,8 @@ def test_the_example_of_the_deployment_is_accepted() -> None:
         ),
         ("datasets: {visits: {engine: spark, options: {java.home: x}}}", "datasets.visits: options: 'java.home'"),
         (
-            "datasets: {visits: {engine: spark, master: 'local-cluster[2,1,1024]', memory: 2g}}",
-            "datasets.visits: memory: '2g'; accepted: at most the 1024 megabytes that master says",
+            "datasets: {visits: {engine: spark, master: 'local-cluster[2,1,1024]', memory: 2GB}}",
+            "datasets.visits: memory: '2GB'; accepted: at most the 1024 megabytes that master says",
         ),
         ("default: {engine: [", "not valid YAML"),
         ("- 1", "accepted is a mapping"),

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from dpsynth_platform.compute.engine import BATCH_ROWS, Engine, EngineError
+from dpsynth_platform.compute.engine import Engine, EngineError
+from dpsynth_platform.compute.reading import BATCH_ROWS
 from dpsynth_platform.storage import read_table, table_schema, write_table
 
 TEXTS = [

@@ -12,18 +12,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from dpsynth_platform.compute import spark_driver
-from dpsynth_platform.compute.duckdb_engine import DuckDBEngine
+from dpsynth_platform.compute.choice import DuckDBChoice, SparkChoice
 from dpsynth_platform.compute.engine import Engine, EngineError
-from dpsynth_platform.compute.spark_engine import SparkEngine
 
 pytestmark = pytest.mark.usefixtures("spark_is_there")
 
 SCHEMA = pa.schema([("x", pa.string())])
+
+
+def opened(place: Path, master: str = "local[1]", **more: Any) -> Engine:
+    return SparkChoice(engine="spark", master=master, memory="520MB", **more).open(place)
 
 
 def java_below(place: Path, kind: str = "") -> list[int]:
@@ -73,7 +77,7 @@ def test_a_session_is_private_and_leaves_nothing(
     place, elsewhere = tmp_path / "a place", tmp_path / "elsewhere"
     elsewhere.mkdir()
     spark.register("of_another_session", pa.table({"x": ["a"]}))
-    with SparkEngine(place, master="local[1]", memory="512m", partitions=2) as engine:
+    with opened(place, partitions=2) as engine:
         engine.register("t", pa.table({"x": ["a", "b", "Marked Person"]}))
         engine.materialize("u", "SELECT x, row_number() OVER (ORDER BY x) AS r FROM t")
         assert engine.write_delta(elsewhere / "out", SCHEMA, "SELECT x FROM u") == 3
@@ -124,7 +128,7 @@ def _rounds(engine: Engine, rows: int) -> list[tuple[int, str]]:
 
 def test_a_worker_is_killed_and_the_rows_are_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rows = 100_000
-    with DuckDBEngine(tmp_path / "duckdb", threads=1) as duckdb:
+    with DuckDBChoice(threads=1).open(tmp_path / "duckdb") as duckdb:
         expected = _rounds(duckdb, rows)
     assert len(expected) == rows - 3 * 10 * 997
     place = tmp_path / "a place"
@@ -133,7 +137,7 @@ def test_a_worker_is_killed_and_the_rows_are_the_same(tmp_path: Path, capfd: pyt
         begun = list(place.glob("spill-*/tables/*"))
         return len(begun) >= 2 and any(place.glob("spill-*/tables/*/_temporary"))
 
-    with SparkEngine(place, master="local-cluster[2,1,512]", memory="512m", partitions=4) as engine:
+    with opened(place, "local-cluster[2,1,512]", partitions=4) as engine:
         workers = lambda: java_below(place, "CoarseGrainedExecutorBackend")  # noqa: E731
         with killing(a_round_is_being_written, workers) as killed:
             found = _rounds(engine, rows)
@@ -158,7 +162,7 @@ def test_a_worker_is_killed_and_the_rows_are_the_same(tmp_path: Path, capfd: pyt
 
 def test_a_dead_driver_is_reported_and_leaves_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     place, target = tmp_path / "spill", tmp_path / "place" / "out"
-    with pytest.raises(EngineError) as raised, SparkEngine(place, master="local[2]", memory="512m") as engine:
+    with pytest.raises(EngineError) as raised, opened(place, "local[2]") as engine:
         engine.register("t", pa.table({"x": [f"Marked Person {i}" for i in range(1000)]}))
         writing = lambda: any(target.parent.glob(".out.*/_temporary/*/*"))  # noqa: E731
         slow = "SELECT sha2(a.x || b.x || c.x, 256) AS x FROM t AS a CROSS JOIN t AS b CROSS JOIN t AS c"
@@ -182,7 +186,7 @@ def test_an_interrupted_job_ends_at_once(tmp_path: Path) -> None:
 
     earlier = signal.signal(signal.SIGALRM, interrupt)
     try:
-        with pytest.raises(Interrupted), SparkEngine(tmp_path, master="local[1]", memory="512m") as engine:
+        with pytest.raises(Interrupted), opened(tmp_path) as engine:
             signal.setitimer(signal.ITIMER_REAL, 2.0)
             engine.scalar("SELECT count(*) AS n FROM range(1000000000000) WHERE sha2(CAST(id AS STRING), 256) = 'x'")
     finally:
@@ -195,8 +199,8 @@ def test_spark_ends_with_a_python_that_is_killed(tmp_path: Path) -> None:
     program = """
 import sys, time
 from pathlib import Path
-from dpsynth_platform.compute.spark_engine import SparkEngine
-with SparkEngine(Path(sys.argv[1]), master="local[1]", memory="512m"):
+from dpsynth_platform.compute.choice import SparkChoice
+with SparkChoice(engine="spark", master="local[1]", memory="520MB").open(Path(sys.argv[1])):
     print("open", flush=True)
     time.sleep(60)
 """
@@ -223,7 +227,7 @@ def test_a_spark_that_does_not_start_is_reported(
     environment = dict(os.environ) | {"JAVA_HOME": str(fake.parents[1])}
     monkeypatch.setattr(spark_driver, "inherited_environment", lambda: environment)
     monkeypatch.setattr(spark_driver, "START_SECONDS", 2.0)
-    with pytest.raises(EngineError, match="Spark did not start; it needs Java 17"), SparkEngine(tmp_path / "spill"):
+    with pytest.raises(EngineError, match="Spark did not start; it needs Java 17"), opened(tmp_path / "spill"):
         pytest.fail("it is not open")
     assert not list((tmp_path / "spill").iterdir())
     shown = capfd.readouterr()
@@ -231,7 +235,7 @@ def test_a_spark_that_does_not_start_is_reported(
 
 
 def test_a_session_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
-    engine = SparkEngine(tmp_path, master="local[1]", memory="512m", options={"spark.serializer": "NoSuchClass"})
+    engine = opened(tmp_path, options={"spark.serializer": "NoSuchClass"})
     with pytest.raises(EngineError, match="ClassNotFoundException"), engine:
         pytest.fail("it is not open")
     assert not list(tmp_path.iterdir())

@@ -38,7 +38,7 @@ def test_both_engines_keep_the_same_rows(tmp_path: Path, spark_is_there: None) -
     assert len(expected) > 500
 
     (storage_of(deployment).location(PEOPLE, "bounded").parent / "bounded.json").unlink()
-    chosen = "datasets: {people: {engine: spark, master: 'local[2]', memory: 512m, partitions: 2}}"
+    chosen = "datasets: {people: {engine: spark, master: 'local[2]', memory: 520MB, partitions: 2}}"
     second = run_here(deployment, steps=["bounded"], sql=compute(tmp_path, chosen))
     assert second.success, second.failures
     assert "bounding with Spark, local[2], 512m" in second.said["bounded"]

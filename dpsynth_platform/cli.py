@@ -87,6 +87,10 @@ def demo(
 def run(
     dataset: Dataset,
     period: Period = None,
+    up_to: Annotated[
+        str | None,
+        typer.Option(help="The last step to run, such as scrubbed (then `dpsynth bound learn` can ask); default: all."),
+    ] = None,
     spend_again: Annotated[
         str | None,
         typer.Option(help="Id of a started ledger entry to give up for lost: the explicit word for a second spend."),
@@ -100,7 +104,7 @@ def run(
     from dpsynth_platform.operating import run_dataset
 
     shown = Shown(as_json)
-    result = run_dataset(Settings.from_environment(), dataset, period, spend_again, shown.say)
+    result = run_dataset(Settings.from_environment(), dataset, period, spend_again, shown.say, up_to=up_to)
     shown.json(result.to_json())
     if result.failures:
         for step, message in result.failures:

@@ -12,14 +12,17 @@ from typing import Any
 
 from dpsynth_platform import reviewing, running
 from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.errors import ConfigurationError, ReleaseRefused
 from dpsynth_platform.planning import load_dataset
 from dpsynth_platform.release import evidence
 from dpsynth_platform.running import LineResult
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place, Storage
+from dpsynth_platform.storage import STEPS, Place, Storage
 
 Say = Callable[[str], None]
+
+PARTIAL = STEPS[: STEPS.index("released")]
+"""Steps that a run may end with; publication needs an approval and is a run of its own."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +50,26 @@ class Outcome:
         return asdict(self)
 
 
-def run_dataset(settings: Settings, dataset: str, period: str | None, spend_again: str | None, say: Say) -> Outcome:
+def run_dataset(
+    settings: Settings, dataset: str, period: str | None, spend_again: str | None, say: Say, *, up_to: str | None = None
+) -> Outcome:
     """Runs the line up to its candidate, and publishes where the candidate is approved already.
 
+    Args:
+        settings: the deployment.
+        dataset: its name.
+        period: `YYYY-MM`, for datasets with a cadence.
+        spend_again: id of a started ledger entry that is given up for a second spend.
+        say: is told one public sentence at a time.
+        up_to: the last step to run (`PARTIAL`); None: all that the candidate needs.
+
     Raises:
-        DpsynthError: the contract is not acceptable, or the period does not fit it.
+        DpsynthError: the contract is not acceptable, or period or step do not fit it.
     """
     contract, _ = load_dataset(settings, dataset)
     reviewing.check_period(contract, period)
     place = Place(dataset, period)
+    steps = _steps_up_to(up_to, spend_again)
     if spend_again is not None:
         reviewing.check_given_up(settings, place, spend_again)
     known = _entries(settings, place)
@@ -67,6 +81,7 @@ def run_dataset(settings: Settings, dataset: str, period: str | None, spend_agai
             instance,
             f"{dataset}_candidate",
             period=period,
+            assets=[(dataset, step) for step in steps],
             spend_again=(dataset, spend_again) if spend_again else None,
             progress=say,
         )
@@ -75,6 +90,8 @@ def run_dataset(settings: Settings, dataset: str, period: str | None, spend_agai
     )
     if outcome.failures or not result.success:
         return outcome
+    if up_to is not None:
+        return replace(outcome, next_steps=_partial_steps(place, up_to, outcome.new_entries))
     if not outcome.new_entries:
         say("nothing new was spent: the model of this run was there already")
     published = publish_if_approved(settings, place, say)
@@ -99,6 +116,22 @@ def publish_if_approved(settings: Settings, place: Place, say: Say) -> Outcome:
     return replace(outcome, release=path, next_steps=_release_steps(path))
 
 
+def _steps_up_to(last: str | None, spend_again: str | None) -> tuple[str, ...]:
+    """The line's steps up to `last`; none stands for the whole line.
+
+    Raises:
+        ConfigurationError: there is no such step, or the word for a second spend would not reach the step it is for.
+    """
+    if last is None:
+        return ()
+    if last not in PARTIAL:
+        raise ConfigurationError(f"--up-to {last!r}; accepted: {', '.join(PARTIAL)}")
+    steps = PARTIAL[: PARTIAL.index(last) + 1]
+    if spend_again is not None and "clearance" not in steps:
+        raise ConfigurationError(f"--up-to {last} stops before --spend-again counts; accepted: one of the two")
+    return steps
+
+
 def _outcome(contract: DataContract, period: str | None, result: LineResult, new_entries: tuple[str, ...]) -> Outcome:
     failures = result.failures
     if not result.success and not failures:
@@ -118,6 +151,16 @@ def _entries(settings: Settings, place: Place) -> list[str]:
         return []
     entries = reviewing.ledger(settings).entries()
     return [entry.entry_id for entry in entries if entry.request.place == place.label]
+
+
+def _partial_steps(place: Place, last: str, new_entries: tuple[str, ...]) -> tuple[str, ...]:
+    spent = f"ledger entry {', '.join(new_entries)}" if new_entries else "nothing new was spent or reserved"
+    learn = f"learn a bound on its rows: dpsynth bound learn {place.arguments} --epsilon E"
+    return (
+        f"{place.label}/{last} is there; {spent}",
+        *([learn] if last == "scrubbed" else []),
+        f"go on to a candidate:       dpsynth run {place.arguments}",
+    )
 
 
 def _review_steps(place: Place, refusal: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import secrets
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +82,7 @@ def run_line(
     job: str,
     *,
     period: str | None = None,
+    assets: Sequence[tuple[str, str]] = (),
     spend_again: tuple[str, str] | None = None,
     progress: Progress = lambda _: None,
 ) -> LineResult:
@@ -93,6 +94,7 @@ def run_line(
     Args:
         job: name of the job, such as `census_candidate`.
         period: partition, for datasets with a cadence.
+        assets: dataset and step of the job's assets to run; none: all of them.
         spend_again: dataset and id of the started entry that is given up for a second spend.
         progress: called with one public sentence at a time.
     """
@@ -110,9 +112,12 @@ def run_line(
         dataset, entry = spend_again
         config["ops"] = {f"{dataset}__clearance": {"config": {"spend_again": entry}}}
     target = dg.build_reconstructable_job("dpsynth_platform.definitions", "job_named", (job,))
+    selected = [dg.AssetKey(asset) for asset in assets] or None
+    if selected:
+        target = target.get_subset(asset_selection=frozenset(selected))
     log = logs_of(settings.restricted) / f"run-{invocation}.log"
     with _following(instance, invocation, progress), output_to(log):
-        result = dg.execute_job(target, instance, run_config=config, tags=tags)
+        result = dg.execute_job(target, instance, run_config=config, tags=tags, asset_selection=selected)
     close_lineage(settings, instance)
     return _result_of(instance, result.run_id)
 

@@ -14,6 +14,7 @@ from line_cases import PEOPLE, ledger_of, released, run_here, small_deployment, 
 
 from dpsynth_platform import cli, reviewing
 from dpsynth_platform.settings import PACKAGE_ROOT
+from dpsynth_platform.storage import STEPS
 
 
 def commands(group, *path):
@@ -297,6 +298,30 @@ def test_plan_after_a_run_knows_what_is_left(published, use):
     _, out, _ = use(published, "plan", "people", "--mock-rows", "0", "--json")
     assert json.loads(out)["left"] == pytest.approx(ledger_of(published).left("tests", 1e-5))
     assert ledger_of(published).history() == before
+
+
+def test_a_run_stops_where_it_is_told_and_a_bound_can_be_learned(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    status, _, err = use(deployment, "run", "people", "--up-to", "released")
+    assert (status, "--up-to 'released'; accepted: raw, scrubbed, canaries" in err) == (1, True)
+    status, _, err = use(deployment, "run", "people", "--up-to", "scrubbed", "--spend-again", "0" * 32)
+    assert (status, "--up-to scrubbed stops before --spend-again counts" in err) == (1, True)
+    done = deployment.dpsynth("run", "people", "--up-to", "scrubbed")
+    assert done.returncode == 0, done.stderr
+    assert "people/scrubbed is there; nothing new was spent or reserved" in done.stdout
+    storage = storage_of(deployment)
+    assert [step for step in STEPS if storage.read(PEOPLE, step)] == ["raw", "scrubbed"]
+    assert ledger_of(deployment).entries() == []
+    status, out, err = use(deployment, "bound", "learn", "people", "--epsilon", "0.2")
+    assert (status, "max_contributions: " in out) == (0, True), err
+
+
+def test_a_bound_is_not_learned_before_there_are_rows(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    ran = run_here(deployment, steps=["raw"])
+    assert ran.success, ran.failures
+    status, _, err = use(deployment, "bound", "learn", "people", "--epsilon", "0.2")
+    assert (status, "make it with: dpsynth run people --up-to scrubbed" in err) == (1, True)
 
 
 def test_purge_says_first_and_does_then(tmp_path, use):

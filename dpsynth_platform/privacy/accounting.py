@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -68,6 +68,8 @@ TAIL_SIGMAS = 9
 # Sigma is a multiple of 2^-10 and epsilon one of 2^-20: exact as binary floats and as decimals, so that plan,
 # sampler and accountant mean the same number.
 SIGMA_STEP = 2.0**-10
+# What is drawn (`synth.tabular.noise`): wider, and double precision would decide few draws; narrower is off the grid.
+SIGMA_RANGE = (SIGMA_STEP, 2.0**30)
 EPSILON_STEP = 2.0**-20
 RHO_RANGE = (1e-9, 1e4)
 # Relative precision of a calibrated rho.
@@ -98,10 +100,10 @@ class MstBudget:
     """Noise of MST. All numbers are exact binary fractions (`SIGMA_STEP`, `EPSILON_STEP`).
 
     Attributes:
-        sigma_one: discrete Gaussian parameter of the one-way marginals, in records.
+        sigma_one: noise of the one-way marginals, in records.
         epsilon_select: range of each edge's choice by the exponential mechanism; 0 with one column, where there is
             none.
-        sigma_two: discrete Gaussian parameter of the two-way marginals, in records.
+        sigma_two: noise of the two-way marginals, in records.
         rho: the zCDP cost of all together (an upper bound).
     """
 
@@ -225,18 +227,17 @@ def group_epsilon(event: DpEvent, delta: float, size: int) -> float:
     return size * best
 
 
-def pld_epsilon(event: DpEvent, delta: float, *, exhaustive: bool = True) -> float | None:
+def pld_epsilon(event: DpEvent, delta: float) -> float | None:
     """Upper bound on epsilon at `delta` by privacy loss distributions, or None where this way does not reach.
 
     It does not reach where counts can change in too many ways (`counts_shifts`), where the noise is too wide to
     tabulate, for sampling where records are replaced (`units.replaces`), and at a delta near `fft_error`.
-    `exhaustive=False` looks at the farthest change of counts only: a quick estimate to search with, not a bound.
 
     Both directions are covered. The neighbours of counts and choices are a family that is its own mirror image
     (symmetric noise; t -> epsilon - t), so the maximum over the family bounds adding and removing alike; sampled
     Gaussians have a distribution for each. Of parallel branches, the largest epsilon counts.
     """
-    found = [_way_epsilon(way, delta, exhaustive) for way in histories(event)]
+    found = [_way_epsilon(way, delta) for way in histories(event)]
     reached = [value for value in found if value is not None]
     return max(reached) if len(reached) == len(found) else None
 
@@ -252,7 +253,7 @@ def fft_error(times: int) -> float:
     return max(LEAST_FFT_ERROR, times * 2.0**-50)
 
 
-def _way_epsilon(way: Counter[DpEvent], delta: float, exhaustive: bool) -> float | None:
+def _way_epsilon(way: Counter[DpEvent], delta: float) -> float | None:
     counted: Counter[DpEvent] = Counter()
     pure = 0.0
     for leaf, times in way.items():
@@ -267,7 +268,7 @@ def _way_epsilon(way: Counter[DpEvent], delta: float, exhaustive: bool) -> float
     interval = max(min(_interval(leaf) for leaf in counted), 2.0 ** math.ceil(math.log2(widest)))
     composed = None
     for leaf, times in counted.items():
-        distribution = _leaf_pld(leaf, interval, exhaustive).self_compose(times)
+        distribution = _leaf_pld(leaf, interval).self_compose(times)
         composed = distribution if composed is None else composed.compose(distribution, TAIL_MASS)
     if composed is None:
         return 0.0
@@ -326,8 +327,8 @@ def calibrate_mst(columns: int, guarantee: Guarantee) -> MstBudget:
     """The least noise with which MST over `columns` columns meets a guarantee.
 
     rho goes in thirds to one-way marginals, choices and two-way marginals, as in McKenna, Miklau & Sheldon 2021, and
-    is as large as the smaller of PLD and Renyi allows. Rounding is to more noise; the result is checked as it is
-    returned, never above the guarantee's epsilon. With one column everything goes to its marginal.
+    is as large as the smaller of PLD and Renyi allows (`largest_rho`). Rounding is to more noise; the result is checked
+    as it is returned. With one column everything goes to its marginal.
 
     Raises:
         AccountingError: fewer than one column, or an epsilon so small that no noise in range meets it.
@@ -335,52 +336,87 @@ def calibrate_mst(columns: int, guarantee: Guarantee) -> MstBudget:
     if columns < 1:
         raise AccountingError(f"MST over {columns} columns; accepted: from 1")
 
-    def fits(rho: float, *, exhaustive: bool) -> bool:
-        event = mst_event(columns, mst_budget(columns, rho, guarantee), *neighbours)
-        if renyi_curve(event).epsilon(guarantee.delta) <= guarantee.epsilon:
-            return True
-        by_pld = pld_epsilon(event, guarantee.delta, exhaustive=exhaustive)
-        return by_pld is not None and by_pld <= guarantee.epsilon
+    def event_of(rho: float) -> DpEvent:
+        budget = mst_budget(columns, rho, guarantee)
+        return mst_event(columns, budget, guarantee.adjacency, guarantee.max_contributions)
 
-    neighbours = (guarantee.adjacency, guarantee.max_contributions)
+    return mst_budget(columns, largest_rho(event_of, guarantee), guarantee)
+
+
+def largest_rho(event_of: Callable[[float], DpEvent], guarantee: Guarantee) -> float:
+    """The largest zCDP budget rho, up to a 1000th, whose event meets a guarantee by PLD or by Renyi.
+
+    The event of the rho that is returned was checked; only that it is the largest rests on cost being monotone in rho.
+
+    Args:
+        event_of: the event for a rho, with the guarantee's adjacency and b.
+        guarantee: what the event may cost.
+
+    Raises:
+        AccountingError: no rho that meets the guarantee is in range.
+    """
+
+    def fits(rho: float) -> bool:
+        return epsilon(event_of(rho), guarantee.delta).epsilon <= guarantee.epsilon
+
     low = min(zcdp_limit(guarantee.epsilon, guarantee.delta) * (1 - 1e-9), RHO_RANGE[1] / 2)
     if low < RHO_RANGE[0]:
         raise AccountingError(
             f"epsilon {guarantee.epsilon:g} at delta {guarantee.delta:.3g} needs more noise than can be calibrated; "
             "accepted: a larger epsilon"
         )
-    high = 2 * low  # PLD gains a few tens of percent on Renyi, never twice
+    # Renyi allows low, except for what rounding adds; PLD gains a few tens of percent on it.
+    high = 2 * low
+    while high <= RHO_RANGE[1] / 2 and fits(high):
+        low, high = high, 2 * high
     while high > low * (1 + STEP):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if fits(middle, exhaustive=False) else (low, middle)
+        low, high = (middle, high) if fits(middle) else (low, middle)
     step = STEP
-    while not fits(low, exhaustive=True):
+    while not fits(low):
         low, step = low * (1 - step), min(2 * step, 0.5)
-    return mst_budget(columns, low, guarantee)
+    return low
 
 
 def mst_budget(columns: int, rho: float, guarantee: Guarantee) -> MstBudget:
     """MST's noise at a zCDP budget rho for the guarantee's adjacency and b, rounded to more noise.
 
     Raises:
-        AccountingError: rho outside `RHO_RANGE`.
+        AccountingError: rho outside `RHO_RANGE`, or noise outside `SIGMA_RANGE`.
     """
-    if not RHO_RANGE[0] <= rho <= RHO_RANGE[1]:
-        raise AccountingError(f"rho {rho:g}; accepted: {RHO_RANGE[0]:g} to {RHO_RANGE[1]:g}")
     squared = count_sensitivity(guarantee.adjacency, guarantee.max_contributions).l2_squared
     if columns == 1:
-        sigma = _sigma(math.sqrt(squared / (2 * rho)))
+        sigma = sigma_from(math.sqrt(squared / (2 * check_rho(rho))))
         return MstBudget(sigma, 0.0, sigma, squared / (2 * sigma**2))
-    edges, third = columns - 1, rho / 3
-    one = _sigma(math.sqrt(squared * columns / (2 * third)))
-    two = _sigma(math.sqrt(squared * edges / (2 * third)))
-    select = max(EPSILON_STEP, math.floor(math.sqrt(8 * third / edges) / EPSILON_STEP) * EPSILON_STEP)
+    edges, third = columns - 1, check_rho(rho) / 3
+    one = sigma_from(math.sqrt(squared * columns / (2 * third)))
+    two = sigma_from(math.sqrt(squared * edges / (2 * third)))
+    select = choice_epsilon(third / edges)
     spent = columns * squared / (2 * one**2) + edges * (select**2 / 8 + squared / (2 * two**2))
     return MstBudget(one, select, two, spent)
 
 
-def _sigma(least: float) -> float:
-    return math.ceil(least / SIGMA_STEP) * SIGMA_STEP
+def check_rho(rho: float) -> float:
+    """A zCDP budget as it is. Raises `AccountingError` outside `RHO_RANGE`."""
+    if not RHO_RANGE[0] <= rho <= RHO_RANGE[1]:
+        raise AccountingError(f"rho {rho:g}; accepted: {RHO_RANGE[0]:g} to {RHO_RANGE[1]:g}")
+    return rho
+
+
+def sigma_from(least: float) -> float:
+    """The next multiple of `SIGMA_STEP`. Raises `AccountingError` if noise that wide is not drawn (`SIGMA_RANGE`)."""
+    sigma = math.ceil(least / SIGMA_STEP) * SIGMA_STEP
+    if sigma > SIGMA_RANGE[1]:
+        raise AccountingError(
+            f"noise of sigma {sigma:g}; accepted: up to {SIGMA_RANGE[1]:g}; declare a larger epsilon, or a smaller "
+            "contribution bound"
+        )
+    return sigma
+
+
+def choice_epsilon(rho: float) -> float:
+    """The range of a choice at a zCDP cost rho: epsilon^2 / 8 (Cesar & Rogers 2021), rounded down to `EPSILON_STEP`."""
+    return max(1, math.floor(math.sqrt(8 * rho) / EPSILON_STEP)) * EPSILON_STEP
 
 
 def _core(leaf: DpEvent) -> DpEvent:
@@ -446,7 +482,7 @@ def _interval(leaf: DpEvent) -> float:
 
 
 @lru_cache(maxsize=256)
-def _leaf_pld(leaf: DpEvent, interval: float, exhaustive: bool) -> Any:
+def _leaf_pld(leaf: DpEvent, interval: float) -> Any:
     """The pessimistic PLD of one leaf: the connected dots of its largest hockey-stick curve, in both directions."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -465,10 +501,10 @@ def _leaf_pld(leaf: DpEvent, interval: float, exhaustive: bool) -> Any:
         return pld.from_gaussian_mechanism(
             1 / _ratio(leaf), value_discretization_interval=interval, sampling_prob=probability
         )
-    return pld.PrivacyLossDistribution(_tabulated_pmf(leaf, interval, exhaustive))
+    return pld.PrivacyLossDistribution(_tabulated_pmf(leaf, interval))
 
 
-def _tabulated_pmf(leaf: DpEvent, interval: float, exhaustive: bool) -> Any:
+def _tabulated_pmf(leaf: DpEvent, interval: float) -> Any:
     from dp_accounting.pld import pld_pmf
 
     if isinstance(leaf, BoundedRangeSelectionEvent):
@@ -479,8 +515,6 @@ def _tabulated_pmf(leaf: DpEvent, interval: float, exhaustive: bool) -> Any:
         last = math.ceil(_largest_loss(leaf) / interval)
         grid = interval * np.arange(-last, last + 1, dtype=np.float64)
         shifts = counts_shifts(leaf.adjacency, leaf.max_contributions) or []
-        if not exhaustive:
-            shifts = [max(shifts, key=lambda shift: sum(cell * cell for cell in shift))]
         deltas = np.max([shift_hockey_stick(leaf.sigma, shift, grid) for shift in shifts], axis=0)
     return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
         interval, -last, last, np.minimum.accumulate(deltas)

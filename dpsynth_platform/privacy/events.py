@@ -87,7 +87,10 @@ class BoundedRangeSelectionEvent(DpEvent):  # type: ignore[misc]
 class GaussianCountsEvent(DpEvent):  # type: ignore[misc]
     """Counts or votes over disjoint cells, each with independent continuous Gaussian noise N(0, sigma^2).
 
-    As `DiscreteGaussianCountsEvent`, for mechanisms that draw their noise in floating point.
+    Neighbours as for `DiscreteGaussianCountsEvent`. What is done to a noisy count afterwards is post-processing:
+    `synth.tabular.noise` rounds it. Records may count with weights, where those of one unit are at most b together (as
+    b / k each, where it has k): its vector has a sum of at most b as before. Several tables may share one event, each
+    with more noise, if 1 / sigma^2 is at least the sum of theirs (`selection`).
     """
 
     sigma: float = attr.field(validator=_positive)
@@ -224,11 +227,11 @@ def mst_event(columns: int, budget: MstParameters, adjacency: str, max_contribut
     """
     if columns < 1:
         raise AccountingError(f"MST over {columns} columns; accepted: from 1")
-    one_way = DiscreteGaussianCountsEvent(budget.sigma_one, adjacency, max_contributions)
+    one_way = GaussianCountsEvent(budget.sigma_one, adjacency, max_contributions)
     parts = [dp_event.SelfComposedDpEvent(one_way, columns)]
     if columns > 1:
         select = BoundedRangeSelectionEvent(budget.epsilon_select, adjacency, max_contributions)
-        two_way = DiscreteGaussianCountsEvent(budget.sigma_two, adjacency, max_contributions)
+        two_way = GaussianCountsEvent(budget.sigma_two, adjacency, max_contributions)
         parts += [dp_event.SelfComposedDpEvent(select, columns - 1), dp_event.SelfComposedDpEvent(two_way, columns - 1)]
     return dp_event.ComposedDpEvent(parts)
 

@@ -68,7 +68,7 @@ def audited(contract: DataContract, schema: pa.Schema, directory: Path) -> tuple
 def test_without_noise_the_audit_fails_clearly(
     contract: DataContract, wide: pa.Schema, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mst, "sample_discrete_gaussian", lambda counts, sigma: counts.copy())
+    monkeypatch.setattr(mst, "sample_rounded_gaussian", lambda counts, sigma: counts.copy())
     monkeypatch.setattr(
         mst, "select_by_exponential_mechanism", lambda scores, epsilon, sensitivity: int(np.argmax(scores))
     )

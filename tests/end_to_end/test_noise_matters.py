@@ -44,7 +44,7 @@ def best_choice(scores: Sequence[int], epsilon: float, sensitivity: int) -> int:
 def test_without_noise_the_audit_fails_and_nothing_is_released(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mst, "sample_discrete_gaussian", exact_counts)
+    monkeypatch.setattr(mst, "sample_rounded_gaussian", exact_counts)
     monkeypatch.setattr(mst, "select_by_exponential_mechanism", best_choice)
     ran = run_here(deployment, accelerator=inside(deployment))
     assert ran.success, ran.failures

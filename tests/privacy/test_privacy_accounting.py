@@ -318,17 +318,18 @@ def test_calibration_stays_safe_where_the_noise_is_small():
 
 
 def test_a_search_that_is_too_hopeful_is_corrected(monkeypatch):
-    """If the farthest change were not the worst, the exhaustive check would still hold the result to epsilon."""
-    honest = pld_epsilon
+    """If rounding made the Renyi limit's event cost more than the guarantee, less is spent."""
+    honest = accounting.zcdp_limit
+    monkeypatch.setattr(accounting, "zcdp_limit", lambda eps, delta: 3 * honest(eps, delta))
+    budget = calibrate_mst.__wrapped__(4, guarantee(1.5, b=2))
+    assert 1.2 <= epsilon(mst_event(4, budget, "add-or-remove", 2), 1e-5).epsilon <= 1.5
 
-    def hopeful(event, delta, *, exhaustive=True):
-        found = honest(event, delta)
-        return found if exhaustive else 0.8 * found
 
-    monkeypatch.setattr(accounting, "pld_epsilon", hopeful)
-    target = guarantee(1.5, 1e-5, b=2)
-    budget = calibrate_mst.__wrapped__(4, target)
-    assert 1.2 <= honest(mst_event(4, budget, "add-or-remove", 2), 1e-5) <= 1.5
+def test_a_search_that_starts_low_goes_on(monkeypatch):
+    honest = accounting.zcdp_limit
+    monkeypatch.setattr(accounting, "zcdp_limit", lambda eps, delta: honest(eps, delta) / 9)
+    budget = calibrate_mst.__wrapped__(4, guarantee(1.5, b=20))
+    assert 1.49 <= epsilon(mst_event(4, budget, "add-or-remove", 20), 1e-5).epsilon <= 1.5
 
 
 def test_budget_is_in_thirds_and_exact():

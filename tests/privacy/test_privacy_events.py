@@ -10,6 +10,7 @@ from dpsynth_platform.privacy.accounting import MstBudget
 from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
     DiscreteGaussianCountsEvent,
+    GaussianCountsEvent,
     adjacency_of,
     event_from_json,
     event_to_json,
@@ -37,15 +38,15 @@ def test_json_gives_the_same_event(leaf, count):
 def test_mst_is_d_counts_then_a_tree():
     event = mst_event(5, BUDGET, "add-or-remove", 2)
     assert list(leaves(event)) == [
-        (DiscreteGaussianCountsEvent(3.0, "add-or-remove", 2), 5),
+        (GaussianCountsEvent(3.0, "add-or-remove", 2), 5),
         (BoundedRangeSelectionEvent(0.25, "add-or-remove", 2), 4),
-        (DiscreteGaussianCountsEvent(4.0, "add-or-remove", 2), 4),
+        (GaussianCountsEvent(4.0, "add-or-remove", 2), 4),
     ]
     assert adjacency_of(event) == ("add-or-remove", 2)
 
 
 def test_mst_of_one_column_chooses_nothing():
-    assert list(leaves(mst_event(1, BUDGET, "zero-out", 1))) == [(DiscreteGaussianCountsEvent(3.0, "zero-out", 1), 1)]
+    assert list(leaves(mst_event(1, BUDGET, "zero-out", 1))) == [(GaussianCountsEvent(3.0, "zero-out", 1), 1)]
 
 
 def test_counts_multiply_through_nested_repetition():

@@ -137,10 +137,8 @@ def test_mst_says_nothing_of_what_it_does_not_do():
     assert statement.accounting["amplification"] == "none is used"
     assert "delta_slack" not in statement.accounting
     told = " ".join(item.assumption for item in statement.assumptions)
-    assert "Poisson" not in told and "Continuous" not in told and "parallel" not in told
-    assert statement.covered[0] == (
-        "11 tables of counts (one or two columns each), every cell with discrete Gaussian noise."
-    )
+    assert "Poisson" not in told and "discrete Gaussian" not in told and "parallel" not in told
+    assert statement.covered[0] == "11 tables of counts (one or two columns each), every cell with Gaussian noise."
     assert statement.covered[1] == "5 choices of which two columns to count together, by the exponential mechanism."
 
 

@@ -92,7 +92,7 @@ def test_the_description_is_public_and_counts_right(plan):
 
 def test_the_plans_noise_scales_reach_the_sampler(plan, bounded, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(mst, "sample_discrete_gaussian", lambda counts, sigma: asked.append(("noise", sigma)) or counts)
+    monkeypatch.setattr(mst, "sample_rounded_gaussian", lambda counts, sigma: asked.append(("noise", sigma)) or counts)
     monkeypatch.setattr(
         mst, "select_by_exponential_mechanism", lambda scores, epsilon, s: asked.append(("choice", epsilon, s)) or 0
     )
@@ -126,7 +126,7 @@ def test_every_result_is_durable_before_it_is_used(plan, bounded, tmp_path, monk
     """When the next draw happens, the file already holds the one before."""
     lines = lambda: (tmp_path / "measurements.jsonl").read_bytes().count(b"\n")  # noqa: E731
     seen = []
-    monkeypatch.setattr(mst, "sample_discrete_gaussian", lambda counts, sigma: seen.append(lines()) or counts)
+    monkeypatch.setattr(mst, "sample_rounded_gaussian", lambda counts, sigma: seen.append(lines()) or counts)
     monkeypatch.setattr(mst, "select_by_exponential_mechanism", lambda scores, e, s: seen.append(lines()) or 0)
     mst.measure(plan, bounded, tmp_path)
     assert seen == list(range(1, 14))

@@ -62,7 +62,7 @@ def one_way_measurements(one_way: Sequence[NoisyCounts], states: Sequence[Column
         Measurement(
             measured.clique,
             column.merge(measured.counts.astype(np.float64)),
-            column.merge(np.full(measured.counts.shape, measured.sigma**2)),
+            column.merge(np.full(measured.counts.shape, measured.variance)),
         )
         for measured, column in zip(one_way, states, strict=True)
     ]

@@ -20,11 +20,10 @@ import numpy.typing as npt
 
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.storage import sync
+from dpsynth_platform.synth.tabular.noise import Counts, rounded_gaussian_variance
 
 FILE_NAME = "measurements.jsonl"
 _COMPLETE = {"kind": "complete"}
-
-Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,11 @@ class NoisyCounts:
     clique: tuple[int, ...]
     counts: Counts
     sigma: float
+
+    @property
+    def variance(self) -> float:
+        """Variance of each count's noise."""
+        return rounded_gaussian_variance(self.sigma)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ What belongs here: the plan, the order of the mechanism's steps, and the scores 
 draws (`noise`), their cost (`privacy`), and all that follows from the noisy counts (`compression`, `inference`,
 `sampling`).
 
-The mechanism touches the data three times: it counts every column's cells and adds discrete Gaussian noise; it chooses
-a spanning tree's edges one after the other by the exponential mechanism; and it counts the chosen pairs and adds noise.
+The mechanism touches the data three times: it counts every column's cells and adds rounded Gaussian noise; it chooses a
+spanning tree's edges one after the other by the exponential mechanism; and it counts the chosen pairs and adds noise.
 Each result is on disk before it is used, so that estimation can always be repeated without the data.
 
 One unit has at most b records. A vector of counts then moves by the distances of `privacy.units.count_sensitivity`,
@@ -38,7 +38,7 @@ from dpsynth_platform.synth.tabular.domain import Domain, domain_of
 from dpsynth_platform.synth.tabular.inference import Components, Forest, Measurement, estimate_total, fit, project
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts, read_measurements
 from dpsynth_platform.synth.tabular.model import Model, load_model, save_model
-from dpsynth_platform.synth.tabular.noise import Counts, sample_discrete_gaussian, select_by_exponential_mechanism
+from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian, select_by_exponential_mechanism
 from dpsynth_platform.synth.tabular.restore import release_schema
 from dpsynth_platform.synth.tabular.sampling import sample
 
@@ -51,8 +51,8 @@ SCORE_SCALE = 2**16
 """Scores are whole multiples of 1/65536 record, so that the exponential mechanism works on integers."""
 MAX_PAIR_CELLS = 2**28
 """All pairs' exact counts are in memory while the tree is chosen: at most 2 GiB of them."""
-NOISE_PER_SECOND = 100_000
-"""Draws of the exact sampler; for predictions only."""
+NOISE_PER_SECOND = 5_000_000
+"""Draws of the sampler on one core; for predictions only."""
 
 
 class Mst:
@@ -102,8 +102,8 @@ class Mst:
         drawn = sum(domain.sizes) + sum(pairs[:edges])
         return {
             "event": (
-                f"{len(domain)} one-way marginals with discrete Gaussian noise, {edges} choices of a pair of columns "
-                f"by the exponential mechanism, {edges} two-way marginals with discrete Gaussian noise"
+                f"{len(domain)} one-way marginals with rounded Gaussian noise, {edges} choices of a pair of columns "
+                f"by the exponential mechanism, {edges} two-way marginals with rounded Gaussian noise"
             ),
             "sigma_one": budget.sigma_one,
             "epsilon_select": budget.epsilon_select,
@@ -172,7 +172,7 @@ def measure(plan: SealedPlan, bounded: Path, directory: Path, progress: Progress
         progress("counting columns", 1, 1)
         one_way = []
         for index, counts in enumerate(exact):
-            noisy = NoisyCounts((index,), sample_discrete_gaussian(counts, budget.sigma_one), budget.sigma_one)
+            noisy = NoisyCounts((index,), sample_rounded_gaussian(counts, budget.sigma_one), budget.sigma_one)
             log.counts("one-way", noisy)
             one_way.append(noisy)
             progress("measuring columns", index + 1, columns)
@@ -191,7 +191,7 @@ def measure(plan: SealedPlan, bounded: Path, directory: Path, progress: Progress
             edges.append(candidates[chosen])
             progress("choosing pairs", step + 1, columns - 1)
         for index, edge in enumerate(edges):
-            noisy = NoisyCounts(edge, sample_discrete_gaussian(pairs[edge], budget.sigma_two), budget.sigma_two)
+            noisy = NoisyCounts(edge, sample_rounded_gaussian(pairs[edge], budget.sigma_two), budget.sigma_two)
             log.counts("two-way", noisy)
             progress("measuring pairs", index + 1, columns - 1)
         log.complete()
@@ -272,4 +272,4 @@ def _budget(plan: SealedPlan) -> MstBudget:
 
 def _as_measurement(noisy: NoisyCounts) -> Measurement:
     counts = noisy.counts.astype(np.float64)
-    return Measurement(noisy.clique, counts, np.full(counts.shape, noisy.sigma**2))
+    return Measurement(noisy.clique, counts, np.full(counts.shape, noisy.variance))

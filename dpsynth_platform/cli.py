@@ -134,9 +134,8 @@ def plan(
     check_usable(engine)
     forecast = reviewing.forecast(settings, dataset, period)
     shown.head(f"{dataset}: what a run would do")
-    shown.say(forecast.event_in_words)
     shown.table(("", ""), forecast.rows())
-    shown.say(f"bounding runs on {engine.label}")
+    shown.say(f"large steps run on {engine.label}; --json has all numbers")
     tried = rehearse(settings, dataset, period, mock_rows, shown.say) if mock_rows else None
     shown.json(forecast.to_json() | {"engine": engine.label, "rehearsal": tried})
     if not forecast.fits:

@@ -6,7 +6,9 @@ What belongs here: the public inputs of a mechanism put together. What does not:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -57,6 +59,19 @@ def run_key(contract: DataContract, source: PinnedSource, period: str | None, pl
             "plan": plan.digest,
         }
     )[:32]
+
+
+def changes(before: DataContract, now: DataContract) -> list[str]:
+    """Keys of a contract that differ and that the mechanism depends on, so that they make another run."""
+    return list(_differences(before.mechanism_snapshot(), now.mechanism_snapshot(), ""))
+
+
+def _differences(before: Any, now: Any, path: str) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in dict.fromkeys((*before, *now)):
+            yield from _differences(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+    elif before != now:
+        yield path
 
 
 def load_dataset(settings: Settings, dataset: str) -> tuple[DataContract, FamilyBudget]:

@@ -29,9 +29,9 @@ from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import Account, CostRequest, Decision, Entry, Head
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.planning import cost_request, load_all, load_dataset, plan_release
-from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.statement import privacy_statement
+from dpsynth_platform.planning import changes, cost_request, load_all, load_dataset, plan_release, run_key
+from dpsynth_platform.privacy.guarantee import Guarantee, tier
+from dpsynth_platform.privacy.statement import number_of, privacy_statement, upper_bound
 from dpsynth_platform.release import evidence
 from dpsynth_platform.release import verify as verification
 from dpsynth_platform.settings import Settings
@@ -58,6 +58,9 @@ class Forecast:
         fits: whether the run would be admitted.
         refusal: why not, where it would not.
         standing: ledger entry that has paid already for the run as it would be now; then it costs nothing.
+        paid_before: ledger entry that has paid for a model of this dataset and period by another run, or None; then
+            the run would pay a second time.
+        changed: keys of the contract that make it another run than that one, as far as they are known.
         audit_shortage: why the audit can only be inconclusive, or None.
     """
 
@@ -78,6 +81,8 @@ class Forecast:
     fits: bool
     refusal: str | None
     standing: str | None
+    paid_before: str | None
+    changed: tuple[str, ...]
     audit_shortage: str | None
 
     def to_json(self) -> dict[str, Any]:
@@ -85,29 +90,76 @@ class Forecast:
         return asdict(self)
 
     def rows(self) -> list[tuple[str, str]]:
-        """The forecast as a table of two columns."""
+        """The forecast as a table of two columns, for readers who are no experts; the last row is for those who are."""
         target = self.target
         return [
             (
-                "guarantee",
-                f"epsilon {self.claimed:.4g} ({self.method}), delta {target.delta:.3g}, for one {target.unit} with at "
-                f"most {target.max_contributions} records, {target.adjacency}",
+                "whom it protects",
+                f"each {target.unit}, with at most {number_of(target.max_contributions, 'record')} used; hidden is "
+                f"{_HIDDEN[target.adjacency]}",
             ),
-            *((name.replace("_", " "), f"{value:.4g}") for name, value in self.noise.items()),
-            *((f"{name.replace('_', ' ')} (records)", f"{value:.4g}") for name, value in self.error.items()),
-            *((name.replace("_", " "), f"{value:.4g}") for name, value in self.size.items()),
             (
-                f"budget of {self.family}",
-                f"cap epsilon {self.cap['epsilon']:g}, delta {self.cap['delta']:g}; {left_words(self.left, self.mode)}",
+                "how well",
+                f"{tier(self.claimed)}: epsilon {upper_bound(self.claimed, 4)}, delta {upper_bound(target.delta)} "
+                "(smaller protects more; epsilon up to 1 is strong, up to 10 reasonable)",
             ),
+            (
+                "that is to say",
+                f"one {target.unit}'s data change the chance of any conclusion from the release by a factor of at most "
+                f"{upper_bound(math.exp(self.claimed))}, apart from {upper_bound(target.delta)} in probability",
+            ),
+            *((_plain(name), f"each is off by about {value:.3g} records") for name, value in self.error.items()),
+            ("what survives", "what clearly more records than that have in common; the rest drowns in the noise"),
+            *((_plain(name), f"{value:,.4g}") for name, value in self.size.items()),
+            (
+                "what it costs",
+                f"that epsilon and delta, of what all releases about the family {self.family} may cost together for "
+                f"life: epsilon {self.cap['epsilon']:g}, delta {self.cap['delta']:g}",
+            ),
+            ("what is left", left_words(self.left, self.mode)),
             *([("audit", self.audit_shortage)] if self.audit_shortage else []),
-            ("verdict", self._verdict()),
+            ("a run now", self._verdict()),
+            *([("paid twice", self._paid_twice())] if self.paid_before else []),
+            (
+                "for experts",
+                f"{self.event_in_words}; epsilon by {self.method}; {target.adjacency}; "
+                + ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in self.noise.items()),
+            ),
         ]
 
     def _verdict(self) -> str:
         if self.standing is not None:
-            return f"a run now would spend nothing: ledger entry {self.standing} has paid for it"
+            return f"would spend nothing: ledger entry {self.standing} has paid for it"
         return "would be admitted" if self.fits else f"would be blocked: {self.refusal}"
+
+    def _paid_twice(self) -> str:
+        """What a run would pay for again, and why it is another run."""
+        why = ", ".join(self.changed) or "the source table, or what the contract says"
+        return (
+            f"ledger entry {self.paid_before} has paid for a model already, by a run before {why} changed. This would "
+            "be another model and another payment, and nothing is given back; only the contract and the source as "
+            "they were then use the one that is paid for"
+        )
+
+
+_HIDDEN = {
+    "add-or-remove": "what their records say, and whether they are in the data at all",
+    "zero-out": "what their records say, but not how many people there are",
+    "replace-one": "what their records say, but not how many people there are",
+    "fixed-graph": "what their records say, but not whose records they are",
+}
+_PLAIN = {
+    "expected_error_per_one_way_cell": "noise in counts of one column",
+    "expected_error_per_two_way_cell": "noise in counts of two columns",
+    "one_way_cells": "counts of one column",
+    "most_cells_measured": "counts in all, at most",
+    "predicted_noise_seconds": "seconds to draw their noise",
+}
+
+
+def _plain(name: str) -> str:
+    """One of the mechanism's own numbers in words."""
+    return _PLAIN.get(name, name.replace("_", " "))
 
 
 def left_words(left: float, mode: str) -> str:
@@ -140,6 +192,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     account, outdated = _account_of(store, family)
     left, refusal = _standing_of(store, account, family, request)
     standing = None if outdated else _standing_entry(settings, store, contract, period)
+    paid_before, changed = (None, ()) if standing else _paid_before(settings, store, contract, period)
     return Forecast(
         dataset=dataset,
         period=period,
@@ -160,6 +213,8 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         fits=not outdated and (refusal is None or standing is not None),
         refusal=outdated or refusal,
         standing=standing,
+        paid_before=paid_before,
+        changed=changed,
         audit_shortage=None if contract.audit.accept_inconclusive else shortage_of(contract),
     )
 
@@ -449,18 +504,37 @@ def _standing(storage: Storage, place: Place, contract: DataContract, store: Led
 
 
 def _standing_entry(settings: Settings, store: Ledger | None, contract: DataContract, period: str | None) -> str | None:
-    """The live entry of the last run, if contract and source are still what they were. Reads metadata only."""
+    """The entry that has paid for the run as it would be now, if one has. Of the source, reads metadata only.
+
+    As `raw` would: the plan of the last run stands while contract and source do, and is calibrated anew otherwise.
+    """
     raw = Storage(settings.restricted).read(Place(contract.dataset, period), "raw")
     if store is None or raw is None:
         return None
-    entry = store.entry_for_key(raw.run_key)
-    same = raw.facts["mechanism_digest"] == canonical_digest(contract.mechanism_snapshot())
-    if entry is None or entry.state != "spent" or not same:
-        return None
     try:
-        return entry.entry_id if pin(contract).name == raw.facts["source"] else None
+        pinned = pin(contract)
     except SourceError:
         return None
+    now = (canonical_digest(contract.mechanism_snapshot()), pinned.name)
+    if now == (raw.facts["mechanism_digest"], raw.facts["source"]):
+        key = raw.run_key
+    else:
+        key = run_key(contract, pinned, period, plan_release(contract, pinned.schema, period))
+    entry = store.entry_for_key(key)
+    return entry.entry_id if entry is not None and entry.state == "spent" else None
+
+
+def _paid_before(
+    settings: Settings, store: Ledger | None, contract: DataContract, period: str | None
+) -> tuple[str | None, tuple[str, ...]]:
+    """The entry that has paid for the latest model of a dataset and period, and what changed since that is known of."""
+    storage, place = Storage(settings.restricted), Place(contract.dataset, period)
+    raw, model = storage.read(place, "raw"), storage.read(place, "model")
+    if store is None or raw is None or model is None:
+        return None, ()
+    # Once raw was made anew, the contract of the model's run is no longer on record.
+    then = DataContract.model_validate(raw.facts["contract"]) if raw.run_key == model.run_key else contract
+    return model.facts["entry_id"], tuple(changes(then, contract))
 
 
 def _account_of(store: Ledger | None, family: FamilyBudget) -> tuple[Account | None, str | None]:

@@ -1,5 +1,6 @@
 """The `dpsynth` command: what each prints for people and for programs, and with which status it ends."""
 
+import copy
 import json
 import os
 import re
@@ -291,6 +292,44 @@ def test_plan_says_that_a_run_would_be_blocked(tmp_path, use):
     assert status == 3
     assert "would be blocked" in out
     assert ledger_of(deployment).history() == []
+
+
+def test_plan_needs_no_knowledge_of_the_field(published, use):
+    _, out, _ = use(published, "plan", "people", "--mock-rows", "0")
+    told = out[: out.index("for experts")]
+    assert "each user, with at most 2 records used" in told
+    assert "each is off by about" in told
+    for jargon in ("sigma", "rho", "marginal", "Renyi", "privacy loss", "exponential", "add-or-remove", "Gaussian"):
+        assert jargon not in told
+    assert "sigma one" in out and "add-or-remove" in out
+
+
+def test_plan_says_when_an_edited_contract_would_pay_a_second_time(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    first = copy.deepcopy(deployment.contract)
+
+    def plan(**privacy):
+        deployment.contract = copy.deepcopy(first)
+        deployment.contract["privacy"].update(privacy)
+        deployment.write()
+        forecast = json.loads(use(deployment, "plan", "people", "--mock-rows", "0", "--json")[1])
+        return forecast["standing"], forecast["paid_before"], forecast["changed"]
+
+    assert plan() == (None, None, [])
+    assert run_here(deployment, accelerator=inside(deployment)).success
+    (paid,) = (entry.entry_id for entry in ledger_of(deployment).entries())
+    assert plan() == (paid, None, [])
+    assert plan(expected_units=4000, max_contributions=1) == (
+        None,
+        paid,
+        ["privacy.max_contributions", "privacy.expected_units"],
+    )
+    _, out, _ = use(deployment, "plan", "people", "--mock-rows", "0")
+    assert f"ledger entry {paid} has paid for a model already" in " ".join(re.sub("│", " ", out).split())
+    # Once raw has sealed the edit, what changed is not known any more; that it would pay twice is.
+    assert run_here(deployment, steps=["raw"]).success
+    assert plan(expected_units=4000, max_contributions=1) == (None, paid, [])
+    assert plan() == (paid, None, []), "with the edit undone, the paid model is used"
 
 
 def test_plan_after_a_run_knows_what_is_left(published, use):

@@ -14,7 +14,7 @@ import yaml
 
 from dpsynth_platform.contracts import DataContract, parse_contract
 from dpsynth_platform.errors import ContractError
-from dpsynth_platform.planning import family_path, load_all, load_dataset, plan_release, run_key
+from dpsynth_platform.planning import changes, family_path, load_all, load_dataset, plan_release, run_key
 from dpsynth_platform.settings import PACKAGE_ROOT, Settings
 from dpsynth_platform.source import PinnedSource
 from dpsynth_platform.synth.mock import source_schema_of
@@ -37,6 +37,21 @@ def pinned() -> PinnedSource:
 @pytest.fixture(scope="module")
 def plan() -> Any:
     return plan_release(contract(), source_schema_of(contract()), None)
+
+
+def test_changes_are_named_where_they_make_another_run() -> None:
+    def change(document: dict[str, Any]) -> None:
+        document.update(description="Another description.")
+        document["privacy"]["guarantee"].update(epsilon=0.7)
+        document["columns"]["age"].update(max=95)
+        document["columns"]["shoe_size"] = {"type": "integer", "min": 20, "max": 60}
+
+    assert changes(contract(), contract()) == []
+    assert changes(contract(), contract(change)) == [
+        "privacy.guarantee.epsilon",
+        "columns.age.max",
+        "columns.shoe_size",
+    ]
 
 
 def test_a_plan_is_of_public_facts_alone(plan: Any) -> None:

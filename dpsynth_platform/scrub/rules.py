@@ -134,7 +134,8 @@ def rules() -> tuple[Rule, ...]:
         ),
         Rule(
             "CREDIT_CARD",
-            _pattern(r"(?<![\w+-])[2-6]\d{3}(?:[ -]?\d){9,15}(?![\w-])"),
+            # Not a postal code with a telephone number after it, one in ten of which has a valid sum.
+            _pattern(r"(?<![\w+-])(?!\d{5}(?:-\d{4})?[ ]\d{3}[ -]\d{3}-)[2-6]\d{3}(?:[ -]?\d){9,15}(?![\w-])"),
             Trust.CHECKED,
             check=is_card,
             context=_CARD_WORDS,
@@ -146,7 +147,7 @@ def rules() -> tuple[Rule, ...]:
         Rule(
             "IP_ADDRESS",
             _pattern(
-                r"""(?<![\w.:-])(?:
+                r"""(?<![\w.:-])(?<!\+\d\d[ ])(?:
                     (?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?:/\d{1,2})?(?![\w-]|\.\d)
                   | (?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}(?![\w:])
                   | (?=[0-9a-f:]*::)(?=[a-f:]*\d)[0-9a-f]{0,4}(?::{1,2}[0-9a-f]{1,4}){1,7}(?![\w:])
@@ -334,7 +335,12 @@ def _separated(text: str) -> bool:
     return re.search(r"\d{7}", text) is None or "(" in text
 
 
+_MOST_DIGITS = 15
+
+
 def _phone(text: str) -> bool:
-    """Six to fifteen digits that are not two years."""
+    """Six to fifteen digits that are not two years; more are two numbers with the same beginning."""
     number = re.split(r"\s?(?:x|ext)", text, maxsplit=1, flags=re.IGNORECASE)[0]
-    return 6 <= len(_digits(number)) <= 15 and not _YEARS.fullmatch(number.strip())
+    if len(_digits(number)) > _MOST_DIGITS:
+        number = number.rpartition("/")[0]
+    return 6 <= len(_digits(number)) <= _MOST_DIGITS and not _YEARS.fullmatch(number.strip())

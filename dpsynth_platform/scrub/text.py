@@ -22,7 +22,8 @@ from dpsynth_platform.scrub.clues import clues
 from dpsynth_platform.scrub.findings import UNREAD, Candidate, Finding, Trust, resolved
 from dpsynth_platform.scrub.letters import LOWER, UPPER
 from dpsynth_platform.scrub.lists import word_lists
-from dpsynth_platform.scrub.names import NameModel, find_homes, find_listed, in_company, in_signature, pieces_of
+from dpsynth_platform.scrub.names import NameModel, find_homes, find_listed, in_company, pieces_of
+from dpsynth_platform.scrub.organizations import find_formed, find_told, in_row, in_signature
 from dpsynth_platform.scrub.rules import CONTEXT_AFTER, CONTEXT_BEFORE, rules
 
 # Longer texts are read section by section, so that neither time nor memory grows faster than the text.
@@ -93,7 +94,8 @@ class TextDetector:
                 Candidate(match.start(), match.end(), match.lastgroup or "ID", Trust.RECORD)
                 for match in pattern.finditer(text)
             ]
-        return in_signature(text, in_company(text, resolved(text, candidates), self._lists), self._lists)
+        findings = in_row(text, resolved(text, candidates), self._lists)
+        return in_signature(text, in_company(text, findings, self._lists), self._lists)
 
     def _candidates(self, texts: Sequence[str]) -> list[list[Candidate]]:
         found: list[list[Candidate]] = [[] for _ in texts]
@@ -117,6 +119,8 @@ class TextDetector:
         in_address = self._address_cased(text)
         yield from find_addresses(in_address, self._lists)
         yield from find_homes(in_address, self._lists)
+        yield from find_formed(in_address, self._lists)
+        yield from find_told(cased, self._lists)
 
     def _cased(self, text: str) -> str:
         """The text with names' words capitalized where it has no capitals, or nothing but capitals, to tell them by.

@@ -19,7 +19,8 @@ from dpsynth_platform.scrub import text as text_module
 from dpsynth_platform.scrub.clues import clues, column_kind
 from dpsynth_platform.scrub.findings import Candidate, Finding, Trust, resolved
 from dpsynth_platform.scrub.lists import word_lists
-from dpsynth_platform.scrub.names import NameModel, in_signature
+from dpsynth_platform.scrub.names import NameModel
+from dpsynth_platform.scrub.organizations import in_signature
 from dpsynth_platform.scrub.text import Document, text_detector
 
 

@@ -1,0 +1,33 @@
+"""The parts of which names are made: titles, particles, degrees and capitalized words, as sets and as patterns.
+
+What belongs here: what more than one detector, or a detector and the replacement, must agree on. What does not:
+deciding that words are a name (`names`, `organizations`) and lists of names themselves (`lists`).
+"""
+
+from __future__ import annotations
+
+import re
+
+from dpsynth_platform.scrub.letters import LOWER, UPPER, words_of
+
+TITLES = words_of("mr mrs ms miss mx dr prof sir madam rev hon capt lt sgt col gen")
+"""Words before a name, in small letters and without a full stop."""
+PARTICLES = words_of("van von der den de del della di da dos du la le el al bin ibn ter ten zu")
+"""Small words inside of a person's name."""
+DEGREES = words_of("jr sr md phd dds dvm esq ii iii iv")
+"""Words after a name, in small letters and without full stops."""
+
+_NO_NAME = r"(?!(?:Apt|Apartment|Suite|Ste|Unit|Flat|Room|PO|P\.O)\b)"
+# No name is longer; without an end, a text of apostrophes would be read to its end from each of them.
+NAME_WORD = rf"{_NO_NAME}[{UPPER}](?:[{UPPER}{LOWER}-]|['\u2019](?!s\b)[{UPPER}{LOWER}]){{0,60}}"
+"""A capitalized word, without a possessive ending."""
+PARTICLE = rf"(?:{'|'.join(sorted(PARTICLES))})"
+FULL_NAME = rf"{NAME_WORD}(?:[ ](?:{PARTICLE}[ ]){{0,2}}{NAME_WORD}){{0,3}}"
+"""One to four capitalized words, with particles between them."""
+TITLE = rf"(?:{'|'.join(sorted(word.capitalize() for word in TITLES))})\.?"
+DEGREE = r"(?:,?[ ](?:Jr|Sr|M\.?D|Ph\.?D|D\.?D\.?S|D\.?V\.?M|Esq|II|III|IV)\b\.?)"
+
+
+def first_word(words: str) -> str:
+    """The first word of a name, in small letters."""
+    return re.split(r"[ '\u2019-]", words, maxsplit=1)[0].casefold()

@@ -1,0 +1,301 @@
+"""Names of organizations: told by their own form, or by what the words around them do with them.
+
+What belongs here: forms of companies' names (a legal form, a head such as University, partners' family names, coined
+words), a small grammar of employment, ownership and trade, and rows of organizations. What does not: what the language
+model marks and its bounds (`names`), and names of people and places (`names`, `addresses`).
+
+Most companies are called like people, like ordinary things or like nothing else. For these only the sentence tells: one
+works *at* them, is a customer *of* them, buys *from* them, and they announce, hire and merge. So the grammar is lists
+of words, held against the few words before a capitalized phrase and the one or two after it.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+
+from dpsynth_platform.scrub.findings import Candidate, Finding, Trust
+from dpsynth_platform.scrub.letters import LOWER, UPPER, words_of
+from dpsynth_platform.scrub.lists import WordLists
+from dpsynth_platform.scrub.name_parts import NAME_WORD, first_word
+
+_COMPANY = re.compile(
+    r"\b(?:Inc|Ltd|LLC|LLP|PLC|Corp|Corporation|Company|Co|GmbH|AG|S\.?A|B\.?V|Pty|Group|Holdings?|Partners|Associates|"
+    r"Industries|Technologies|Systems|Solutions|Services|Networks?|Labs|University|Institute|College|Bank|Foundation|"
+    r"Association|Ministry|Department|Agency|Committee|Council|Club)\b\.?|(?:,| and| &) Sons\b|"
+    r"\s(?:Research|Media|Consulting|Insurance|Capital|Energy|Health|Data|Digital|Global|International|Motors|Airlines|"
+    r"Software|Analytics|Logistics|Pharma\w*|Stores?|Foods?|Movers|Unlimited|Maintenance|Records|Press|Times|News|TV|"
+    r"Radio|"
+    r"Cent(?:er|re)s?|School|Hospital|Clinic|Church|Insights|Ventures|Brothers|Enterprises|Works|Studios?|Books|Markets?|"
+    r"Mart|Electronics|Furniture|Pharmacy|Drugs|Outfitters|Robotics|Kitchen|Bakery|Cafe|Pizza|Design|Realty|Hardware|"
+    r"Apparel|Optical|Fitness|Travel|Auto|Video|Toys|Shoes)$"
+)
+# A capital inside of a word, other than after Mc, Mac, De and the like, or a digit before one.
+_TRADE_NAME = re.compile(
+    rf"(?<!\w)(?!M[ac]?c[{UPPER}]|[DLV][aeiou]n?[{UPPER}]|O['\u2019])\w*[{LOWER}\d][{UPPER}]{{1,3}}[{LOWER}]*(?!\w)"
+)
+# What coined names of companies end in, and hardly any other name.
+_COINED = re.compile(
+    r"\w{2,}(?:soft|tech|tify|labs|ware|lytics|scape|works|corp|data|media|mart|tron|plex|logic|sys|hub|link|bank|pharm|"
+    r"cast|gram|tube|\d+)$"
+)
+
+_LEGAL_FORM = (
+    r"(?:Inc|Ltd|LLC|L\.L\.C|LLP|PLC|Corp|Corporation|Limited|Incorporated|Pty|Pvt|GmbH|mbH|AG|KG|KGaA|OHG|GbR|e\.V|"
+    r"S\.?A\.?R\.?L|S[àA]RL|Sàrl|S\.?A\.?S|S\.[ ]?A|SA|S/A|S\.?p\.?A|SPA|[Ss]\.?r\.?l|N\.?V|B\.?V|VOF|AB|HB|A/S|ApS|AS|"
+    r"ASA|Oyj?|Tmi|Ky|Osk|ry|Kft|Kkt|Bt|Zrt|Nyrt|Sp\.[ ]?(?:z[ ]?o\.[ ]?o|j|k)|s\.[ ]?[crp]\.(?:[ ]?o)?|a\.[ ]?s|"
+    r"d\.[ ]?o\.[ ]?o|d\.[ ]?d|[vk]\.(?:o\.)?s|S\.[CLR](?:\.[A-Z]){0,3}|EIRL|SPI|CommV|VZW|BVBA|ME|EI|Limitada|Ltda|"
+    r"Lda|A\.Ş|Şti|Tic|(?:(?!U\.)[A-Z]\.){2,4}[A-Z]|Groep|Gruppe|Grupo|Group|Gruppen)"
+)
+_AND_OTHERS = (
+    r"(?:&|and|und|et|e|y|og|och|i|en|ja)[ ](?:Sons?|Söhne|Co|Company|Partners?|Partner|Associates|Brothers|Daughters|"
+    r"Fils|[Ff]igli|Filhos|Hijos|Asociados|Sønner|Söner|Zonen|syn)"
+)
+_PLAIN = rf"[{UPPER}][{UPPER}{LOWER}'\u2019]{{1,40}}"
+_THREE = rf"{_PLAIN},[ ]{_PLAIN},?[ ](?:and|&|und|y|e|et|og|och)[ ]{_PLAIN}"
+_NAMES = rf"(?:{_THREE}|{NAME_WORD}(?:(?:[ ]|-|[ ](?:&|und|et|e|y|og|och|en|van|de)[ ]){NAME_WORD}){{0,4}})"
+_FORMED = re.compile(
+    rf"(?<![\w-])(?P<value>{_NAMES}(?:,?[ ](?:-[ ])?{_LEGAL_FORM}(?![\w/-])\.?"
+    rf"(?:[ ](?:&[ ]Co\.?(?:[ ](?:KG|KGaA|OHG))?|de[ ]C\.V\.))?|[ ]{_AND_OTHERS}\b\.?))"
+)
+_HEADED = re.compile(
+    rf"(?<![\w-])(?:(?:University|College|Institute|Bank|Department|Ministry|Bureau|Office|Church|Academy|Museum|Board|"
+    rf"Federation|Association|Society|Council)[ ](?:of|for)[ ](?:the[ ])?|(?:Grupo|Stichting|Koninklijke|Grupa|"
+    rf"Fundacja|Stowarzyszenie|Corporaci[oó]n|Compañía|Despacho|Club|Industrias|Laboratorios|Proyectos)[ ]){_NAMES}"
+)
+# Partners' family names: two joined by a hyphen, or three in a row.
+_PARTNERS = re.compile(rf"(?<![\w-])(?P<value>{_PLAIN}-{_PLAIN}|{_THREE})(?![\w-])")
+_LIST_BEFORE = re.compile(r"s:\s$")
+_NAME_BEFORE = re.compile(rf"(?P<word>[{UPPER}][\w.]*)[ ]$")
+_NAME_AFTER = re.compile(rf"[ ][{UPPER}]")
+
+_BRAND_WORD = rf"(?:[{UPPER}]|\d{{1,3}}(?=[{UPPER}])|[a-z](?=[A-Z][a-z]))(?:[\w-]|['\u2019](?!s\b)\w|\.(?=\w)){{0,40}}"
+_BETWEEN = r"(?:[ ]|[ ]?&[ ]?|[ ](?:of|for|de|del|n'|'n')[ ](?:the[ ])?)"
+_PHRASE = re.compile(rf"(?<![\w@.'\u2019/-]){_BRAND_WORD}(?:{_BETWEEN}{_BRAND_WORD}){{0,4}}")
+_LEADING = words_of(
+    """
+    A An And As At Both But By Did Do Does For From Has Have He Her Hers His How I If In Is It Its My No Not Of On
+    Or Our Ours She So That The Their Then There These They This Those To Was We Were What When Where Which While
+    Who Why Will With You Your Yes Please Thanks Dear Mr Mrs Ms Miss Dr Prof Sir CEO President Director Manager
+    """
+)
+"""Words that are capitalized because a sentence begins, or that go before a name."""
+_LEADS = re.compile(r"(?P<word>[\w'\u2019-]+)(?:[ ]|$)(?P<joined>(?:of|for)[ ](?:the[ ])?)?")
+_NO_NAMES = words_of(
+    """
+    monday tuesday wednesday thursday friday saturday sunday january february march april may june july august
+    september october november december god christ jesus christmas easter i i'm i'd i'll i've ok tv pm am est edt
+    pst gmt u.s u.s.a english french german spanish internet usenet email christians jews muslims
+    """
+)
+
+_WORK = words_of(
+    """
+    work works worked working job jobs employed employee employees employment intern interned interns interning
+    internship position career role post stint year years month months hired interview interviewed interviewing
+    apply applied applying started offer offers consultant consulted assistant manager engineer accountant driver
+    teacher lawyer attorney analyst developer designer clerk nurse scientist researcher professor programmer
+    technician secretary receptionist cashier executive officer ceo cfo cto chairman chairwoman president director
+    founder partner partners owner head vp representative rep agent salesman spokesman spokeswoman spokesperson
+    colleague colleagues someone somebody people team guy meet met meeting lunch dinner party event held appointment
+    """
+)
+_TRADE = words_of(
+    """
+    account accounts customer customers client clients supplier suppliers vendor contract contracts agreement deal
+    order ordered orders bought buy buying purchased purchase invoice invoices product products delivery delivered
+    shipped subscription insured insurance policy bank banked banking loan mortgage licensed sold sell rented booked
+    appointment complaint refund shares share stock stocks stake invested investment merger merged merge takeover
+    acquisition subsidiary division branch brand unit headquarters hq offices website site board competitor rival
+    distributor dealer partnership partnered sponsored funded financed owned developed made manufactured designed
+    built switched switch switching sponsors endorsed address produced published distributed run founded acquired
+    supplied hired employed represented backed lawsuit suit case charges claim claims
+    """
+)
+_CUES = _WORK | _TRADE
+_JOINING = words_of("at for with by from of to against between")
+"""What joins one of the words above to a company's name, over at most `_WINDOW` words between."""
+_WINDOW = 4
+_DIRECT = words_of(
+    """
+    joined joining join left leave leaving quit acquired acquire bought founded founding cofounded co-founded sued
+    sue suing employer company firm startup corporation brand retailer manufacturer owns runs recommend sold sell
+    trust
+    """
+)
+"""What stands right before a company's name."""
+_ACTS = words_of(
+    """
+    announced announces invested invests acquired acquires launched launches merged merges filed files hired hires
+    employs employed sells manufactures produces supplies operates outsourced recalled unveiled reported reports
+    partnered specializes offers employees shares stock executives spokesman spokeswoman spokesperson headquarters
+    customers website subsidiary laid
+    """
+)
+_STATE_OF = words_of("is was has will went are had")
+_STATES = words_of(
+    """
+    hiring acquired founded filed announced bankrupt sold merged closing laying recruiting headquartered owned
+    launched recalled fined sued
+    """
+)
+_OWNED = re.compile(
+    r"['\u2019]s? (?:new |latest |first |main |online )?(?:ceo|cfo|cto|customers?|clients?|employees?|shares?|stock|"
+    r"website|headquarters|products?|services?|board|management|competitors?|subsidiar\w+|workers|staff|revenues?|profits?|"
+    r"earnings|shareholders|policy|store|stores|factory|factories|software)\b",
+    re.IGNORECASE,
+)
+_IS_COMPANY = re.compile(
+    r"(?:,| is| was) (?:an?|the|our|one of the) (?:[\w-]+ ){0,3}?(?:compan(?:y|ies)|firms?|startups?|manufacturers?|"
+    r"providers?|retailers?|suppliers?|corporation|publishers?|business|nonprofit|charity|agency|bank|insurer|airline|"
+    r"brainchild)\b",
+    re.IGNORECASE,
+)
+_LABEL = re.compile(r"(?:employer|company(?:[ ]name)?|organi[sz]ation|firm|vendor|supplier)[ ]?:[ ]*$", re.IGNORECASE)
+_QUOTE = "\"'\u201c\u2018("
+
+_SIGNATURE_LINE = re.compile(
+    rf"[ ]*\n[> ]*(?P<value>{NAME_WORD}(?:(?:[ ]|,[ ]|[ ]?&[ ]?|[ ]and[ ]){NAME_WORD}){{0,4}})[ ]*\n[> ]*"
+)
+_JOINED = re.compile(r",? (?:and|&|or) |, ")
+
+
+def has_company_form(words: str, lists: WordLists) -> bool:
+    """Whether a name has the form of an organization's, whatever stands around it."""
+    if _COMPANY.search(words):
+        return True
+    folded = words.casefold()
+    known = folded in lists.first_names or folded in lists.last_names or folded in lists.places
+    return words.isalnum() and not known and bool(_TRADE_NAME.fullmatch(words) or _COINED.fullmatch(words))
+
+
+def find_formed(text: str, lists: WordLists) -> Iterator[Candidate]:
+    """Organizations that their form tells."""
+    for pattern in (_FORMED, _HEADED):
+        for match in pattern.finditer(text):
+            span = _without_leading(text, *match.span())
+            if span is not None:
+                yield _candidate(*span)
+    for match in _PARTNERS.finditer(text):
+        if _are_partners(text, match, lists):
+            yield _candidate(*match.span())
+
+
+def find_told(text: str, lists: WordLists) -> Iterator[Candidate]:
+    """Organizations that the words around them tell. A name that is told once is found wherever it stands."""
+    phrases = [span for match in _PHRASE.finditer(text) if (span := _without_leading(text, *match.span())) is not None]
+    told = {
+        text[start:end]
+        for start, end in phrases
+        if _may_be_one(text[start:end], lists) and _is_told(text, start, end, lists)
+    }
+    yield from (_candidate(start, end) for start, end in phrases if told and text[start:end] in told)
+
+
+def _candidate(start: int, end: int) -> Candidate:
+    return Candidate(start, end, "ORGANIZATION", Trust.LIKELY)
+
+
+def _are_partners(text: str, match: re.Match[str], lists: WordLists) -> bool:
+    """Whether names in a row are family names without given names, so that the row is one firm's name."""
+    words = [word.casefold() for word in re.findall(r"[^\W_]{2,}", match["value"]) if word[0].isupper()]
+    family = sum(word in lists.last_names for word in words)
+    if family < 2 or _LIST_BEFORE.search(text, max(0, match.start() - 3), match.start()):
+        return False
+    named = _NAME_BEFORE.search(text, max(0, match.start() - 30), match.start())
+    if (named and named["word"] not in _LEADING) or _NAME_AFTER.match(text, match.end()):
+        return False
+    return not all(word in lists.first_names for word in words) or _is_told(text, match.start(), match.end(), lists)
+
+
+def _without_leading(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """The phrase without words that are capitalized because a sentence begins; None where nothing else is there."""
+    while (leading := _LEADS.match(text, start, end)) is not None:
+        word = leading["word"]
+        if word not in _LEADING and not (leading["joined"] and word.lower() in _CUES):
+            break
+        start = leading.end()
+    return (start, end) if start < end else None
+
+
+def _may_be_one(words: str, lists: WordLists) -> bool:
+    folded, first = words.casefold(), first_word(words)
+    if first in _NO_NAMES or folded in lists.places:
+        return False
+    if " " in words:
+        if all(word.casefold() in lists.common for word in words.split()):
+            return words.istitle()
+        named = first in lists.first_names and words.rpartition(" ")[2].casefold() not in lists.common
+        return not named or has_company_form(words, lists)
+    return folded not in lists.common and folded not in lists.first_names and len(words) > 1
+
+
+def _is_told(text: str, start: int, end: int, lists: WordLists) -> bool:
+    """Whether the words before or after a phrase say that it is an organization."""
+    before = text[max(0, start - 60) : start].rstrip(_QUOTE)
+    if before.endswith((" ", ":")) and _is_told_before(before):
+        return True
+    if _IS_COMPANY.match(text, end):
+        return True
+    # Of a family name alone, the same is said of people.
+    if text[start:end].casefold() in lists.last_names:
+        return False
+    if _OWNED.match(text, end):
+        return True
+    following = text[end : end + 40].split(None, 2)[:2] if text[end : end + 1] == " " else []
+    first, second = (*(word.strip(".,;:!?").lower() for word in following), "", "")[:2]
+    return first in _ACTS or (first in _STATE_OF and second in _STATES)
+
+
+def _is_told_before(before: str) -> bool:
+    if _LABEL.search(before):
+        return True
+    sentence = re.split(r"[.;!?\n]", before)[-1].lower()
+    words = [word.strip(",:\"'()") for word in sentence.split()]
+    if not words:
+        return False
+    if words[-1] in ("the", "a", "an", "our", "another"):
+        words.pop()
+    if not words:
+        return False
+    return words[-1] in _DIRECT or (words[-1] in _JOINING and not _CUES.isdisjoint(words[-1 - _WINDOW : -1]))
+
+
+def in_signature(text: str, findings: Sequence[Finding], lists: WordLists) -> list[Finding]:
+    """A line between a person's name and an address, as under a letter, is an organization's name."""
+    starts = [item.start for item in findings]
+    gone: set[Finding] = set()
+    organizations = []
+    for item in findings:
+        if item.entity not in ("PERSON", "TITLE"):
+            continue
+        line = _SIGNATURE_LINE.match(text, item.end)
+        if line is None or first_word(line["value"]) in lists.first_names:
+            continue
+        after = findings[bisect_left(starts, item.end) : bisect_right(starts, line.end())]
+        inside = [other for other in after if line.start("value") < other.end and other.start < line.end("value")]
+        follows = any(other.entity in ("ADDRESS", "PERSON", "TITLE") and other.start == line.end() for other in after)
+        if follows and all(other.entity in ("PERSON", "LOCATION", "ORGANIZATION") for other in inside):
+            gone.update(inside)
+            organizations.append(Finding(*line.span("value"), "ORGANIZATION"))
+    return sorted({*(set(findings) - gone), *organizations})
+
+
+def in_row(text: str, findings: Sequence[Finding], lists: WordLists) -> list[Finding]:
+    """What stands in a row with organizations ("Xqz, Acme Corp. and Blue Fork") is an organization, too."""
+    result: list[Finding] = []
+    for item in findings:
+        last = result[-1] if result else None
+        joined = last is not None and _JOINED.fullmatch(text, last.end, item.start) is not None
+        if joined and last is not None and {last.entity, item.entity} & {"ORGANIZATION"}:
+            if _may_turn(text, last, lists):
+                result[-1] = Finding(last.start, last.end, "ORGANIZATION")
+            elif _may_turn(text, item, lists):
+                item = Finding(item.start, item.end, "ORGANIZATION")
+        result.append(item)
+    return result
+
+
+def _may_turn(text: str, item: Finding, lists: WordLists) -> bool:
+    return item.entity in ("PERSON", "LOCATION") and first_word(text[item.start : item.end]) not in lists.first_names

@@ -22,12 +22,12 @@ import typer
 from dpsynth_platform import reviewing
 from dpsynth_platform.bound_command import bound_app
 from dpsynth_platform.compute.choice import check_usable, engine_choice
-from dpsynth_platform.contracts import contract_json_schema, load_contract
-from dpsynth_platform.errors import ConfigurationError, ContractError, VerificationFailed
+from dpsynth_platform.contracts import contract_json_schema
+from dpsynth_platform.errors import ConfigurationError, VerificationFailed
 from dpsynth_platform.ledger_command import authority_app
 from dpsynth_platform.ledger_words import SHORT, broken_words, change_words, in_words, whole_words
 from dpsynth_platform.people import acting, recorded
-from dpsynth_platform.planning import check_affordable, check_with_family, load_all, load_dataset
+from dpsynth_platform.planning import check_contract, load_all, load_dataset
 from dpsynth_platform.privacy_command import privacy_app
 from dpsynth_platform.scrub_command import scrub_app
 from dpsynth_platform.settings import Settings
@@ -193,13 +193,9 @@ def contract_check(
     file: Annotated[Path, typer.Argument(help="Contract file (YAML).")],
     as_json: Json = False,
 ) -> None:
-    """Checks a contract, alone and against its family's budget."""
+    """Checks a contract, alone and against its family's budget; shows all faults that can be seen at once."""
     shown = Shown(as_json)
-    settings = Settings.from_environment()
-    contract = load_contract(file, settings.variables)
-    check_affordable(contract, check_with_family(settings, contract))
-    if file.resolve().parent == settings.contracts and file.stem != contract.dataset:
-        raise ContractError(f"{file}: dataset: {contract.dataset!r}; accepted: {file.stem!r}, as the file is named")
+    contract = check_contract(Settings.from_environment(), file)
     shown.json({"dataset": contract.dataset, "digest": contract.digest(), "valid": True})
     shown.say(f"{file}: valid; dataset {contract.dataset}, {len(contract.modelled)} modelled columns")
 

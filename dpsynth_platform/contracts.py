@@ -17,7 +17,8 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -27,6 +28,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    TypeAdapter,
     ValidationError,
     field_validator,
     model_validator,
@@ -126,31 +128,34 @@ class Privacy(_Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> Privacy:
+        _refuse(self._contradictions())
+        return self
+
+    def _contradictions(self) -> Iterator[str]:
         if len(set(self.owner_columns)) < len(self.owner_columns):
-            raise ValueError("owner_columns: a column stands twice in the list; accepted: distinct columns")
-        if len(self.owner_columns) > 1 and not self.multi_owner:
-            raise ValueError(
+            yield "owner_columns: a column stands twice in the list; accepted: distinct columns"
+        elif len(self.owner_columns) > 1 and not self.multi_owner:
+            yield (
                 f"adjacency: {self.adjacency!r} with {len(self.owner_columns)} owner columns; where records have "
                 "several owners, accepted is only fixed-graph, which protects what records say and not who owns them "
                 "together"
             )
         if self.multi_owner and self.unit == "example":
-            raise ValueError("unit: 'example' has no owners to share records; with fixed-graph accepted: user, group")
+            yield "unit: 'example' has no owners to share records; with fixed-graph accepted: user, group"
         if self.record_order == "fewest-owners-first" and not self.multi_owner:
-            raise ValueError("record_order: 'fewest-owners-first' is for records with several owners (fixed-graph)")
+            yield "record_order: 'fewest-owners-first' is for records with several owners (fixed-graph)"
         if self.unit == "example" and self.max_contributions != 1:
-            raise ValueError("max_contributions: with unit 'example' every record is its own unit; accepted: 1")
+            yield "max_contributions: with unit 'example' every record is its own unit; accepted: 1"
         if self.guarantee.epsilon > WEAK_EPSILON and not self.accept_weak_guarantee:
-            raise ValueError(
+            yield (
                 f"guarantee.epsilon: {self.guarantee.epsilon:g} is a weak guarantee (above {WEAK_EPSILON:g}); lower "
                 "it, or say why it must be so in accept_weak_guarantee: <reason> (printed in the dossier)"
             )
         if self.delta > 1 / self.expected_units:
-            raise ValueError(
+            yield (
                 f"guarantee.delta: {self.delta:g} exceeds 1/expected_units = {1 / self.expected_units:.3g}; "
                 "accepted: auto, or a smaller number"
             )
-        return self
 
 
 class _Column(_Part):
@@ -403,60 +408,9 @@ class DataContract(_Part):
 
     @model_validator(mode="after")
     def _references(self) -> DataContract:
-        known = ", ".join(self.columns)
-        named = {
-            "source.key": self.source.key,
-            "source.period_column": [self.source.period_column] if self.source.period_column else [],
-            "privacy.owner_columns": self.privacy.owner_columns,
-            "quality.target": [self.quality.target] if self.quality.target else [],
-            "quality.protected": self.quality.protected,
-        }
-        for path, names in named.items():
-            for name in names:
-                if name not in self.columns:
-                    raise ValueError(f"{path}: column {name!r} is not declared; accepted: {known}")
-        for path in ("quality.target", "quality.protected"):
-            for name in named[path]:
-                if name not in self.modelled:
-                    raise ValueError(f"{path}: column {name!r} is not modelled; accepted: {', '.join(self.modelled)}")
-        for name in self.privacy.owner_columns:
-            column = self.columns[name]
-            unowned = column.nullable and not self.privacy.multi_owner
-            if column.type not in ("identifier", "text") or unowned:
-                raise ValueError(
-                    f"privacy.owner_columns: {name!r} is a {'nullable ' if unowned else ''}{column.type} column; "
-                    "accepted: a column of type identifier or text"
-                    + ("" if self.privacy.multi_owner else " that is not nullable")
-                )
-        self._check_order()
-        if (self.release.cadence is None) != (self.source.period_column is None):
-            raise ValueError("release.cadence and source.period_column go together: declare both or neither")
-        if (self.release.cadence is None) != (self.release.start is None):
-            raise ValueError("release.cadence and release.start go together: declare both or neither")
-        if self.source.period_column and self.columns[self.source.period_column].type != "date":
-            raise ValueError("source.period_column: accepted is a column of type date")
-        if len(self.modelled) < 2:
-            raise ValueError(f"columns: at least two of {', '.join(MODELLED_TYPES)} are needed to model anything")
+        parts = _Parts(self.source, self.privacy, self.columns, self.scrub, self.quality, self.release)
+        _refuse(parts.contradictions())
         return self
-
-    def _check_order(self) -> None:
-        """What says which records are kept must not be what the release protects, where records have several owners."""
-        column = self.privacy.weight
-        if column is not None and (column not in self.columns or self.columns[column].type not in WEIGHT_TYPES):
-            raise ValueError(
-                f"privacy.record_order: weight {column!r}; accepted: a column of type {', '.join(WEIGHT_TYPES)}"
-            )
-        if self.privacy.multi_owner and self.scrub.consistent == "owner":
-            raise ValueError(
-                "scrub.consistent: 'owner', but records have several owners; accepted with fixed-graph: document"
-            )
-        if self.privacy.multi_owner:
-            for name in self.source.key:
-                if name in self.modelled:
-                    raise ValueError(
-                        f"source.key: column {name!r} is modelled; where records have several owners a record's key "
-                        "says whose records are kept, so accepted are columns of type identifier or text"
-                    )
 
     @property
     def modelled(self) -> list[str]:
@@ -464,8 +418,7 @@ class DataContract(_Part):
 
         A weight that orders records with several owners is not among them: see `Privacy.record_order`.
         """
-        graph = self.privacy.weight if self.privacy.multi_owner else None
-        return [name for name, column in self.columns.items() if column.type in MODELLED_TYPES and name != graph]
+        return _modelled(self.columns, self.privacy)
 
     @property
     def canary_count(self) -> int:
@@ -506,6 +459,121 @@ class DataContract(_Part):
         }
 
 
+def _modelled(columns: Mapping[str, Any], privacy: Privacy | None) -> list[str]:
+    graph = privacy.weight if privacy is not None and privacy.multi_owner else None
+    return [name for name, column in columns.items() if column and column.type in MODELLED_TYPES and name != graph]
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The parts of a contract that refer to each other; None stands for one that is not sound by itself."""
+
+    source: Source | None
+    privacy: Privacy | None
+    columns: Mapping[str, Any]
+    scrub: Scrub | None
+    quality: Quality | None
+    release: Release | None
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> _Parts:
+        """What is sound in a document that is no contract as a whole."""
+        columns = document.get("columns")
+        return cls(
+            _sound(Source, document.get("source")),
+            _sound(Privacy, document.get("privacy")),
+            {str(name): _sound(Column, value) for name, value in columns.items()} if isinstance(columns, dict) else {},
+            _sound(Scrub, document.get("scrub", {})),
+            _sound(Quality, document.get("quality", {})),
+            _sound(Release, document.get("release")),
+        )
+
+    def contradictions(self) -> Iterator[str]:
+        """What is wrong between the parts, as far as they are sound; one line each."""
+        yield from self._undeclared()
+        yield from self._owners()
+        yield from self._order()
+        yield from self._periods()
+        if len(_modelled(self.columns, self.privacy)) < 2 and all(self.columns.values()):
+            yield f"columns: at least two of {', '.join(MODELLED_TYPES)} are needed to model anything"
+
+    def _undeclared(self) -> Iterator[str]:
+        """Names that are no column's, or not of one that is modelled."""
+        source, quality, modelled = self.source, self.quality, _modelled(self.columns, self.privacy)
+        named = {
+            "source.key": source.key if source else [],
+            "source.period_column": [source.period_column] if source and source.period_column else [],
+            "privacy.owner_columns": self.privacy.owner_columns if self.privacy else [],
+            "quality.target": [quality.target] if quality and quality.target else [],
+            "quality.protected": quality.protected if quality else [],
+        }
+        for path, names in named.items():
+            for name in names:
+                if name not in self.columns:
+                    yield f"{path}: column {name!r} is not declared; accepted: {', '.join(self.columns)}"
+                elif path.startswith("quality.") and self.columns[name] and name not in modelled:
+                    yield f"{path}: column {name!r} is not modelled; accepted: {', '.join(modelled)}"
+
+    def _owners(self) -> Iterator[str]:
+        """Owner columns that cannot say who owns a record."""
+        privacy = self.privacy
+        for name in privacy.owner_columns if privacy else []:
+            column = self.columns.get(name)
+            if privacy is None or column is None:
+                continue
+            unowned = column.nullable and not privacy.multi_owner
+            if column.type not in ("identifier", "text") or unowned:
+                yield (
+                    f"privacy.owner_columns: {name!r} is a {'nullable ' if unowned else ''}{column.type} column; "
+                    "accepted: a column of type identifier or text"
+                    + ("" if privacy.multi_owner else " that is not nullable")
+                )
+
+    def _order(self) -> Iterator[str]:
+        """What says which records are kept must not be what the release protects, where records have several owners."""
+        if self.privacy is None:
+            return
+        weight = self.privacy.weight
+        column = self.columns.get(weight) if weight else None
+        if weight and (weight not in self.columns or (column and column.type not in WEIGHT_TYPES)):
+            yield f"privacy.record_order: weight {weight!r}; accepted: a column of type {', '.join(WEIGHT_TYPES)}"
+        if not self.privacy.multi_owner:
+            return
+        if self.scrub and self.scrub.consistent == "owner":
+            yield "scrub.consistent: 'owner', but records have several owners; accepted with fixed-graph: document"
+        for name in self.source.key if self.source else []:
+            if name in _modelled(self.columns, self.privacy):
+                yield (
+                    f"source.key: column {name!r} is modelled; where records have several owners a record's key "
+                    "says whose records are kept, so accepted are columns of type identifier or text"
+                )
+
+    def _periods(self) -> Iterator[str]:
+        """A cadence, its first period and the column that says to which period a record belongs."""
+        source, release = self.source, self.release
+        if source and release and (release.cadence is None) != (source.period_column is None):
+            yield "release.cadence and source.period_column go together: declare both or neither"
+        if release and (release.cadence is None) != (release.start is None):
+            yield "release.cadence and release.start go together: declare both or neither"
+        column = self.columns.get(source.period_column) if source and source.period_column else None
+        if column and column.type != "date":
+            yield "source.period_column: accepted is a column of type date"
+
+
+def _sound(model: Any, value: Any) -> Any:
+    """A part of a contract, or None if it is not sound by itself."""
+    try:
+        return TypeAdapter(model).validate_python(value)
+    except ValidationError:
+        return None
+
+
+def _refuse(faults: Iterable[str]) -> None:
+    """Raises all faults as the one error that pydantic lets a validator raise, a line each."""
+    if lines := list(faults):
+        raise ValueError("\n".join(lines))
+
+
 class Cap(_Part):
     """The most that the family may ever cost one owner."""
 
@@ -533,6 +601,41 @@ def canonical_digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+@dataclass(frozen=True)
+class Draft:
+    """A contract file as far as it can be read.
+
+    Attributes:
+        contract: the whole; None where anything is wrong with it.
+        family: the family that it names, if it names one.
+        privacy: its privacy part, if that is sound by itself.
+        faults: all that is wrong and can be seen at once: key path, value and what is accepted.
+    """
+
+    contract: DataContract | None
+    family: str | None
+    privacy: Privacy | None
+    faults: tuple[str, ...]
+
+
+def draft_contract(document: Mapping[str, Any], variables: Mapping[str, str]) -> Draft:
+    """Reads an already parsed document, sound or not; `variables` replaces ${NAME} in its URIs."""
+    unknown: dict[str, None] = {}
+    whole = _expand(document, variables, unknown)
+    faults = [f"${{{name}}} is not known; accepted: {', '.join(sorted(variables))}" for name in unknown]
+    parts = _Parts.of(whole)
+    contract = None
+    try:
+        contract = DataContract.model_validate(whole)
+    except ValidationError as error:
+        problems = error.errors()
+        faults += [line for problem in problems for line in _explain(DataContract, problem)]
+        if all(problem["loc"] for problem in problems):  # what is wrong between parts is looked for in sound ones only
+            faults += parts.contradictions()
+    family = _sound(FamilyName, whole.get("family"))
+    return Draft(None if faults else contract, family, parts.privacy, tuple(faults))
+
+
 def load_contract(path: Path, variables: Mapping[str, str]) -> DataContract:
     """Reads and validates a contract; `variables` replaces ${NAME} in its URIs.
 
@@ -542,9 +645,12 @@ def load_contract(path: Path, variables: Mapping[str, str]) -> DataContract:
     return parse_contract(read_yaml(path), where=str(path), variables=variables)
 
 
-def parse_contract(document: Any, *, where: str, variables: Mapping[str, str]) -> DataContract:
+def parse_contract(document: Mapping[str, Any], *, where: str, variables: Mapping[str, str]) -> DataContract:
     """Validates an already parsed document; see `load_contract`."""
-    return validated(DataContract, _expand(document, where, variables), where)
+    draft = draft_contract(document, variables)
+    if draft.contract is None:
+        raise ContractError("\n".join(f"{where}: {fault}" for fault in draft.faults))
+    return draft.contract
 
 
 def load_family(path: Path) -> FamilyBudget:
@@ -554,22 +660,27 @@ def load_family(path: Path) -> FamilyBudget:
 
 def check_family(contract: DataContract, family: FamilyBudget) -> None:
     """Refuses a contract whose unit, adjacency, namespace, normalization or delta its family cannot carry."""
+    faults = list(family_faults(contract.family, contract.privacy, family))
+    if faults:
+        raise ContractError("\n".join(f"{contract.dataset}: {fault}" for fault in faults))
+
+
+def family_faults(named: str, privacy: Privacy, family: FamilyBudget) -> Iterator[str]:
+    """Why a family cannot carry a contract that names it and has this privacy part; one line each."""
     pairs = {
-        "family": (contract.family, family.family),
-        "privacy.unit": (contract.privacy.unit, family.unit),
-        "privacy.adjacency": (contract.privacy.adjacency, family.adjacency),
-        "privacy.namespace": (contract.privacy.namespace, family.namespace),
-        "privacy.owner_normalization": (contract.privacy.owner_normalization, family.owner_normalization),
+        "family": (named, family.family),
+        "privacy.unit": (privacy.unit, family.unit),
+        "privacy.adjacency": (privacy.adjacency, family.adjacency),
+        "privacy.namespace": (privacy.namespace, family.namespace),
+        "privacy.owner_normalization": (privacy.owner_normalization, family.owner_normalization),
     }
     for path, (mine, accounts) in pairs.items():
         if mine != accounts:
-            raise ContractError(
-                f"{contract.dataset}: {path}: {mine!r} differs from the family's {accounts!r}; accepted: {accounts}"
-            )
-    if contract.privacy.delta > family.cap.delta:
-        raise ContractError(
-            f"{contract.dataset}: privacy.guarantee.delta: {contract.privacy.delta:.3g} exceeds the delta of family "
-            f"{family.family}'s account; accepted: at most {family.cap.delta:g}"
+            yield f"{path}: {mine!r} differs from the family's {accounts!r}; accepted: {accounts}"
+    if privacy.delta > family.cap.delta:
+        yield (
+            f"privacy.guarantee.delta: {privacy.delta:.3g} exceeds the delta of family {family.family}'s account; "
+            f"accepted: at most {family.cap.delta:g}"
         )
 
 
@@ -599,19 +710,20 @@ def read_yaml(path: Path) -> Any:
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def _expand(value: Any, where: str, variables: Mapping[str, str]) -> Any:
+def _expand(value: Any, variables: Mapping[str, str], unknown: dict[str, None]) -> Any:
+    """A value with each ${NAME} replaced; names that stand for nothing stay and are added to `unknown`."""
     if isinstance(value, dict):
-        return {key: _expand(item, where, variables) for key, item in value.items()}
+        return {key: _expand(item, variables, unknown) for key, item in value.items()}
     if isinstance(value, list):
-        return [_expand(item, where, variables) for item in value]
+        return [_expand(item, variables, unknown) for item in value]
     if not isinstance(value, str):
         return value
 
     def replace(match: re.Match[str]) -> str:
         name = match.group(1)
         if name not in variables:
-            raise ContractError(f"{where}: ${{{name}}} is not known; accepted: {', '.join(sorted(variables))}")
-        return variables[name]
+            unknown[name] = None
+        return variables.get(name, match.group())
 
     return _VARIABLE.sub(replace, value)
 
@@ -621,21 +733,32 @@ def validated(model: type[_Model], document: Any, where: str) -> _Model:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        lines = [_explain(model, problem) for problem in error.errors()]
+        lines = [line for problem in error.errors() for line in _explain(model, problem)]
     raise ContractError("\n".join(f"{where}: {line}" for line in lines))
 
 
-def _explain(model: type[BaseModel], problem: Any) -> str:
-    """One fault as `key.path: value; what is accepted`. Contracts are public, so the value may be shown."""
+def _explain(model: type[BaseModel], problem: Any) -> list[str]:
+    """Faults as `key.path: value; what is accepted`. Contracts are public, so the value may be shown."""
     location = [str(part) for part in problem["loc"] if part not in _COLUMN_TAGS]
     path = ".".join(location)
     kind, context, value = problem["type"], problem.get("ctx", {}), problem.get("input")
     if kind == "value_error":
-        # A model's own check names the key below its location first ("guarantee.epsilon: ..."), or nothing at all.
-        text = str(context["error"])
-        names_a_key = re.match(r"[a-z_.]+:", text) is not None
-        separator = "." if path and names_a_key else ": " if path else ""
-        return f"{path}{separator}{text}"
+        return [_below(path, line) for line in str(context["error"]).split("\n")]
+    return [_explained(model, location, kind, context, value, problem["msg"])]
+
+
+def _below(path: str, text: str) -> str:
+    """What a model's own check says; it names the key below its path first ("guarantee.epsilon: ..."), or nothing."""
+    names_a_key = re.match(r"[a-z_.]+:", text) is not None
+    separator = "." if path and names_a_key else ": " if path else ""
+    return f"{path}{separator}{text}"
+
+
+def _explained(
+    model: type[BaseModel], location: list[str], kind: str, context: Mapping[str, Any], value: Any, message: str
+) -> str:
+    """One of pydantic's own faults."""
+    path = ".".join(location)
     if kind == "extra_forbidden":
         accepted = _accepted_keys(model, location[:-1])
         near = difflib.get_close_matches(location[-1], accepted, n=1)
@@ -651,7 +774,7 @@ def _explain(model: type[BaseModel], problem: Any) -> str:
         shown = value.get("type") if isinstance(value, dict) else value
         return f"{path}.type: {shown!r}; accepted: {', '.join(_COLUMN_TAGS)}"
     shown = repr(value) if not isinstance(value, (dict, list)) else f"a {type(value).__name__}"
-    return f"{path}: {shown}; {problem['msg'][0].lower()}{problem['msg'][1:]}"
+    return f"{path}: {shown}; {message[0].lower()}{message[1:]}"
 
 
 def _accepted_keys(model: type[BaseModel], location: list[str]) -> list[str]:

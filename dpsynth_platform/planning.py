@@ -15,10 +15,14 @@ import pyarrow as pa
 from dpsynth_platform.contracts import (
     DataContract,
     FamilyBudget,
+    Privacy,
     canonical_digest,
     check_family,
+    draft_contract,
+    family_faults,
     load_contract,
     load_family,
+    read_yaml,
 )
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.ledger.records import CostRequest
@@ -92,15 +96,53 @@ def load_dataset(settings: Settings, dataset: str) -> tuple[DataContract, Family
 
 def check_with_family(settings: Settings, contract: DataContract) -> FamilyBudget:
     """The budget of a contract's family. Raises `ContractError` if there is none or it cannot carry the contract."""
-    path = settings.families / f"{contract.family}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(item.stem for item in settings.families.glob("*.yaml"))) or "none"
-        raise ContractError(
-            f"{contract.dataset}: family: {contract.family!r} has no file in {settings.families}; accepted: {known}"
-        )
-    family = load_family(path)
+    family = _family(settings, contract.family, contract.dataset)
     check_family(contract, family)
     return family
+
+
+def check_contract(settings: Settings, file: Path) -> DataContract:
+    """A contract file, held against itself, its name and its family's budget.
+
+    Raises:
+        ContractError: with all faults that can be seen at once, one line each. What a part says is held against other
+            parts and against the family where that part is sound by itself.
+    """
+    document = read_yaml(file)
+    draft = draft_contract(document, settings.variables)
+    faults = [f"{file}: {fault}" for fault in draft.faults]
+    dataset = document.get("dataset")
+    if file.resolve().parent == settings.contracts and dataset != file.stem and isinstance(dataset, str):
+        faults.append(f"{file}: dataset: {dataset!r}; accepted: {file.stem!r}, as the file is named")
+    if draft.family is not None:
+        try:
+            family = _family(settings, draft.family, str(file))
+        except ContractError as error:
+            faults.append(str(error))
+        else:
+            if draft.privacy is not None:
+                found = (*family_faults(draft.family, draft.privacy, family), *_unaffordable(draft.privacy, family))
+                faults += [f"{file}: {fault}" for fault in found]
+    if draft.contract is None or faults:
+        raise ContractError("\n".join(faults))
+    return draft.contract
+
+
+def _family(settings: Settings, name: str, where: str) -> FamilyBudget:
+    path = settings.families / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(item.stem for item in settings.families.glob("*.yaml"))) or "none"
+        raise ContractError(f"{where}: family: {name!r} has no file in {settings.families}; accepted: {known}")
+    return load_family(path)
+
+
+def _unaffordable(privacy: Privacy, family: FamilyBudget) -> Iterator[str]:
+    """Why not even one release fits under the family's cap."""
+    if privacy.guarantee.epsilon > family.cap.epsilon:
+        yield (
+            f"privacy.guarantee.epsilon: {privacy.guarantee.epsilon:g} alone exceeds the cap of family "
+            f"{family.family}; accepted: at most {family.cap.epsilon:g}"
+        )
 
 
 def load_all(settings: Settings) -> tuple[list[tuple[DataContract, FamilyBudget]], list[str]]:
@@ -115,15 +157,6 @@ def load_all(settings: Settings) -> tuple[list[tuple[DataContract, FamilyBudget]
         except ContractError as error:
             faults.append(str(error))
     return loaded, faults
-
-
-def check_affordable(contract: DataContract, family: FamilyBudget) -> None:
-    """Refuses a contract of which not even one release fits under its family's cap."""
-    if contract.privacy.guarantee.epsilon > family.cap.epsilon:
-        raise ContractError(
-            f"{contract.dataset}: privacy.guarantee.epsilon: {contract.privacy.guarantee.epsilon:g} alone exceeds the "
-            f"cap of family {family.family}; accepted: at most {family.cap.epsilon:g}"
-        )
 
 
 def family_path(settings: Settings, contract: DataContract) -> Path:

@@ -259,6 +259,51 @@ def test_contract_check_names_what_is_wrong(tmp_path, use):
     assert "-1" in err
 
 
+def test_contract_check_names_all_faults_at_once(tmp_path, use):
+    """Whatever kind they are of: keys, values, references between parts, the family, the file's name."""
+    deployment = small_deployment(tmp_path)
+    document = copy.deepcopy(deployment.contract)
+    document |= {"dataset": "persons", "generate": {"method": "mst", "row": 5}, "release": {"uri": "${NOWHERE}/a"}}
+    document["source"]["key"] = ["person", "visitt"]
+    document["columns"]["score"]["max"] = -1
+    document["quality"]["target"] = "person"
+    document["privacy"].update(unit="group", namespace="customer", expected_units=2_000_000)
+    document["privacy"]["guarantee"]["epsilon"] = 9
+    contract = deployment.settings.contracts / "people.yaml"
+    contract.write_text(yaml.safe_dump(document))
+    status, _, err = use(deployment, "contract", "check", contract)
+    assert status == 1
+    lines = err.splitlines()
+    assert all(line.startswith(f"{contract}: ") for line in lines)
+    for words in (
+        "${NOWHERE} is not known; accepted: DPSYNTH_HOME",
+        "generate.row: unknown key (did you mean 'rows'?)",
+        "generate.rows: missing",
+        "columns.score: min 0 is not below max -1",
+        "source.key: column 'visitt' is not declared",
+        "quality.target: column 'person' is not modelled",
+        "privacy.guarantee.delta: 1e-06 exceeds 1/expected_units",
+        "dataset: 'persons'; accepted: 'people'",
+    ):
+        assert sum(words in line for line in lines) == 1, words
+    assert len(lines) == 8
+    document["privacy"]["expected_units"] = 3000
+    contract.write_text(yaml.safe_dump(document))
+    lines = use(deployment, "contract", "check", contract)[2].splitlines()
+    for words in (
+        "privacy.unit: 'group' differs from the family's 'user'",
+        "privacy.namespace: 'customer' differs from the family's 'person'",
+        "privacy.guarantee.epsilon: 9 alone exceeds the cap of family tests; accepted: at most 2.5",
+    ):
+        assert sum(words in line for line in lines) == 1, words
+    assert len(lines) == 7 + 3
+    document["family"] = "nobody"
+    contract.write_text(yaml.safe_dump(document))
+    lines = use(deployment, "contract", "check", contract)[2].splitlines()
+    assert sum("family: 'nobody' has no file in" in line for line in lines) == 1
+    assert len(lines) == 7 + 1
+
+
 def test_the_contracts_that_come_along_are_valid(tmp_path, use):
     deployment = small_deployment(tmp_path)
     for family in (PACKAGE_ROOT / "deploy" / "families").glob("*.yaml"):

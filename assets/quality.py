@@ -9,7 +9,7 @@ import json
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from assets.shown import table
+from assets.shown import picture, table
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.scrub.fingerprints import flat_owners, owner_column, read_fingerprints
@@ -17,8 +17,9 @@ from dpsynth_platform.storage import StepRecord, read_table, table_schema
 
 
 def body(step: StepContext) -> Outcome:
-    """Measures fidelity, utility and fairness."""
+    """Measures fidelity, similarity, utility, fairness and closeness."""
     from dpsynth_platform.audit.canaries import without_canaries
+    from dpsynth_platform.quality.plots import plots
     from dpsynth_platform.quality.report import measure_quality
 
     contract, raw = step.sealed()
@@ -36,7 +37,9 @@ def body(step: StepContext) -> Outcome:
         )
         with step.storage.new_output(step.place, "quality") as directory:
             (directory / "report.json").write_text(json.dumps(report.to_json(), indent=1), encoding="utf-8")
-            (directory / "rows.json").write_text(json.dumps(report.rows()), encoding="utf-8")
+            (directory / "rows.json").write_text(json.dumps(report.table()), encoding="utf-8")
+            for name, drawn in plots(report).items():
+                (directory / f"{name}.svg").write_text(drawn, encoding="utf-8")
             record = step.record(
                 "quality",
                 run_key=synthetic.run_key,
@@ -51,12 +54,14 @@ def _shown(step: StepContext, record: StepRecord) -> dict[str, object]:
 
     The fewer are left, the larger the distances; with none left there is nothing to compare with, and it says so.
     """
-    from dpsynth_platform.quality.report import HEADER, NOTICE
+    from dpsynth_platform.quality.report import NOTICE
+    from dpsynth_platform.quality.shown import HEADER
 
     if step.family.mode == "per-owner":
         return {"restricted": f"{NOTICE} It is shown by: dpsynth release show {step.place.arguments}"}
     rows = json.loads((record.directory / "rows.json").read_text(encoding="utf-8"))
-    return {"quality": table(HEADER, rows), "restricted": NOTICE}
+    drawn = {path.stem: picture(path.read_text(encoding="utf-8")) for path in sorted(record.directory.glob("*.svg"))}
+    return {"quality": table(HEADER, rows), "restricted": NOTICE} | drawn
 
 
 def _rows(record: StepRecord, columns: list[str]) -> pa.Table:
@@ -89,17 +94,20 @@ def _held_out(step: StepContext, contract: DataContract, scrubbed: StepRecord, e
 STEP = Step(
     name="quality",
     description=(
-        "Distances of one- and two-way marginals, a classifier trained on synthetic rows beside one trained on real "
-        "rows, and differences between protected groups. Compares with real data: restricted, for reviewers."
+        "Distances of marginals, similarity of values, classifiers trained on synthetic rows beside ones trained on "
+        "real rows, differences between protected groups, and how near synthetic rows come to real ones. Compares with "
+        "real data: restricted, for reviewers."
     ),
     upstream=("scrubbed", "bounded", "synthetic"),
     kinds=frozenset({"scikitlearn"}),
     zone="restricted",
-    code_version="2",
+    code_version="3",
     body=body,
     fields=(
         ("fidelity", "json", "total variation distance of marginals"),
-        ("utility", "json", "classifier on held-out real rows"),
+        ("similarity", "json", "HIST, Pair and CorAcc against held-out real rows"),
+        ("utility", "json", "classifiers on held-out real rows"),
         ("fairness", "json", "gaps between protected groups"),
+        ("closeness", "json", "distances to, and copies of, real rows"),
     ),
 )

@@ -29,6 +29,7 @@ from dpsynth_platform.ledger_words import SHORT, broken_words, change_words, in_
 from dpsynth_platform.people import acting, recorded
 from dpsynth_platform.planning import check_contract, load_all, load_dataset
 from dpsynth_platform.privacy_command import privacy_app
+from dpsynth_platform.quality_command import quality_app
 from dpsynth_platform.scrub_command import scrub_app
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
@@ -48,6 +49,7 @@ app.add_typer(release_app, name="release")
 app.add_typer(privacy_app, name="privacy")
 app.add_typer(bound_app, name="bound")
 app.add_typer(scrub_app, name="scrub")
+app.add_typer(quality_app, name="quality")
 ledger_app.add_typer(authority_app)
 
 Dataset = Annotated[str, typer.Argument(help="Name of the dataset, as its contract's file is named.")]

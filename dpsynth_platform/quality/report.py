@@ -1,41 +1,70 @@
 """The quality report as a whole: made from three tables, shown as JSON, as markdown and as rows for a terminal.
 
-What belongs here: putting the parts together and showing them. What does not: measuring, and any gate. The report
-compares with real rows, so it is restricted and says so wherever it is shown.
+What belongs here: putting the parts together, for a dataset that has a contract and for tables that have none. What
+does not: measuring, showing single parts (`shown`, `plots`), and any gate. The report compares with real rows, so it is
+restricted and says so wherever it is shown.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.quality.fairness import Fairness, measure_fairness
+from dpsynth_platform.errors import SourceError
+from dpsynth_platform.quality.closeness import Closeness, measure_closeness
+from dpsynth_platform.quality.columns import CELL_BINS, Column, align, cells, declared, of_tables, row_counts
+from dpsynth_platform.quality.fairness import Fairness, Protected, measure_fairness
 from dpsynth_platform.quality.fidelity import Fidelity, measure_fidelity
-from dpsynth_platform.quality.utility import Utility, measure_utility
-from dpsynth_platform.synth.tabular.domain import domain_of
+from dpsynth_platform.quality.shown import (
+    HEADER,
+    Row,
+    closeness_rows,
+    fairness_rows,
+    fidelity_rows,
+    similarity_rows,
+    utility_rows,
+)
+from dpsynth_platform.quality.similarity import Similarity, measure_similarity
+from dpsynth_platform.quality.utility import MOST_CLASSES, Utility, measure_utility
+from dpsynth_platform.synth.tabular.domain import Domain, domain_of
 
 NOTICE = (
     "Restricted: this report compares with real data and is not covered by the guarantee. It is for reviewers only; "
     "no automatic gate reads it."
 )
-HEADER = ("measure", "synthetic", "real or best possible", "without any model")
-_WORST = 5
+MOST_ROWS = 200_000
+"""Of larger tables, so many rows are drawn at random for all but the distances of marginals; always the same."""
 
 
 @dataclass(frozen=True)
 class QualityReport:
-    """Fidelity, utility and fairness of one synthetic table. Restricted."""
+    """Fidelity, similarity, utility, fairness and closeness of one synthetic table. Restricted.
 
-    dataset: str
+    Attributes:
+        cells: the cells that distances of marginals are on, in words.
+        rows: number of rows of each table.
+        fidelity: distances from the real rows that the mechanism had (or the held-out ones, where those are not given).
+        similarity: of synthetic and held-out rows; None where one of them is empty.
+        real_similarity: of the real rows that the mechanism had and held-out rows.
+        closeness: None unless there are rows of all three kinds.
+    """
+
+    dataset: str | None
     period: str | None
+    cells: str
+    rows: dict[str, int]
     fidelity: Fidelity
+    similarity: Similarity | None
+    real_similarity: Similarity | None
     utility: Utility
     fairness: tuple[Fairness, ...]
+    closeness: Closeness | None
     notice: str = NOTICE
     restricted: bool = True
 
@@ -43,67 +72,32 @@ class QualityReport:
         """Plain JSON values."""
         means = {"mean_column": self.fidelity.mean_column, "mean_pair": self.fidelity.mean_pair}
         shown = {name: None if math.isnan(value) else value for name, value in means.items()}
-        return asdict(self) | {"fidelity": asdict(self.fidelity) | shown}
+        similar = {
+            name: None if found is None else asdict(found) | {"histogram": found.histogram, "pair": found.pair}
+            for name, found in (("similarity", self.similarity), ("real_similarity", self.real_similarity))
+        }
+        return asdict(self) | {"fidelity": asdict(self.fidelity) | shown} | similar
 
-    def rows(self) -> list[tuple[str, str, str, str]]:
+    def table(self) -> list[Row]:
         """The report as a table of four columns, see `HEADER`."""
-        return [*self._fidelity_rows(), *self._utility_rows(), *self._fairness_rows()]
+        return [
+            *fidelity_rows(self.fidelity),
+            *similarity_rows(self.similarity, self.real_similarity),
+            *utility_rows(self.utility),
+            *fairness_rows(self.fairness),
+            *closeness_rows(self.closeness),
+        ]
 
     def markdown(self) -> str:
         """The notice, and the rows as a markdown table."""
         lines = [f"**{self.notice}**", "", _markdown_row(HEADER), _markdown_row(["---"] * len(HEADER))]
-        return "\n".join([*lines, *(_markdown_row(row) for row in self.rows())])
-
-    def _fidelity_rows(self) -> list[tuple[str, str, str, str]]:
-        found = self.fidelity
-        if found.not_available:
-            return [_unavailable("marginal distance", found.not_available)]
-        best_column = _mean([item.resampled for item in found.columns])
-        best_pair = _mean([item.resampled for item in found.pairs])
-        independent = _mean([item.independent for item in found.pairs])
-        rows = [
-            ("one-way distance, mean", _number(found.mean_column), _number(best_column), ""),
-            ("two-way distance, mean", _number(found.mean_pair), _number(best_pair), _number(independent)),
-        ]
-        for item in sorted(found.pairs, key=lambda pair: -pair.synthetic)[:_WORST]:
-            numbers = (_number(item.synthetic), _number(item.resampled), _number(item.independent))
-            rows.append((f"two-way distance, {item.first} and {item.second}", *numbers))
-        return rows
-
-    def _utility_rows(self) -> list[tuple[str, str, str, str]]:
-        found = self.utility
-        if found.not_available or found.synthetic is None or found.real is None:
-            return [_unavailable("classifier", found.not_available or "not measured")]
-        name = f"classifier of {found.target}"
-        rows = [
-            _unavailable(f"{name}, trained on {kind} rows", scores.not_available)
-            for kind, scores in (("synthetic", found.synthetic), ("real", found.real))
-            if scores.not_available
-        ]
-        baselines = {"accuracy": _number(found.majority_accuracy), "f1_macro": "", "roc_auc": _number(0.5)}
-        labels = {"accuracy": "accuracy", "f1_macro": "F1 (macro)", "roc_auc": "ROC AUC"}
-        for measure, label in labels.items():
-            made, kept = (_number(getattr(scores, measure)) for scores in (found.synthetic, found.real))
-            rows.append((f"{name}, {label}", made, kept, baselines[measure]))
-        return rows
-
-    def _fairness_rows(self) -> list[tuple[str, str, str, str]]:
-        rows = []
-        for item in self.fairness:
-            if item.not_available:
-                rows.append(_unavailable(f"fairness by {item.column}", item.not_available))
-                continue
-            selection = (_number(item.synthetic_selection_gap), _number(item.real_selection_gap))
-            found = (_number(item.synthetic_true_positive_gap), _number(item.real_true_positive_gap))
-            rows.append((f"{item.column}: gap in selection rate ({item.outcome})", *selection, ""))
-            rows.append((f"{item.column}: gap in true positive rate ({item.outcome})", *found, ""))
-        return rows
+        return "\n".join([*lines, *(_markdown_row(row) for row in self.table())])
 
 
 def measure_quality(
     contract: DataContract, period: str | None, real: pa.Table, synthetic: pa.Table, holdout: pa.Table
 ) -> QualityReport:
-    """Measures one synthetic table.
+    """Measures one synthetic table of a dataset.
 
     Args:
         contract: declares the columns, the target and the protected columns.
@@ -113,28 +107,133 @@ def measure_quality(
         holdout: real rows of owners that were kept from the mechanism; may be empty.
     """
     domain = domain_of(contract, period)
-    kept, made, held = (domain.encode(table.combine_chunks()) for table in (real, synthetic, holdout))
-    target, protected = contract.quality.target, contract.quality.protected
-    utility, predictions = measure_utility(kept, made, held, domain, target)
+    kept, made = (domain.encode(table.combine_chunks()) for table in (real, synthetic))
+    target = contract.quality.target
+    tables = [_limited(table.select(domain.names)) for table in (holdout, synthetic, real)]
+    columns = declared(domain, tables, target)
+    utility, predictions = measure_utility(columns, target)
+    outcome, name = _favourable(domain, target)
+    protected = [_declared_groups(domain, each, tables[0]) for each in contract.quality.protected]
     return QualityReport(
         dataset=contract.dataset,
         period=period,
+        cells="the cells that the contract declares",
+        rows={"held_out": len(holdout), "synthetic": len(synthetic), "real": len(real)},
         fidelity=measure_fidelity(kept, made, domain.names, domain.sizes),
+        similarity=_similarity(columns, 1),
+        real_similarity=_similarity(columns, 2),
         utility=utility,
-        fairness=measure_fairness(predictions, domain, target, protected),
+        fairness=measure_fairness(predictions, protected, outcome, name),
+        closeness=_closeness(columns),
     )
 
 
-def _unavailable(measure: str, reason: str) -> tuple[str, str, str, str]:
-    return (measure, f"not available: {reason}", "", "")
+def measure_tables(
+    real: pa.Table,
+    synthetic: pa.Table,
+    target: str,
+    *,
+    train: pa.Table | None = None,
+    protected: Sequence[str] = (),
+    categorical: Collection[str] = (),
+) -> QualityReport:
+    """Measures a synthetic table beside real ones that no contract declares.
+
+    Args:
+        real: real rows that the generator never saw.
+        synthetic: the synthetic rows, of the same columns.
+        target: the column to predict, of any type with few values.
+        train: the real rows that the generator had, of the same columns.
+        protected: columns of categories to judge fairness by.
+        categorical: columns whose numbers are codes.
+
+    Raises:
+        SourceError: the tables cannot be compared, the target or a protected column is not there or has numbers, or the
+            real rows' target has one class only, or too many.
+    """
+    named = {"real": real, "synthetic": synthetic} | ({} if train is None else {"train": train})
+    for role, names in (("target", [target]), ("protected", protected), ("categories", categorical)):
+        _check_there(role, names, real.column_names)
+    tables = {name: _limited(table) for name, table in named.items()}
+    columns = align(tables, {target, *categorical})
+    by_name = {column.name: column for column in columns}
+    _check_target(by_name[target])
+    coded, sizes = cells(align(named, categorical))
+    utility, predictions = measure_utility(columns, target)
+    groups = [_groups(by_name[name]) for name in protected]
+    return QualityReport(
+        dataset=None,
+        period=None,
+        cells=f"categories, and {CELL_BINS} bins of equal width over all tables for numbers",
+        rows={name: len(table) for name, table in named.items()},
+        fidelity=measure_fidelity(coded[-1 if train is not None else 0], coded[1], [*by_name], sizes),
+        similarity=_similarity(columns, 1),
+        real_similarity=_similarity(columns, 2),
+        utility=utility,
+        fairness=measure_fairness(predictions, groups, None, "the rarer class"),
+        closeness=_closeness(columns),
+    )
 
 
-def _number(value: float | None) -> str:
-    return "not available" if value is None or math.isnan(value) else f"{value:.3f}"
+def _limited(table: pa.Table) -> pa.Table:
+    if table.num_rows <= MOST_ROWS:
+        return table
+    drawn = np.random.default_rng(0).choice(table.num_rows, MOST_ROWS, replace=False)
+    return table.take(pa.array(np.sort(drawn)))
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def _similarity(columns: Sequence[Column], table: int) -> Similarity | None:
+    counts = row_counts(columns)
+    if table >= len(counts) or not counts[0] or not counts[table]:
+        return None
+    return measure_similarity(of_tables(columns, 0, table))
+
+
+def _closeness(columns: Sequence[Column]) -> Closeness | None:
+    counts = row_counts(columns)
+    return measure_closeness(columns) if len(counts) > 2 and all(counts) else None
+
+
+def _favourable(domain: Domain, target: str | None) -> tuple[int | None, str]:
+    """The last declared value of the target."""
+    if target is None or target not in domain.names:
+        return None, ""
+    goal = domain.columns[domain.names.index(target)]
+    return goal.missing - 1, goal.label(goal.missing - 1)
+
+
+def _declared_groups(domain: Domain, name: str, holdout: pa.Table) -> Protected:
+    column = domain.columns[domain.names.index(name)]
+    codes = column.encode(holdout.column(name)).astype(np.int64)
+    return Protected(name, codes, [column.label(code) for code in range(column.size)])
+
+
+def _groups(column: Column) -> Protected:
+    """Groups by size: values of undeclared columns are nobody's to see."""
+    if column.size is None:
+        raise SourceError(
+            f"protected: column {column.name!r} holds numbers; accepted: columns of categories, or to take it as such "
+            "(--categorical)"
+        )
+    sizes = np.bincount(column.parts[0], minlength=column.size)
+    rank = np.argsort(np.argsort(-sizes, kind="stable"), kind="stable")
+    return Protected(column.name, rank[column.parts[0]], [f"group {number + 1}" for number in range(column.size)])
+
+
+def _check_there(role: str, names: Collection[str], there: Sequence[str]) -> None:
+    for name in names:
+        if name not in there:
+            raise SourceError(f"{role}: no column {name!r} in the real table; accepted: {', '.join(there)}")
+
+
+def _check_target(column: Column) -> None:
+    found = np.unique(column.parts[0])
+    classes = int((found != (column.size or 0) - 1).sum())
+    if not 2 <= classes <= MOST_CLASSES:
+        raise SourceError(
+            f"target: column {column.name!r} of the real table has {classes} different values; "
+            f"accepted: 2 to {MOST_CLASSES}"
+        )
 
 
 def _markdown_row(cells: Sequence[str]) -> str:

@@ -9,7 +9,11 @@ import pyarrow as pa
 import pytest
 
 from dpsynth_platform.contracts import DataContract, parse_contract
-from dpsynth_platform.quality.report import HEADER, NOTICE, measure_quality
+from dpsynth_platform.errors import SourceError
+from dpsynth_platform.quality import report as module
+from dpsynth_platform.quality.plots import plots
+from dpsynth_platform.quality.report import NOTICE, measure_quality, measure_tables
+from dpsynth_platform.quality.shown import HEADER
 
 PLACES = ["north", "a|b", "west"]
 
@@ -59,16 +63,32 @@ def people(count: int) -> pa.Table:
     )
 
 
+def without_owner(table: pa.Table) -> pa.Table:
+    return table.drop(["_owner"])
+
+
 def test_the_whole_report(contract_of: Callable[..., DataContract]) -> None:
-    contract = contract_of(target="insured", protected=["place"])
+    contract = contract_of(target="insured", protected=["place", "age"])
     report = measure_quality(contract, None, people(1500), people(1000), people(600))
-    rows = report.rows()
+    rows = report.table()
     assert all(len(row) == len(HEADER) for row in rows)
     measures = [row[0] for row in rows]
-    assert measures[:2] == ["one-way distance, mean", "two-way distance, mean"]
-    assert "classifier of insured, ROC AUC" in measures
-    assert "place: gap in selection rate (true)" in measures
-    assert not any("not available" in cell for row in rows for cell in row)
+    assert measures[:3] == ["one-way distance, mean", "two-way distance, mean", "three-way distance, mean"]
+    for expected in (
+        "HIST, mean of 20 and 50 bins",
+        "Pair, 50 bins",
+        "CorAcc",
+        "classifier of insured, mean of both: ROC AUC",
+        "classifier of insured, XGBoost: F1 of the rarer class",
+        "place: gap in selection rate (true)",
+        "place: FPED (true)",
+        "nearer to a real row than held-out rows are, share",
+        "exact copies of real rows",
+    ):
+        assert expected in measures
+    shown = {row[0]: row for row in rows}
+    assert not any("not available" in cell for name, row in shown.items() for cell in row if "age" not in name)
+    assert report.rows == {"held_out": 600, "synthetic": 1000, "real": 1500}
 
 
 def test_it_says_that_it_is_restricted(contract_of: Callable[..., DataContract]) -> None:
@@ -77,6 +97,17 @@ def test_it_says_that_it_is_restricted(contract_of: Callable[..., DataContract])
     assert document["restricted"] is True
     assert document["notice"] == NOTICE
     assert report.markdown().startswith(f"**{NOTICE}**")
+
+
+def test_the_json_has_the_means(contract_of: Callable[..., DataContract]) -> None:
+    report = measure_quality(contract_of(target="insured"), None, people(300), people(300), people(100))
+    document = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    similar = document["similarity"]
+    assert similar["histogram"] == pytest.approx((similar["histogram_20"] + similar["histogram_50"]) / 2)
+    assert document["real_similarity"]["pair"] == report.real_similarity.pair
+    assert document["fidelity"]["mean_pair"] == report.fidelity.mean_pair
+    assert document["utility"]["synthetic"]["mean"]["f1"] == report.utility.synthetic.mean.f1
+    assert document["closeness"]["synthetic"]["copies"] == report.closeness.synthetic.copies
 
 
 def test_markdown_keeps_its_columns_whatever_the_values(contract_of: Callable[..., DataContract]) -> None:
@@ -89,9 +120,110 @@ def test_markdown_keeps_its_columns_whatever_the_values(contract_of: Callable[..
 def test_missing_parts_are_explained(contract_of: Callable[..., DataContract]) -> None:
     contract = contract_of(target="insured", protected=["place"])
     report = measure_quality(contract, None, people(300), people(300), people(3))
-    said = [row[1] for row in report.rows()]
+    said = [row[1] for row in report.table()]
     assert "not available: fewer than 50 held-out rows have a target" in said
     assert "not available: there is no classifier to compare" in said
-    empty = measure_quality(contract, None, people(0), people(300), people(0))
-    assert "not available: there are no real rows to compare" in [row[1] for row in empty.rows()]
-    json.dumps(empty.to_json(), allow_nan=False)
+    assert report.similarity is not None
+    for tables in ((people(0), people(300), people(0)), (people(300), people(0), people(60))):
+        empty = measure_quality(contract, None, *tables)
+        said = [row[1] for row in empty.table()]
+        assert any("rows to compare" in text for text in said)
+        assert empty.similarity is None
+        assert empty.closeness is None
+        json.dumps(empty.to_json(), allow_nan=False)
+        plots(empty)
+
+
+def test_nobody_left_to_compare_with_is_said(contract_of: Callable[..., DataContract]) -> None:
+    report = measure_quality(contract_of(target="insured"), None, people(0), people(300), people(60))
+    assert report.real_similarity is None
+    assert report.utility.real.not_available == "no row to train on has a target"
+    assert report.utility.synthetic.mean is not None
+    assert "not available: there are no real rows to compare" in [row[1] for row in report.table()]
+
+
+def test_a_target_of_numbers_is_predicted_by_its_cells(contract_of: Callable[..., DataContract]) -> None:
+    report = measure_quality(contract_of(target="age"), None, people(400), people(400), people(300))
+    assert report.utility.classes == 10
+    assert report.utility.synthetic.mean.accuracy > 0
+
+
+def test_pictures(contract_of: Callable[..., DataContract]) -> None:
+    report = measure_quality(contract_of(target="insured"), None, people(300), people(300), people(100))
+    drawn = plots(report)
+    assert set(drawn) == {"marginals", "classifiers", "closeness"}
+    for picture in drawn.values():
+        assert picture.startswith("<svg")
+        assert "synthetic" in picture
+    assert "insured" in drawn["classifiers"]
+
+
+def test_larger_tables_are_drawn_from(
+    contract_of: Callable[..., DataContract], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_ROWS", 200)
+    report = measure_quality(contract_of(target="insured"), None, people(500), people(400), people(300))
+    assert report.utility.holdout_rows == 200
+    assert report.rows == {"held_out": 300, "synthetic": 400, "real": 500}
+
+
+def test_tables_without_a_contract() -> None:
+    real, synthetic, train = (without_owner(people(count)) for count in (600, 900, 800))
+    report = measure_tables(real, synthetic, "insured", train=train, protected=["place"])
+    assert report.dataset is None
+    assert report.rows == {"real": 600, "synthetic": 900, "train": 800}
+    assert report.real_similarity is not None
+    assert report.utility.real.mean.accuracy > 0.9
+    assert [group.value for group in report.fairness[0].groups] == ["group 1", "group 2", "group 3"]
+    text = json.dumps(report.to_json(), allow_nan=False)
+    assert "north" not in text, "values of undeclared columns are nobody's to see"
+    assert "north" not in report.markdown()
+
+
+def test_without_training_rows_nothing_is_compared_with_them() -> None:
+    table = without_owner(people(300))
+    report = measure_tables(table, table, "insured")
+    assert report.real_similarity is None
+    assert report.utility.real is None
+    assert report.closeness is None
+    assert report.fidelity.mean_pair == 0.0
+    assert report.similarity.histogram == report.similarity.pair == report.similarity.association_accuracy == 1.0
+    measures = [row[0] for row in report.table()]
+    assert "exact copies of real rows" not in measures
+    assert set(plots(report)) == {"marginals", "classifiers"}
+
+
+def test_distances_are_from_the_training_rows_where_there_are_any() -> None:
+    real, synthetic = without_owner(people(300)), without_owner(people(400))
+    assert measure_tables(real, synthetic, "insured", train=synthetic).fidelity.mean_pair == 0.0
+    assert measure_tables(real, synthetic, "insured").fidelity.mean_pair > 0.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"target": "size"}, "target: no column 'size' in the real table; accepted: place, age, insured"),
+        ({"target": "insured", "protected": ["size"]}, "protected: no column 'size'"),
+        ({"target": "insured", "protected": ["age"]}, "protected: column 'age' holds numbers; accepted: columns of"),
+        ({"target": "insured", "categorical": ["size"]}, "categories: no column 'size'"),
+        ({"target": "age"}, "target: column 'age' of the real table has 100 different values; accepted: 2 to 50"),
+    ],
+)
+def test_what_is_asked_of_tables_must_be_there(arguments: dict, said: str) -> None:
+    table = without_owner(people(2000))
+    with pytest.raises(SourceError, match=said):
+        measure_tables(table, table, **arguments)
+
+
+def test_a_target_of_one_class_is_refused_and_its_class_not_named() -> None:
+    table = without_owner(people(300))
+    constant = table.set_column(0, "place", pa.array(["Zaphod"] * 299 + [None]))
+    with pytest.raises(SourceError, match="column 'place' of the real table has 1 different values") as caught:
+        measure_tables(constant, table, "place")
+    assert "Zaphod" not in str(caught.value)
+
+
+def test_codes_can_be_categories() -> None:
+    table = without_owner(people(300))
+    report = measure_tables(table, table, "insured", protected=["age"], categorical=["age"])
+    assert len(report.fairness[0].groups) > 50

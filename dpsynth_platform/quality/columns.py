@@ -1,0 +1,223 @@
+"""Tables side by side: the columns of two or three tables in one coding, so that they can be compared.
+
+What belongs here: which columns are numbers and which are categories, coding both alike in every table, and saying what
+is wrong with tables that cannot be compared. What does not: reading files (`files`), or measuring.
+
+In a table of its own right (`align`), types decide; in a declared one (`declared`), the contract does, so that values
+which it does not list, or numbers outside its range, look as the mechanism saw them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpsynth_platform.errors import SourceError
+from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
+
+Values = npt.NDArray[Any]
+Codes = npt.NDArray[np.int64]
+
+CELL_BINS = 32
+"""Numbers of undeclared columns are cut into so many bins of equal width over all tables."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of all tables.
+
+    Attributes:
+        size: number of categories, of which the last stands for missing values; None: numbers.
+        parts: one array a table, each as long as its table: category codes, or float64 with NaN where there is none.
+    """
+
+    name: str
+    size: int | None
+    parts: tuple[Values, ...]
+
+
+def of_tables(columns: Sequence[Column], *tables: int) -> tuple[Column, ...]:
+    """The same columns of these tables only, in this order."""
+    return tuple(Column(item.name, item.size, tuple(item.parts[table] for table in tables)) for item in columns)
+
+
+def of_rows(columns: Sequence[Column], *rows: Values) -> tuple[Column, ...]:
+    """The same columns, of each table the rows with these indices only."""
+    return tuple(
+        Column(item.name, item.size, tuple(part[kept] for part, kept in zip(item.parts, rows, strict=True)))
+        for item in columns
+    )
+
+
+def row_counts(columns: Sequence[Column]) -> tuple[int, ...]:
+    """Number of rows of each table."""
+    return tuple(len(part) for part in columns[0].parts)
+
+
+def align(tables: Mapping[str, pa.Table], categorical: Collection[str] = ()) -> tuple[Column, ...]:
+    """The columns of tables that have the same ones, in the first table's order.
+
+    Integers, floats, decimals, dates and times of day and date are numbers; text and booleans are categories.
+
+    Args:
+        tables: by the name that errors call them.
+        categorical: columns whose numbers are codes, to be taken as categories.
+
+    Raises:
+        SourceError: a table has no rows or no columns, the columns differ, or one has a type that cannot be compared.
+    """
+    first = next(iter(tables))
+    names = tables[first].column_names
+    for name, table in tables.items():
+        _check_names(name, table.column_names, first, names)
+        if not table.num_rows:
+            raise SourceError(f"{name}: the table has no rows")
+    unknown = sorted(set(categorical) - set(names))
+    if unknown:
+        raise SourceError(f"categories: no column {', '.join(map(repr, unknown))}; accepted: {', '.join(names)}")
+    return tuple(
+        _aligned(name, {key: table.column(name) for key, table in tables.items()}, name in categorical)
+        for name in names
+    )
+
+
+def declared(domain: Domain, tables: Sequence[pa.Table], target: str | None = None) -> tuple[Column, ...]:
+    """The columns of a contract: numbers clipped to their declared range, categories as declared.
+
+    Args:
+        target: a column that counts as categories whatever it is: the cells of its domain.
+    """
+    return tuple(_declared(item, tables, item.name == target) for item in domain)
+
+
+def cells(columns: Sequence[Column]) -> tuple[list[Codes], tuple[int, ...]]:
+    """Cell codes of every table, each of shape (rows, columns), and the number of cells of each column.
+
+    Numbers fall into `CELL_BINS` bins of equal width between the least and the largest of all tables; missing ones into
+    one cell more.
+    """
+    coded, sizes = [], []
+    for column in columns:
+        parts = column.parts if column.size is not None else _equal_width(column.parts)
+        coded.append(parts)
+        sizes.append(column.size or CELL_BINS + 1)
+    tables = [np.stack(parts, axis=1).astype(np.int64) for parts in zip(*coded, strict=True)]
+    return tables, tuple(sizes)
+
+
+def scaled(values: Values, low: float, high: float) -> Values:
+    """Numbers as shares of the way from low to high; all zero where those are equal."""
+    return np.asarray((values - low) / ((high - low) or 1.0))
+
+
+def span(*parts: Values) -> tuple[float, float]:
+    """Least and largest number; (0, 0) where every one is missing."""
+    known = [part[~np.isnan(part)] for part in parts]
+    together = np.concatenate(known)
+    return (float(together.min()), float(together.max())) if together.size else (0.0, 0.0)
+
+
+def _equal_width(parts: Sequence[Values]) -> tuple[Values, ...]:
+    low, high = span(*parts)
+    binned = []
+    for part in parts:
+        absent = np.isnan(part)
+        bins = np.floor(scaled(np.where(absent, low, part), low, high) * CELL_BINS).astype(np.int64)
+        binned.append(np.where(absent, CELL_BINS, np.minimum(bins, CELL_BINS - 1)))
+    return tuple(binned)
+
+
+def _check_names(name: str, columns: Sequence[str], first: str, expected: Sequence[str]) -> None:
+    if not columns:
+        raise SourceError(f"{name}: the table has no columns")
+    if len(set(columns)) < len(columns):
+        raise SourceError(f"{name}: two columns have the same name; accepted: each name once")
+    lacking, more = sorted(set(expected) - set(columns)), sorted(set(columns) - set(expected))
+    if lacking or more:
+        said = [f"lacks {', '.join(lacking)}"] if lacking else []
+        said += [f"has {', '.join(more)} besides"] if more else []
+        raise SourceError(f"{name}: not the columns of {first}: {'; '.join(said)}; accepted: the same in all tables")
+
+
+def _aligned(name: str, parts: Mapping[str, pa.ChunkedArray], categorical: bool) -> Column:
+    kinds = {key: _kind(name, key, part.type, categorical) for key, part in parts.items()}
+    known = set(kinds.values()) - {None}
+    if len(known) > 1:
+        types = ", ".join(f"{key}: {part.type}" for key, part in parts.items())
+        raise SourceError(
+            f"column {name!r} holds numbers in one table and text in another ({types}); accepted: one of the two, or "
+            "to take it as categories (--categorical)"
+        )
+    if known == {"numbers"}:
+        return Column(name, None, tuple(_numbers(part) for part in parts.values()))
+    texts = [_texts(part) for part in parts.values()]
+    encoded = pa.concat_arrays(texts).dictionary_encode()
+    missing = len(encoded.dictionary)
+    codes = encoded.indices.fill_null(missing).to_numpy(zero_copy_only=False).astype(np.int64)
+    edges = np.cumsum([len(text) for text in texts])[:-1]
+    return Column(name, missing + 1, tuple(np.split(codes, edges)))
+
+
+def _kind(name: str, table: str, type_: pa.DataType, categorical: bool) -> str | None:
+    """`numbers`, `categories`, or None where a column has no value at all; see `align`."""
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    if pa.types.is_null(type_):
+        return None
+    is_number = any(
+        of(type_)
+        for of in (
+            pa.types.is_integer,
+            pa.types.is_floating,
+            pa.types.is_decimal,
+            pa.types.is_date,
+            pa.types.is_timestamp,
+        )
+    )
+    is_text = any(of(type_) for of in (pa.types.is_string, pa.types.is_large_string, pa.types.is_boolean))
+    if not (is_number or is_text or (categorical and pa.types.is_time(type_))):
+        raise SourceError(f"{table}: column {name!r} is of type {type_}; accepted: numbers, text, booleans, dates")
+    return "numbers" if is_number and not categorical else "categories"
+
+
+def _numbers(column: pa.ChunkedArray) -> Values:
+    column = _plain(column)
+    if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+    values = column.cast(pa.float64(), safe=False).fill_null(float("nan")).to_numpy(zero_copy_only=False)
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _texts(column: pa.ChunkedArray) -> pa.Array:
+    """Values as text; whole numbers alike, however they are stored."""
+    column = _plain(column)
+    if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64(), safe=False)
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, pa.float64()), column)
+        if pc.all(pc.equal(column, pc.trunc(column))).as_py() is not False:
+            column = column.cast(pa.int64(), safe=False)
+    return column.cast(pa.large_string())
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    column = column.combine_chunks()
+    if isinstance(column, pa.ChunkedArray):  # what is too large for one chunk stays chunked
+        column = pa.concat_arrays(column.chunks)
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _declared(domain: ColumnDomain, tables: Sequence[pa.Table], as_cells: bool) -> Column:
+    parts = [table.column(domain.name) for table in tables]
+    if as_cells or domain.kind in ("categorical", "boolean"):
+        return Column(domain.name, domain.size, tuple(domain.encode(part).astype(np.int64) for part in parts))
+    if domain.kind == "date":
+        parts = [part.cast(pa.date32(), safe=False).cast(pa.int32()) for part in parts]
+    # A whole number's last edge is one above the largest that it can have.
+    low, high = domain.edges[0], domain.edges[-1] - (domain.kind != "float")
+    return Column(domain.name, None, tuple(np.clip(_numbers(part), low, high) for part in parts))

@@ -1,0 +1,70 @@
+"""Tables from files, for comparing them outside of any deployment: Parquet, CSV and Delta.
+
+What belongs here: reading one, and saying what is wrong with it without quoting it. What does not: comparing
+(`columns`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pyarrow as pa
+
+from dpsynth_platform.bounding.ownership import open_table
+from dpsynth_platform.errors import SourceError, file_problem
+
+
+def read_file(path: Path, *, without: Collection[str] = ()) -> pa.Table:
+    """The table at a path: a Delta table, a Parquet file, a directory of those, or a CSV file with a header.
+
+    Args:
+        without: columns that are left out where they are there.
+
+    Raises:
+        SourceError: there is none that can be read.
+    """
+    table = _csv(path) if path.suffix.lower() == ".csv" else _columnar(path)
+    return table.select([name for name in table.column_names if name not in without])
+
+
+def _columnar(path: Path) -> pa.Table:
+    dataset = open_table(path)
+    try:
+        return dataset.to_table()
+    except (OSError, ValueError, pa.ArrowException) as error:
+        problem = type(error).__name__  # the library's own text may quote the data
+    raise SourceError(f"{path}: a file of the table is missing, damaged or of another type ({problem})")
+
+
+def _csv(path: Path) -> pa.Table:
+    from pyarrow import csv
+
+    accepted = "accepted: CSV in UTF-8 with a header, comma-separated, as many fields in every row"
+    try:
+        # Types follow from the first block alone, so it is large.
+        table = csv.read_csv(path, csv.ReadOptions(block_size=1 << 28), convert_options=_as_written())
+    except OSError as error:
+        problem = file_problem(error)
+    except (ValueError, pa.ArrowException) as error:
+        problem = f"the table cannot be read ({type(error).__name__})"
+    else:
+        if not any(_looks_like_data(name) for name in table.column_names):
+            return table
+        # A first row that is no header must not be quoted in what is said of columns.
+        problem = "the first line has empty or numeric names, so it is no header"
+    raise SourceError(f"{path}: {problem}; {accepted}")
+
+
+def _as_written() -> object:
+    from pyarrow import csv
+
+    return csv.ConvertOptions(strings_can_be_null=True, null_values=["", "NULL", "null", "NaN", "nan", "NA", "N/A"])
+
+
+def _looks_like_data(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return not name.strip()
+    return True

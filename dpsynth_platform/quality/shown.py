@@ -1,0 +1,149 @@
+"""The parts of a quality report as rows of a table for people.
+
+What belongs here: names and numbers of each measure. What does not: measuring, or the report as a whole (`report`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dpsynth_platform.quality.closeness import NEIGHBOURS, Closeness
+from dpsynth_platform.quality.fairness import Fairness, Gaps
+from dpsynth_platform.quality.fidelity import Fidelity
+from dpsynth_platform.quality.similarity import Similarity
+from dpsynth_platform.quality.utility import Trained, Utility
+
+Row = tuple[str, str, str, str]
+
+HEADER = ("measure", "synthetic", "real or best possible", "without any model")
+_WORST = 5
+_SIMILARITY = {
+    "histogram": "HIST, mean of 20 and 50 bins",
+    "histogram_20": "HIST, 20 bins",
+    "histogram_50": "HIST, 50 bins",
+    "pair": "Pair, mean of 20 and 50 bins",
+    "pair_20": "Pair, 20 bins",
+    "pair_50": "Pair, 50 bins",
+    "association_accuracy": "CorAcc",
+}
+_MODELS = {"mean": "mean of both", "xgboost": "XGBoost", "logistic_regression": "logistic regression"}
+_GAPS = {
+    "selection": "gap in selection rate",
+    "true_positive": "gap in true positive rate",
+    "equalized_odds": "equalized odds difference",
+    "fped": "FPED",
+    "fned": "FNED",
+}
+
+
+def fidelity_rows(found: Fidelity) -> list[Row]:
+    """Distances of marginals; the worst pairs by name."""
+    if found.not_available:
+        return [unavailable("marginal distance", found.not_available)]
+    best_column = _mean([item.resampled for item in found.columns])
+    best_pair = _mean([item.resampled for item in found.pairs])
+    independent = _mean([item.independent for item in found.pairs])
+    rows = [
+        ("one-way distance, mean", _number(found.mean_column), _number(best_column), ""),
+        ("two-way distance, mean", _number(found.mean_pair), _number(best_pair), _number(independent)),
+    ]
+    if found.triples is not None and found.resampled_triples is not None:
+        part = "" if found.triples.measured == found.triples.marginals else f" of {found.triples.measured} drawn"
+        best = _number(found.resampled_triples.mean)
+        rows.append((f"three-way distance, mean{part}", _number(found.triples.mean), best, ""))
+    for item in sorted(found.pairs, key=lambda pair: -pair.synthetic)[:_WORST]:
+        numbers = (_number(item.synthetic), _number(item.resampled), _number(item.independent))
+        rows.append((f"two-way distance, {item.first} and {item.second}", *numbers))
+    return rows
+
+
+def similarity_rows(synthetic: Similarity | None, real: Similarity | None) -> list[Row]:
+    """HIST, Pair and CorAcc against held-out rows, beside those of the real rows that the mechanism had."""
+    if synthetic is None:
+        return [unavailable("similarity (HIST, Pair, CorAcc)", "there are no rows to compare")]
+    return [
+        (name, _number(getattr(synthetic, key)), _number(getattr(real, key)) if real else "", "")
+        for key, name in _SIMILARITY.items()
+    ]
+
+
+def utility_rows(found: Utility) -> list[Row]:
+    """Scores of the classifiers."""
+    if found.not_available or found.synthetic is None:
+        return [unavailable("classifier", found.not_available or "not measured")]
+    name = f"classifier of {found.target}"
+    rows = [
+        unavailable(f"{name}, trained on {kind} rows", trained.not_available)
+        for kind, trained in (("synthetic", found.synthetic), ("real", found.real))
+        if trained is not None and trained.not_available
+    ]
+    f1 = "F1 of the rarer class" if found.classes == 2 else "F1 (macro)"
+    measures = {
+        "f1": (f1, ""),
+        "roc_auc": ("ROC AUC", _number(0.5)),
+        "accuracy": ("accuracy", _number(found.majority_accuracy)),
+    }
+    for model, model_name in _MODELS.items():
+        for measure, (label, baseline) in measures.items():
+            made, kept = (_score(trained, model, measure) for trained in (found.synthetic, found.real))
+            rows.append((f"{name}, {model_name}: {label}", made, kept, baseline))
+    return rows
+
+
+def fairness_rows(found: Sequence[Fairness]) -> list[Row]:
+    """How differently the classifiers treat the groups of each protected column."""
+    rows = []
+    for item in found:
+        if item.not_available:
+            rows.append(unavailable(f"fairness by {item.column}", item.not_available))
+            continue
+        for key, name in _GAPS.items():
+            made, kept = (_gap(gaps, key) for gaps in (item.synthetic, item.real))
+            rows.append((f"{item.column}: {name} ({item.outcome})", made, kept, ""))
+    return rows
+
+
+def closeness_rows(found: Closeness | None) -> list[Row]:
+    """Distances to the rows that the mechanism had, and copies of them; none where those rows are not given."""
+    if found is None:
+        return []
+    names = {
+        "nearest_median": "distance to the nearest real row, median",
+        "nearest_lowest": "distance to the nearest real row, 5% quantile",
+        "neighbours_median": f"mean distance to the {NEIGHBOURS} nearest real rows, median",
+    }
+    distances = [
+        (name, _number(getattr(found.synthetic, key)), _number(getattr(found.real, key)), "")
+        for key, name in names.items()
+    ]
+    made, kept = (f"{item.copies} ({item.copied:.2%})" for item in (found.synthetic, found.real))
+    return [
+        *distances,
+        ("nearer to a real row than held-out rows are, share", _number(found.closer), _number(0.5), ""),
+        ("exact copies of real rows", made, kept, ""),
+    ]
+
+
+def unavailable(measure: str, reason: str) -> Row:
+    """A measure that there is not, and why."""
+    return (measure, f"not available: {reason}", "", "")
+
+
+def _score(trained: Trained | None, model: str, measure: str) -> str:
+    if trained is None:
+        return ""
+    scores = getattr(trained, model)
+    return _number(None if scores is None else getattr(scores, measure))
+
+
+def _gap(gaps: Gaps | None, key: str) -> str:
+    return "" if gaps is None else _number(getattr(gaps, key))
+
+
+def _number(value: float | None) -> str:
+    return "not available" if value is None or math.isnan(value) else f"{value:.3f}"
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import csv
+
+from dpsynth_platform.errors import SourceError
+from dpsynth_platform.quality.files import read_file
+from dpsynth_platform.storage import write_table
+
+TABLE = pa.table({"age": [1, 2, None], "job": ["a", "b", None]})
+
+
+def test_parquet_csv_and_delta_hold_the_same(tmp_path: Path) -> None:
+    pq.write_table(TABLE, tmp_path / "one.parquet")
+    (tmp_path / "many").mkdir()
+    pq.write_table(TABLE, tmp_path / "many" / "part.parquet")
+    csv.write_csv(TABLE, tmp_path / "one.CSV")
+    write_table(tmp_path / "delta", TABLE.schema, TABLE.to_batches())
+    for name in ("one.parquet", "many", "one.CSV", "delta"):
+        assert read_file(tmp_path / name).to_pydict() == TABLE.to_pydict(), name
+
+
+def test_columns_can_be_left_out(tmp_path: Path) -> None:
+    pq.write_table(TABLE, tmp_path / "one.parquet")
+    assert read_file(tmp_path / "one.parquet", without=["age", "id"]).column_names == ["job"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("none.csv", None, "there is no such file or directory"),
+        ("none.parquet", None, "there is no table at this place"),
+        ("damaged.parquet", b"Zaphod" * 100, "the table cannot be read|damaged"),
+        ("ragged.csv", b"a,b\n1,2\nZaphod,3,4\n", "the table cannot be read .ArrowInvalid"),
+        ("empty.csv", b"", "the table cannot be read .ArrowInvalid"),
+        ("bytes.csv", b"a,b\nZaphod,\xff\xfe\n", ""),
+        ("headless.csv", b"39,Zaphod\n40,Arthur\n", "the first line has empty or numeric names, so it is no header"),
+        ("unnamed.csv", b",Zaphod\n40,Arthur\n", "so it is no header"),
+    ],
+)
+def test_what_cannot_be_read_is_said_and_not_quoted(
+    tmp_path: Path, name: str, content: bytes | None, said: str
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    if not said:  # what is no text is a column of bytes, which no comparison takes
+        assert read_file(path).schema.field("b").type == pa.binary()
+        return
+    with pytest.raises(SourceError, match=said) as caught:
+        read_file(path)
+    assert "Zaphod" not in str(caught.value)
+    assert caught.value.__context__ is None

@@ -23,7 +23,9 @@ _STREET_BEFORE = (
     r"Via|Viale|Vicolo|Piazza|Piazzale|Corso|Largo|Strada|Stradă|Contrada|Rua|R\.|Avenida|Av\.|Avda\.?|Travessa|Praça|"
     r"Estrada|Calle|C/|Carrer|Paseo|Plaza|Camino|Ronda|Alameda|Carretera|Ctra\.?|Cerrada|Privada|Rue|Avenue|Boulevard|"
     r"Bd\.?|Place|Chemin|Allée|Impasse|Quai|Cours|Route|Ulica|Ul\.?|Aleja|Al\.|Plac|Pl\.|Osiedle|Os\.|Trg|Cesta|Ulice|"
-    r"Náměstí|Nám\.|Praca|Bulevar|An der|Auf der|Im|In der|Zum|Zur|Alte|Οδός|Λεωφόρος|улица|ул\.|проспект"
+    r"Náměstí|Nám\.|Praca|Bulevar|Bulevardul|Aleea|Intrarea|Calea|[SȘŞ]oseaua|Andador|Calzada|Callejón|Circuito|"
+    r"Circunvalación|Corredor|Diagonal|Periférico|Peatonal|Prolongación|Retorno|Viaducto|Ruta|Pasaje|Rodovia|Beco|Viela|"
+    r"Fazenda|Quadra|Loteamento|Borgo|Rotonda|An der|Auf der|Im|In der|Zum|Zur|Alte|Οδός|Λεωφόρος|улица|ул\.|проспект"
 )
 _ENGLISH_STREET = (
     r"Street|St|Str|Avenue|Ave|Av|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Way|Place|Pl|Square|Sq|Terrace|Ter|"
@@ -42,7 +44,7 @@ _STREET_ENDINGS = (
 )
 _STATES = (
     r"A[BKLRZ]|BC|C[AOT]|D[CE]|FL|G[AU]|HI|I[ADLN]|K[SY]|LA|M[ABDEINOST]|N[BCDEHJLMSTUVY]|O[HKNR]|P[AER]|QC|RI|S[CDK]|"
-    r"T[NX]|UT|V[AIT]|W[AIVY]|YT"
+    r"T[NX]|UT|V[AIT]|W[AIVY]|YT|ACT|NSW|QLD|TAS|VIC"
 )
 _ANNOUNCED = (
     r"\baddress(?:es)?(?:\s+(?:is|was|are|with|to|of|as))?\s*:?|\b(?:lives?|lived|living|resides?|residing|located|"
@@ -69,17 +71,18 @@ _WORD = (
 _SMALL = rf"(?:{'|'.join(sorted(PARTICLES))})"
 # Capitalized words, joined by blanks and small words.
 _WORDS = rf"{_WORD}(?:[ ](?:{_SMALL}[ ]){{0,2}}{_WORD}){{0,4}}"
-_NUMBER = r"(?:(?:Nr|No|N°)\.?[ ])?\d{1,5}(?:[-/]\d{1,4})?[A-Za-z]?\.?"
+_NUMBER = r"(?:(?:Nr|No|N°)\.?[ ])?\d{1,5}[A-Za-z]?(?:[-/]\d{1,4})?[A-Za-z]?\.?"
 # After a name, five digits are a postal code.
-_LAST_NUMBER = r"(?:(?:Nr|No|N°)\.?[ ])?\d{1,4}(?:[-/]\d{1,4})?[A-Za-z]?(?!\d)\.?"
+_LAST_NUMBER = r"(?:(?:(?:Nr|No|N°)\.?[ ])?\d{1,4}[A-Za-z]?(?:[-/]\d{1,4})?[A-Za-z]?(?!\d)\.?|[Ss]/[Nn]\b|km[ ]\d{1,4})"
 _FLAT = (
-    r"(?:Apt|Apartment|Suite|Ste|Unit|Flat|Studio|Room|Rm|Floor|Fl|Bldg|Building|Block|Door|Stair|Dept|\#)\.?\s?\#?"
+    r"(?:Apt|Apartment|Suite|Ste|Unit|Flat|Studio|Room|Rm|Floor|Fl|Bldg|Building|Block|Door|Stair|Dept|Interior|Edif|Depto|"
+    r"Dpto|Of|Piso|Puerta|Esc|Bloque|RD|\#)\.?\s?\#?"
     r"[A-Z]?\d{1,5}[A-Z]?"
 )
 _BOX = r"(?:P\.?[ ]?O\.?[ ]?Box|Post(?:al)?[ ]Box|Postfach|B\.P\.|Apartado)[ ]\d{1,6}"
 _BRITISH = r"[A-Z]{1,2}\d[A-Z\d]{0,2}\s\d[A-Z]{2}"
 _CODE = (
-    rf"(?:{_BRITISH}|[A-Z]\d[A-Z]\s?\d[A-Z]\d|(?:[A-Z]{{1,2}}-)?(?:\d{{5}}-\d{{4}}|\d{{4}}-\d{{3}}|\d{{3}}\s\d{{2}}|"
+    rf"(?:{_BRITISH}|[A-Z]\d[A-Z]\s?\d[A-Z]\d|[A-Z]\d\d\s?[A-Z\d]{{4}}|(?:[A-Z]{{1,2}}-)?(?:\d{{5}}-\d{{4}}|\d{{4}}-\d{{3}}|\d{{3}}\s\d{{2}}|"
     r"\d{2}-\d{3}|\d{4}\s?[A-Z]{2}|\d{4,6}))(?![\w-])"
 )
 
@@ -95,6 +98,8 @@ _BEGINNING = re.compile(
         | (?:{_WORD}[ ]){{0,2}}(?:[{UPPER}][{LOWER}-]+(?:{_STREET_ENDINGS})|{_WORD}-(?:Stra(?:ss|ß)e|Str\.|Platz|Allee))
               [ ]{_NUMBER}
       ))
+    | (?P<before_code>{_WORD}(?:[ ][{LOWER}]{{2,20}}){{1,2}}[ ]{_LAST_NUMBER}
+          (?=,?\s(?:[A-Z]{{1,2}}-)?\d{{2,5}}(?:[ -]\d{{2,3}})?[ ][{UPPER}]))
     | (?P<flat_first>{_FLAT},?[ ](?:{_NUMBER},?[ ]){{1,2}}{_WORDS}(?:[ ]{_NUMBER})?)
     | (?P<pair>{_WORDS}[ ](?:and|&)[ ](?:{_NUMBER}[ ])?(?:{_BOX}|{_WORDS}(?:[ ]{_NUMBER})?))
     | (?P<box>(?:{_NUMBER}[ ])?{_BOX})
@@ -149,7 +154,7 @@ def _end(text: str, match: re.Match[str], lists: WordLists) -> int | None:
     if kind in ("military", "crossing", "town_first"):
         return match.end()
     end, further = _further(text, match.end(), lists)
-    if kind in ("box", "flat_first"):
+    if kind in ("box", "flat_first", "before_code"):
         return end
     announced = _ANNOUNCEMENT.search(text, max(0, match.start() - _ANNOUNCED_WITHIN), match.start()) is not None
     coded = bool(_CODES & set(further))

@@ -21,6 +21,7 @@ _EXTENSION = re.compile(r"\s?(?:x|ext\.?|extension|(?<=\d{4})\s?/)\s?\d{1,5}$", 
 _COUNTRY_CODE = re.compile(r"(?:\+|00)(?:1|7|\d\d)(?!\d{0,5}$)")
 # The last seven digits of a fictional telephone number; the last two are free.
 _FREE_NUMBER = "55501"
+_LOCAL_DIGITS = 7
 _STREET_NUMBER = re.compile(r"\d+")
 _PART = re.compile(r"([,;\n]+[ >|]*)")
 _LABELLED = re.compile(
@@ -49,7 +50,13 @@ def laid_out(text: str, digits: str, draw: Draw) -> str:
 
 
 def phone(text: str, draw: Draw) -> str:
-    """A telephone number that ends in 555-0100 to 555-0199; country code, separators and length stay."""
+    """A telephone number that ends in 555-0100 to 555-0199; country code, separators and length stay.
+
+    A text of two numbers that share their beginning ("697-5683/313-7987") gets two.
+    """
+    one, slash, other = text.rpartition("/")
+    if min(len(_DIGIT.findall(one)), len(_DIGIT.findall(other))) >= _LOCAL_DIGITS:
+        return phone(one, draw) + slash + phone(other, draw)
     extension = _EXTENSION.search(text)
     number = text[: extension.start()] if extension else text
     code = _COUNTRY_CODE.match(number)

@@ -94,7 +94,7 @@ _DOT = re.compile(r"\w\.\w|://")
 _HEX = re.compile(r"[0-9A-Fa-f]{1,4}[:-][0-9A-Fa-f]")
 _CARD_WORDS = _context(r"cards?\b|credit|debit|cc\b|visa|master\s?card|amex|american express|discover|maestro|diners")
 _PHONE_WORDS = _context(
-    r"phones?\b|tel\b|tel[.:]|telephone|fax|mobile|cell|call|dial|text me|reach|contact|number|whats\s?app|ring|voice|"
+    r"phones?\b|tel\b|tel[.:]|telephone|fax|mobile|cell|call|dial|text\b|message|voice\s?mail|reach|contact|number|whats\s?app|ring|voice|"
     r"home\b|office\b|work\b|pager|hotline|helpline|sms|line\b|ext\b"
 )
 _SSN_WORDS = _context(r"ssns?\b|social security|soc\.? sec|ss#|itin|taxpayer|tax\s?id")
@@ -253,12 +253,13 @@ _PHONE_SURE = rf"""
 # A number that may be anything: groups of digits, or one long one.
 _PHONE_MAYBE = rf"""
     (?<![\w./$-])(?<!\d,)(?:\d{{2,5}}(?:[\ ./-]\d{{2,5}}){{1,4}} | \d{{7,12}}){_EXTENSION}(?![\w%]|[./,-]\d)"""
-# The same, with so many groups that little else is written so; tables have more.
+# The same, with so many groups that little else is written so (tables have more), or of the length and with the first
+# digits of a North American number.
 _PHONE_GROUPS = rf"""
     (?<![\w./$-])(?<!\d[, ])(?:
         \d{{2,4}}(?:\ \d{{2,4}}){{2,4}} | \d{{4}}[\ -]\d{{4}} | \d{{2,4}}(?:-\d{{2,4}}){{2,3}} | \d{{2,4}}-\d{{6,8}}
       | \d{{2,4}}-\d{{1,3}}(?:[\ /]\d{{2,4}}){{1,3}} | \d{{2,4}}/\d{{3,4}}[\ -]\d{{3,4}} | \d{{2,3}}\ \d{{4}}-\d{{4}}
-      | (?<=\n)\d{{8,11}}(?=\s*\n)
+      | (?:(?<=\n)|\A)\d{{8,11}}(?=\s*(?:\n|\Z)) | 1?[2-9]\d{{2}}[2-9]\d{{6}} | 0\d{{8}}
     ){_EXTENSION}(?![\w%]|[./,-]\d|[ ]\d)"""
 
 # Numbers that have no shape of their own, told by what is said before them.

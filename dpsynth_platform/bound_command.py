@@ -178,18 +178,18 @@ def _show(shown: Shown, found: Evaluation) -> None:
         ),
         [
             (
-                choice.max_contributions,
-                choice.kept,
-                f"{choice.kept_share:.1%}",
-                "unknown" if choice.upper_bound_share is None else f"{choice.upper_bound_share:.1%}",
-                choice.owners_above,
-                choice.rounds,
-                f"{choice.seconds:.2f}",
+                bound.max_contributions,
+                bound.kept,
+                f"{bound.kept_share:.1%}",
+                "unknown" if bound.upper_bound_share is None else f"{bound.upper_bound_share:.1%}",
+                bound.owners_above,
+                bound.rounds,
+                f"{bound.seconds:.2f}",
             )
-            for choice in found.choices
+            for bound in found.bounds
         ],
     )
-    for reason in {choice.upper_bound_reason for choice in found.choices if choice.upper_bound_reason}:
+    for reason in {bound.upper_bound_reason for bound in found.bounds if bound.upper_bound_reason}:
         shown.say(f"upper bound unknown: {reason}")
     shown.say(
         f"order: {found.order}; reading took {found.reading_seconds:.2f} s; peak memory of this process "

@@ -1,7 +1,7 @@
 """Learning a dataset's contribution bound under the ledger: reserve, start, choose, write down, complete.
 
 What belongs here: the order of these steps, and that the same question is paid once. What does not: the choice
-(`bounding.choice`) and the budget (`ledger`). The result is differentially private and may stand in a contract; reading
+(`bounding.quantile`) and the budget (`ledger`). The result is differentially private and may stand in a contract; reading
 the number of records off the table instead would be an access that no guarantee covers.
 
 The choice looks at the owners whom its ledger entry charges, in the scrubbed rows of the current run, so that fewer
@@ -74,7 +74,7 @@ def learn_bound(
         BudgetExceeded: it does not fit under the cap.
         SpendRepeated: an earlier attempt started and left no answer; what it cost stays spent.
     """
-    from dpsynth_platform.bounding.choice import check_question, choice_event
+    from dpsynth_platform.bounding.quantile import check_question, quantile_event
 
     place = Place(contract.dataset, period)
     if contract.privacy.on_overlap != "compose":
@@ -93,7 +93,7 @@ def learn_bound(
     asked = {"bound": asdict(question) | {"quantile": str(question.quantile)}, "adjacency": adjacency}
     digest = canonical_digest(asked)
     request = CostRequest.of(
-        choice_event(question.epsilon, adjacency),
+        quantile_event(question.epsilon, adjacency),
         dataset=contract.dataset,
         period=period,
         guarantee=Guarantee(question.epsilon, contract.privacy.delta, contract.privacy.unit, adjacency, 1),
@@ -128,7 +128,7 @@ def _choose(
     contract: DataContract, question: Question, entry: Entry, scrubbed: StepRecord, result: Path, ledger: Ledger
 ) -> None:
     """The mechanism: from the started entry to the answer on disk."""
-    from dpsynth_platform.bounding.choice import choose_contributions
+    from dpsynth_platform.bounding.quantile import learned_contributions
 
     if entry.state != "reserved":
         raise SpendRepeated(
@@ -142,7 +142,7 @@ def _choose(
             f"{entry.request.place}/scrubbed bears fingerprints that are no longer in use; materialize it again"
         )
     ledger.start(entry.entry_id)
-    found = choose_contributions(
+    found = learned_contributions(
         _records_per_owner(scrubbed, charged),
         at_most=question.at_most,
         quantile=question.quantile,

@@ -1,7 +1,7 @@
 """What each contribution bound would keep of a table, so that a person can choose one.
 
 What belongs here: running the choice on a table's ownerships for several bounds, and counting. What does not: reading
-tables (`ownership`), showing (`bound_command`), learning a bound with a guarantee (`choice`).
+tables (`ownership`), showing (`bound_command`), learning a bound with a guarantee (`quantile`).
 
 Every number is an exact function of the data: for the operator's eyes, never for a public place. A bound that is chosen
 by looking at them is an access that the guarantee does not cover.
@@ -9,7 +9,6 @@ by looking at them is an access that the guarantee does not cover.
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,9 +20,9 @@ import pyarrow as pa
 
 from dpsynth_platform.bounding.optimum import Codes, UpperBound, refusal, upper_bound
 from dpsynth_platform.bounding.order import Order
+from dpsynth_platform.bounding.output import check_bound, row_count
 from dpsynth_platform.bounding.ownership import WEIGHT_COLUMN, Listed, write_ownership
 from dpsynth_platform.bounding.rounds import bound_edges
-from dpsynth_platform.bounding.written import check_bound, row_count
 from dpsynth_platform.compute.engine import Engine
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ SELECT count(*) AS number FROM above
 
 
 @dataclass(frozen=True)
-class Choice:
+class BoundEvaluation:
     """What one bound keeps.
 
     Attributes:
@@ -96,7 +95,7 @@ class Evaluation:
         order: which records came first.
         reading_seconds: wall time of reading the table and taking its ownerships apart.
         peak_memory_bytes: most memory of this process (not of Spark's own), the linear program not counted.
-        choices: one for each bound, in the given order.
+        bounds: one for each bound, in the given order.
     """
 
     records: int
@@ -109,7 +108,7 @@ class Evaluation:
     order: str
     reading_seconds: float
     peak_memory_bytes: int
-    choices: tuple[Choice, ...]
+    bounds: tuple[BoundEvaluation, ...]
 
 
 def evaluate(
@@ -148,14 +147,14 @@ def evaluate(
     reading = time.perf_counter() - began
     owned = listed.records - listed.without_owner
     edges = row_count(engine, "edges")
-    choices = []
+    bounds = []
     for b in contributions:
         progress(f"choosing records for a bound of {b}")
-        choices.append(_choose(engine, b, order, owned))
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for place, choice in enumerate(choices):
-        progress(f"solving the linear program for a bound of {choice.max_contributions}")
-        choices[place] = _beside_the_best(engine, choice, owned)
+        bounds.append(_choose(engine, b, order, owned))
+    peak = _peak_memory()
+    for place, bound in enumerate(bounds):
+        progress(f"solving the linear program for a bound of {bound.max_contributions}")
+        bounds[place] = _beside_the_best(engine, bound, owned)
     return Evaluation(
         records=listed.records,
         records_without_owner=listed.without_owner,
@@ -167,8 +166,14 @@ def evaluate(
         order=str(order),
         reading_seconds=reading,
         peak_memory_bytes=peak,
-        choices=tuple(choices),
+        bounds=tuple(bounds),
     )
+
+
+def _peak_memory() -> int:
+    """Bytes. What `getrusage` gives may be of the process that started this one."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
 def _read_edges(
@@ -188,12 +193,12 @@ def _read_edges(
     return listed
 
 
-def _choose(engine: Engine, b: int, order: Order, owned: int) -> Choice:
+def _choose(engine: Engine, b: int, order: Order, owned: int) -> BoundEvaluation:
     began = time.perf_counter()
     rounds = bound_edges(engine, "edges", "dropped", max_contributions=b, key=KEY, order=order)
     seconds = time.perf_counter() - began
     kept = owned - row_count(engine, "dropped")
-    return Choice(
+    return BoundEvaluation(
         max_contributions=b,
         kept=kept,
         kept_share=_share(kept, owned),
@@ -204,10 +209,10 @@ def _choose(engine: Engine, b: int, order: Order, owned: int) -> Choice:
     )
 
 
-def _beside_the_best(engine: Engine, choice: Choice, owned: int) -> Choice:
-    best = _upper_bound(engine, choice.max_contributions, owned)
+def _beside_the_best(engine: Engine, bound: BoundEvaluation, owned: int) -> BoundEvaluation:
+    best = _upper_bound(engine, bound.max_contributions, owned)
     share = None if best.records is None else _share(best.records, owned)
-    return replace(choice, upper_bound=best.records, upper_bound_share=share, upper_bound_reason=best.reason)
+    return replace(bound, upper_bound=best.records, upper_bound_share=share, upper_bound_reason=best.reason)
 
 
 def _upper_bound(engine: Engine, b: int, owned: int) -> UpperBound:

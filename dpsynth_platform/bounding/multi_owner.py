@@ -1,7 +1,7 @@
 """Bounding where records have several owners: a record stays only if each of its owners has room for it.
 
 What belongs here: from the scrubbed table to the bounded one. What does not: the choice between records (`rounds`),
-records with one owner (`single_owner`), the check of the result (`written`).
+records with one owner (`single_owner`), the check of the result (`output`).
 
 Stability: only under the adjacency `fixed-graph`. Records, owners and order are then the same for neighbours, so the
 records that are kept are the same too. One owner more, in contrast, takes up room on shared records and so changes what
@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.bounding.copies import RECORD_SQL, copy_sql, count_records
 from dpsynth_platform.bounding.order import RANDOM, Order, quoted
-from dpsynth_platform.bounding.rounds import bound_edges
-from dpsynth_platform.bounding.written import (
+from dpsynth_platform.bounding.output import (
     BoundingReport,
     check_bound,
     check_strangers,
@@ -31,15 +31,17 @@ from dpsynth_platform.bounding.written import (
     register_owners,
     row_count,
 )
+from dpsynth_platform.bounding.rounds import bound_edges
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.errors import BoundingError
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, OWNERS_COLUMN, Fingerprints, distinct_owners
 from dpsynth_platform.storage import read_table, table_schema
 
-# Records that share an id are told apart by a running number in the order of owners, then of weights, and of contents
-# last. So contents decide only between records of the very same owners and weight, which are alike to the choice: what
-# one person's contents say moves no place in the order, and with it no record of others. Engines differ in the case of
-# the NULL that they write for one in a list, hence `lower`.
+# Copies of a record are numbered in the order of owners, then of weights, and of contents last. So contents decide only
+# between records of the very same owners and weight, which are alike to the choice: what one person's contents say
+# moves no place in the order, and with it no record of others. Engines differ in the case of the NULL that they write
+# for one in a list, hence `lower`.
+_BEFORE_CONTENTS = ("lower(CAST(_owners AS STRING))", "_weight")
 _IDENTIFIED_SQL = """
 WITH united AS (
     SELECT {columns}, _record, _owners, {weight} AS _weight FROM scrubbed
@@ -47,15 +49,9 @@ WITH united AS (
     SELECT {columns}, _record, _owners, NULL AS _weight FROM canaries
 ),
 numbered AS (
-    SELECT *, row_number() OVER (
-        PARTITION BY _record
-        ORDER BY lower(CAST(_owners AS STRING)) NULLS FIRST, _weight NULLS FIRST, {content}) AS _copy
-    FROM united
+    SELECT *, {copy} FROM united
 )
-SELECT {columns}, _weight, _owners AS _listed,
-    CASE WHEN _copy = 1 THEN _record
-         ELSE substr(sha2(_record || ':' || CAST(_copy AS STRING), 256), 1, 32) END AS _record
-FROM numbered
+SELECT {columns}, _weight, _owners AS _listed, {record} FROM numbered
 """
 _LISTED_SQL = "SELECT _record, _weight, explode(_listed) AS _owner FROM identified"
 _EDGES_SQL = (
@@ -136,12 +132,15 @@ def write_bounded(
     bait = _with_owners(canaries, schema)
     bait_owners = distinct_owners(bait.to_batches())
     check_strangers(bait_owners, participants)
-    engine.register_delta("scrubbed", scrubbed)
+    rows_before, repeated_keys = count_records(engine, scrubbed)
+    read = [*schema.names, *({order.column} - set(schema.names) if order.column else ())]
+    engine.register_delta("scrubbed", scrubbed, columns=read)
     engine.register("canaries", bait.drop_columns([OWNER_COLUMN]))
     register_owners(engine, "participants", np.concatenate([participants, bait_owners]))
     names = ", ".join(map(quoted, columns))
-    content = ", ".join(f"{quoted(name)} NULLS FIRST" for name in columns)
-    engine.materialize("identified", _IDENTIFIED_SQL.format(columns=names, content=content, weight=weight))
+    copy = copy_sql(columns, before=_BEFORE_CONTENTS)
+    identified = _IDENTIFIED_SQL.format(columns=names, copy=copy, record=RECORD_SQL, weight=weight)
+    engine.materialize("identified", identified)
     found = _cleared_edges(engine)
     rounds = bound_edges(engine, "edges", "dropped", max_contributions=max_contributions, key=key, order=order)
     engine.materialize("kept", _KEPT_SQL)
@@ -149,7 +148,8 @@ def write_bounded(
     rows = engine.write_delta(target, schema, _WRITTEN_SQL.format(columns=qualified))
     counted = check_written(_written_owners(target), participants, bait_owners, max_contributions)
     return MultiOwnerReport(
-        rows_before=row_count(engine, "scrubbed"),
+        rows_before=rows_before,
+        repeated_keys=repeated_keys,
         rows=rows,
         owners=counted.owners,
         canary_rows=counted.canary_rows,

@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from dpsynth_platform.bounding.greedy import greedy
 from dpsynth_platform.bounding.order import RANDOM, Order
-from dpsynth_platform.bounding.written import check_bound, row_count
+from dpsynth_platform.bounding.output import check_bound, row_count
 from dpsynth_platform.compute.engine import Engine
 
 FINISH_EDGES = 100_000

@@ -1,7 +1,7 @@
 """Bounding where each record has one owner: each owner keeps the *b* records that come first in an order.
 
 What belongs here: the choice of records in SQL, and the hold-out share of owners. What does not: records with several
-owners (`multi_owner`), and the check of the result (`written`).
+owners (`multi_owner`), and the check of the result (`output`).
 
 Stability (Ponomareva et al. 2026, section 7; add-or-remove and zero-out adjacency): which of an owner's records are
 kept depends on the key and on that owner's records alone, so one owner more or less changes at most *b* rows of the
@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dpsynth_platform.bounding.copies import RECORD_SQL, copy_sql, count_records
 from dpsynth_platform.bounding.order import RANDOM, Order, quoted
-from dpsynth_platform.bounding.written import (
+from dpsynth_platform.bounding.output import (
     BoundingReport,
     check_bound,
     check_strangers,
@@ -29,15 +30,13 @@ from dpsynth_platform.bounding.written import (
     included_canaries,
     output_schema,
     register_owners,
-    row_count,
 )
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.errors import BoundingError
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, Fingerprints, distinct_owners
 from dpsynth_platform.storage import read_table, table_schema
 
-# The two parameters are the key (hex) and b. Records of one owner that share an id are told apart by a running number
-# in the order of their contents; where even those are equal it does not matter which is which.
+# The two parameters are the key (hex) and b.
 _BOUND_SQL = """
 WITH united AS (
     SELECT {columns}, _owner, _record FROM scrubbed WHERE _owner IN (SELECT _owner FROM participants)
@@ -45,13 +44,10 @@ WITH united AS (
     SELECT {columns}, _owner, _record FROM canaries
 ),
 numbered AS (
-    SELECT *, row_number() OVER (PARTITION BY _owner, _record ORDER BY {content}) AS _copy FROM united
+    SELECT *, {copy} FROM united
 ),
 identified AS (
-    SELECT {columns}, _owner,
-        CASE WHEN _copy = 1 THEN _record
-             ELSE substr(sha2(_record || ':' || CAST(_copy AS STRING), 256), 1, 32) END AS _record
-    FROM numbered
+    SELECT {columns}, _owner, {record} FROM numbered
 ),
 ranked AS (
     SELECT *, row_number() OVER (PARTITION BY _owner ORDER BY {weight}sha2(? || _record, 256), _record) AS _rank
@@ -100,7 +96,7 @@ def write_bounded(
     table keeps none between batches).
 
     Args:
-        engine: an open engine; its tables `scrubbed`, `canaries`, `participants` and `bounded` are used.
+        engine: an open engine; its tables `record_ids`, `scrubbed`, `canaries`, `participants` and `bounded` are used.
         columns: the modelled columns.
         participants: owners that may take part: excluded and held-out owners are not among them. Shape (owners,).
         max_contributions: b.
@@ -120,7 +116,8 @@ def write_bounded(
     bait = included_canaries(canaries, schema)
     bait_owners = distinct_owners(bait.to_batches())
     check_strangers(bait_owners, participants)
-    engine.register_delta("scrubbed", scrubbed)
+    rows_before, repeated_keys = count_records(engine, scrubbed)
+    engine.register_delta("scrubbed", scrubbed, columns=schema.names)
     engine.register("canaries", bait)
     register_owners(engine, "participants", participants)
     engine.materialize("bounded", sql, [key.hex(), max_contributions])
@@ -129,7 +126,8 @@ def write_bounded(
     written = (batch.column(OWNER_COLUMN) for batch in read_table(target, columns=[OWNER_COLUMN]))
     counted = check_written(written, participants, bait_owners, max_contributions)
     return BoundingReport(
-        rows_before=row_count(engine, "scrubbed"),
+        rows_before=rows_before,
+        repeated_keys=repeated_keys,
         rows=rows,
         owners=counted.owners,
         canary_rows=counted.canary_rows,
@@ -142,5 +140,4 @@ def _choice_sql(schema: pa.Schema, columns: Sequence[str], order: Order) -> str:
         raise BoundingError(f"order {order}: each record has one owner; accepted: random, weight:COLUMN")
     weight = "" if order == RANDOM else f"{order.weight_sql(schema)} DESC NULLS LAST, "
     names = ", ".join(map(quoted, columns))
-    content = ", ".join(f"{quoted(name)} NULLS FIRST" for name in columns)
-    return _BOUND_SQL.format(columns=names, content=content, weight=weight)
+    return _BOUND_SQL.format(columns=names, copy=copy_sql(columns), record=RECORD_SQL, weight=weight)

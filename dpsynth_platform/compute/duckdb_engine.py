@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from dpsynth_platform.compute.engine import EngineError, Value, refuse_missing, refuse_names, whole_table
-from dpsynth_platform.compute.reading import BATCH_ROWS, read_batches
+from dpsynth_platform.compute.reading import BATCH_ROWS, read_batches, selected
 from dpsynth_platform.permissions import private_directory
 from dpsynth_platform.storage import write_table
 
@@ -95,16 +95,16 @@ class DuckDBEngine:
 
     def register(self, name: str, data: pa.Table | ds.Dataset) -> None:
         """Makes Arrow data readable as the table `name`. Raises `EngineError`."""
-        refuse_names(name, data.schema.names)
-        self.drop(name)
-        readable = data if isinstance(data, pa.Table) else _Batches(data)
-        self._run(lambda: self._connection.register(name, readable))
+        self._register(name, data if isinstance(data, pa.Table) else _Batches(data, data.schema))
 
-    def register_delta(self, name: str, uri: Path, *, version: int | None = None) -> None:
+    def register_delta(
+        self, name: str, uri: Path, *, columns: Sequence[str] | None = None, version: int | None = None
+    ) -> None:
         """Makes a Delta table readable as `name`, through Arrow (DuckDB's own Delta extension is not available)."""
         from deltalake import DeltaTable
 
-        self.register(name, self._run(lambda: DeltaTable(str(uri), version=version).to_pyarrow_dataset()))
+        data = self._run(lambda: DeltaTable(str(uri), version=version).to_pyarrow_dataset())
+        self._register(name, _Batches(data, selected(data.schema, columns)))
 
     def materialize(self, name: str, sql: str, parameters: Sequence[Value] = ()) -> None:
         """Runs a query once and keeps its rows as the table `name`. Raises `EngineError`."""
@@ -142,6 +142,11 @@ class DuckDBEngine:
 
         return self._run(write)
 
+    def _register(self, name: str, data: pa.Table | _Batches) -> None:
+        refuse_names(name, data.schema.names)
+        self.drop(name)
+        self._run(lambda: self._connection.register(name, data))
+
     def _execute(self, sql: str, parameters: Sequence[Value] = ()) -> None:
         self._run(lambda: self._connection.execute(sql, list(parameters)))
 
@@ -169,9 +174,10 @@ class DuckDBEngine:
 class _Batches:
     """A dataset of files as DuckDB may read it: as often as it likes, each time from the beginning, batch by batch."""
 
-    def __init__(self, data: ds.Dataset) -> None:
+    def __init__(self, data: ds.Dataset, schema: pa.Schema) -> None:
         self._data = data
+        self.schema = schema
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        reader = pa.RecordBatchReader.from_batches(self._data.schema, read_batches(self._data))
+        reader = pa.RecordBatchReader.from_batches(self.schema, read_batches(self._data, self.schema.names))
         return reader.__arrow_c_stream__(requested_schema)

@@ -66,8 +66,15 @@ class Engine(Protocol):
             data: in memory, or a dataset of Parquet files without a filter (`reading.read_batches`).
         """
 
-    def register_delta(self, name: str, uri: Path, *, version: int | None = None) -> None:
-        """Makes a Delta table readable as the table `name`, in place of the one that had the name before."""
+    def register_delta(
+        self, name: str, uri: Path, *, columns: Sequence[str] | None = None, version: int | None = None
+    ) -> None:
+        """Makes a Delta table readable as the table `name`, in place of the one that had the name before.
+
+        Args:
+            columns: those to read; all by default.
+            version: the latest by default.
+        """
 
     def materialize(self, name: str, sql: str, parameters: Sequence[Value] = ()) -> None:
         """Runs a query once and keeps its rows as the table `name`.

@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dpsynth_platform.compute.engine import EngineError
+
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 BATCH_ROWS = 65_536
 """The most rows of a batch."""
+BATCH_BYTES = 1 << 23
+"""About the most bytes of a batch, unless a single row has more."""
 _BUFFER_BYTES = 1 << 18
 
 
 def read_batches(table: ds.Dataset, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a dataset of Parquet files, in batches of the dataset's types and at most `BATCH_ROWS` rows.
+    """The rows of a dataset of Parquet files, in batches of its types, of at most `BATCH_ROWS` and `BATCH_BYTES`.
 
     Values of partition columns come from the files' places, and a column that a file does not have is null in it, as
     in Arrow's own scan.
@@ -34,12 +38,23 @@ def read_batches(table: ds.Dataset, columns: Sequence[str] | None = None) -> Ite
         columns: by name and in order; all of them by default.
 
     Raises:
+        EngineError: there is no such column.
         pyarrow.ArrowException, OSError: a file is missing, damaged or of types that cannot be cast to the dataset's.
         ValueError: the dataset has a filter.
     """
-    schema = table.schema if columns is None else pa.schema([table.schema.field(name) for name in columns])
+    schema = selected(table.schema, columns)
     for fragment in table.get_fragments():
         yield from _file_batches(fragment, schema)
+
+
+def selected(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """Some columns of a schema, in that order, or all of them. Raises `EngineError` for one that is not there."""
+    if columns is None:
+        return schema
+    missing = [name for name in columns if name not in schema.names]
+    if missing:
+        raise EngineError(f"the table has no column {', '.join(missing)}")
+    return pa.schema([schema.field(name) for name in columns])
 
 
 def _file_batches(fragment: ds.ParquetFileFragment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -54,5 +69,14 @@ def _file_batches(fragment: ds.ParquetFileFragment, schema: pa.Schema) -> Iterat
                 return batch.column(item.name).cast(item.type)
             return pa.repeat(pa.scalar(elsewhere.get(item.name), item.type), batch.num_rows)
 
-        for batch in file.iter_batches(BATCH_ROWS, columns=present):
-            yield pa.RecordBatch.from_arrays([column(batch, item) for item in schema], schema=schema)
+        for group in range(file.num_row_groups):
+            rows = _batch_rows(file.metadata.row_group(group), present)
+            for batch in file.iter_batches(rows, row_groups=[group], columns=present):
+                yield pa.RecordBatch.from_arrays([column(batch, item) for item in schema], schema=schema)
+
+
+def _batch_rows(group: pq.RowGroupMetaData, columns: Sequence[str]) -> int:
+    """How many of a row group's rows make a batch, by their mean length."""
+    parts = (group.column(place) for place in range(group.num_columns))
+    size = sum(part.total_uncompressed_size for part in parts if part.path_in_schema.split(".")[0] in columns)
+    return min(BATCH_ROWS, max(1, BATCH_BYTES * group.num_rows // max(size, 1)))

@@ -21,7 +21,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpsynth_platform.compute.engine import EngineError, Value, refuse_missing, refuse_names, whole_table
-from dpsynth_platform.compute.reading import BATCH_ROWS, read_batches
+from dpsynth_platform.compute.reading import BATCH_ROWS, read_batches, selected
 from dpsynth_platform.compute.spark_driver import SparkDriver
 from dpsynth_platform.permissions import private_directory, private_files
 
@@ -148,36 +148,26 @@ class SparkEngine:
 
     def register(self, name: str, data: pa.Table | ds.Dataset) -> None:
         """Makes Arrow data readable as the table `name`. Raises `EngineError`."""
-        import pyarrow.dataset as ds
+        self._copy(name, data.schema, data.to_batches() if isinstance(data, pa.Table) else read_batches(data))
 
-        refuse_names(name, data.schema.names)
-        directory = private_directory(self._new_directory())
-        options = ds.ParquetFileFormat().make_write_options(coerce_timestamps="us")
-        batches = data.to_batches() if isinstance(data, pa.Table) else read_batches(data)
-
-        def write() -> Any:
-            with private_files():
-                ds.write_dataset(batches, directory, schema=data.schema, format="parquet", file_options=options)
-                if not any(directory.iterdir()):  # no row, no file; but Spark takes the schema from one
-                    pq.write_table(data.schema.empty_table(), directory / "part-0.parquet")
-            return self._session.read().parquet(self._driver.texts([str(directory)]))
-
-        self._keep(name, self._run(write), directory)
-
-    def register_delta(self, name: str, uri: Path, *, version: int | None = None) -> None:
+    def register_delta(
+        self, name: str, uri: Path, *, columns: Sequence[str] | None = None, version: int | None = None
+    ) -> None:
         """Makes a Delta table readable as `name`: Spark reads its data files. Raises `EngineError`."""
-        from deltalake import DeltaTable
+        from deltalake import DeltaTable, Schema
 
         table = self._run(lambda: DeltaTable(str(uri), version=version))
         # Refuses what the log says that only other readers understand, such as deletion vectors.
         dataset = self._run(table.to_pyarrow_dataset)
+        schema = selected(dataset.schema, columns)
         files = table.file_uris()
         if table.metadata().partition_columns or not files:
             # Values of partition columns stand in the log, not in the files.
-            self.register(name, dataset)
+            self._copy(name, schema, read_batches(dataset, columns))
             return
-        refuse_names(name, dataset.schema.names)
-        reader = self._run(lambda: self._session.read().schema(self._type(table.schema().to_json())))
+        refuse_names(name, schema.names)
+        fields = Schema([field for field in table.schema().fields if field.name in schema.names])
+        reader = self._run(lambda: self._session.read().schema(self._type(fields.to_json())))
         self._keep(name, self._run(lambda: reader.parquet(self._driver.texts(files))))
 
     def materialize(self, name: str, sql: str, parameters: Sequence[Value] = ()) -> None:
@@ -275,6 +265,23 @@ class SparkEngine:
     def _type(self, schema: str) -> Any:
         """Spark's type of a Delta schema, which is written as Spark writes its own."""
         return self._driver.jvm.org.apache.spark.sql.types.DataType.fromJson(schema)
+
+    def _copy(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        """Makes batches readable as a table: Spark reads files."""
+        import pyarrow.dataset as ds
+
+        refuse_names(name, schema.names)
+        directory = private_directory(self._new_directory())
+        options = ds.ParquetFileFormat().make_write_options(coerce_timestamps="us")
+
+        def write() -> Any:
+            with private_files():
+                ds.write_dataset(batches, directory, schema=schema, format="parquet", file_options=options)
+                if not any(directory.iterdir()):  # no row, no file; but Spark takes the schema from one
+                    pq.write_table(schema.empty_table(), directory / "part-0.parquet")
+            return self._session.read().parquet(self._driver.texts([str(directory)]))
+
+        self._keep(name, self._run(write), directory)
 
     def _keep(self, name: str, rows: Any, directory: Path | None = None) -> None:
         """Gives a table its name; the one that had it before goes, with its files."""

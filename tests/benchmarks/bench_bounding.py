@@ -69,14 +69,14 @@ def shares(data: Path) -> None:
                                      separate=separate)  # fmt: skip
                 write_ownership(table, columns, weight, place / "pairs", separate=separate)
                 records = in_order(pq.read_table(place / "pairs"), order)
-            for choice in found.choices:
+            for bound in found.bounds:
                 began = time.perf_counter()
-                room = [choice.max_contributions] * found.owners
+                room = [bound.max_contributions] * found.owners
                 share = sum(greedy(records, room)) / len(records)
                 seconds = time.perf_counter() - began
-                print(f"{order!s:>22} {choice.max_contributions:>3} {share:>8.2%} {choice.kept_share:>8.2%} "
-                      f"{choice.upper_bound_share or np.nan:>8.2%} {choice.rounds:>7} {seconds:>9.2f} "
-                      f"{choice.seconds:>9.2f} {choice.owners_above:>8}", flush=True)  # fmt: skip
+                print(f"{order!s:>22} {bound.max_contributions:>3} {share:>8.2%} {bound.kept_share:>8.2%} "
+                      f"{bound.upper_bound_share or np.nan:>8.2%} {bound.rounds:>7} {seconds:>9.2f} "
+                      f"{bound.seconds:>9.2f} {bound.owners_above:>8}", flush=True)  # fmt: skip
 
 
 def in_order(pairs: pa.Table, order: Order) -> list[list[int]]:
@@ -113,7 +113,7 @@ def scaling(sizes: list[int], options: list[str], spill: Path, kill_after: float
             if kill_after is not None:
                 threading.Timer(kill_after, kill_a_worker, [Path(directory)]).start()
             found, peak, seconds = run([*arguments, *options])
-        for choice in found["choices"]:
+        for choice in found["bounds"]:
             bound = choice["upper_bound_share"]
             print(f"{found['edges']:>11} {choice['max_contributions']:>3} {choice['kept_share']:>7.1%} "
                   f"{'-' if bound is None else format(bound, '.1%'):>7} {choice['rounds']:>7} {choice['finished']:>11} "

@@ -51,11 +51,11 @@ def test_the_numbers_are_the_greedys_on_both_engines(engine: Engine, tmp_path: P
     found = evaluated(engine, tmp_path / "papers.parquet", tmp_path, contributions=[2])
     graph = {str(place): authors for place, authors in enumerate(table["authors"].to_pylist())}
     order = sorted(graph, key=lambda record: hashed(record, KEY))
-    for choice in found.choices:
-        assert choice.kept == len(greedy_kept(graph, order, choice.max_contributions))
-        assert choice.kept_share == choice.kept / 400
-        assert choice.kept <= choice.upper_bound < 400
-        assert choice.owners_above == 0
+    for bound in found.bounds:
+        assert bound.kept == len(greedy_kept(graph, order, bound.max_contributions))
+        assert bound.kept_share == bound.kept / 400
+        assert bound.kept <= bound.upper_bound < 400
+        assert bound.owners_above == 0
     distinct = {(record, author) for record, authors in graph.items() for author in authors}
     assert (found.records, found.edges) == (400, len(distinct))
     assert found.owners == len({author for _, author in distinct})
@@ -110,8 +110,8 @@ def test_a_delta_table_and_a_weight(tmp_path: Path) -> None:
         found = evaluated(
             engine, tmp_path / "delta", tmp_path, owners=["who"], contributions=[1, 4], order=Order("weight", "score")
         )
-    assert [choice.kept for choice in found.choices] == [1, 4]
-    assert [choice.upper_bound for choice in found.choices] == [1, 4]
+    assert [bound.kept for bound in found.bounds] == [1, 4]
+    assert [bound.upper_bound for bound in found.bounds] == [1, 4]
     assert found.order == "weight:score" and found.most_records == 4
 
 
@@ -121,7 +121,7 @@ def test_no_record_at_all(tmp_path: Path) -> None:
     )
     with DuckDBChoice().open(tmp_path / "spill") as engine:
         found = evaluated(engine, tmp_path / "t", tmp_path)
-    assert [(choice.kept, choice.kept_share, choice.upper_bound) for choice in found.choices] == [(0, 1.0, 0)] * 2
+    assert [(bound.kept, bound.kept_share, bound.upper_bound) for bound in found.bounds] == [(0, 1.0, 0)] * 2
 
 
 def not_utf8() -> pa.Array:
@@ -178,7 +178,7 @@ def test_the_command_shows_a_table_or_json_and_leaves_nothing(use: Any, tmp_path
     status, text = use("papers.parquet", "--owners", "authors", "--contributions", "1,3", "--json")
     assert status == 0, text
     found = json.loads(text)
-    assert [choice["max_contributions"] for choice in found["choices"]] == [1, 3]
+    assert [bound["max_contributions"] for bound in found["bounds"]] == [1, 3]
     assert found["engine"] == "duckdb" and "operator" in found["note"]
     status, text = use("papers.parquet", "--owners", "authors", "--order", "fewest-owners-first")
     assert status == 0 and "share of the owned" in text and "operator" in text

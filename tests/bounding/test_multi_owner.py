@@ -264,7 +264,7 @@ def test_what_is_wrong_with_owners_is_left_out_and_counted(engine: Engine, tmp_p
     ]
     result, report = bound(engine, tmp_path, rows, b=2)
     assert (report.rows_before, report.rows_without_owner, report.rows_excluded) == (10, 3, 2)
-    assert (report.null_owners, report.repeated_owners) == (3, 2)
+    assert (report.null_owners, report.repeated_owners, report.repeated_keys) == (3, 2, 3)
     assert sorted(tuple(item["_owners"]) for item in result) == sorted(
         [tuple(sorted([owner(1), owner(2)])), (owner(4),), (owner(4),), (owner(5),)]
     )

@@ -162,7 +162,7 @@ def test_only_participants_and_included_canaries_take_part_and_canaries_are_boun
 
 
 def test_report_counts_and_types_stay(tmp_path: Path) -> None:
-    rows = [row(number, record) for number in range(3) for record in range(number + 1)]
+    rows = [row(number, record // 2) for number in range(3) for record in range(number + 1)]
     bait = [row(50, 0) | {"included": True}]
     write_table(tmp_path / "in", SCHEMA, [batch(rows)])
     with DuckDBChoice().open(tmp_path / "spill") as engine:
@@ -177,6 +177,7 @@ def test_report_counts_and_types_stay(tmp_path: Path) -> None:
             canaries=pa.Table.from_pylist(bait, schema=SCHEMA.append(pa.field("included", pa.bool_()))),
         )
     assert (report.rows_before, report.rows, report.owners, report.canary_rows) == (6, 5, 2, 1)
+    assert report.repeated_keys == 2  # the others' with an owner's own key are no repetition
     assert next(read_table(tmp_path / "out")).schema.types == SCHEMA.types
 
 

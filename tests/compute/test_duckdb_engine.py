@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.compute.engine import EngineError
@@ -69,3 +72,25 @@ def test_it_is_closed_outside_its_block(tmp_path: Path) -> None:
     engine = DuckDBChoice().open(tmp_path)
     with pytest.raises(EngineError, match="outside"):
         engine.scalar("SELECT 1")
+
+
+@pytest.mark.slow
+def test_memory_is_the_limit_and_little_beside(tmp_path: Path) -> None:
+    """480 MB of long texts in one row group: 200 MB for the engine, 500 MB for Python, libraries and batches."""
+    program = """
+import sys
+from pathlib import Path
+import pyarrow as pa
+from dpsynth_platform.compute.choice import DuckDBChoice
+place = Path(sys.argv[1])
+with DuckDBChoice(memory="200MB", threads=2).open(place / "spill") as engine:
+    engine.register_delta("t", place / "t")
+    engine.materialize("u", "SELECT x, length(x) AS n FROM t")
+    assert engine.scalar("SELECT sum(n) AS s FROM u") == 480_000_000
+    schema = pa.schema([("h", pa.string())])
+    assert engine.write_delta(place / "out", schema, "SELECT sha2(x, 256) AS h FROM u ORDER BY h") == 400_000
+print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+"""
+    write_deltalake(str(tmp_path / "t"), pa.table({"x": [f"{number:06}" * 200 for number in range(400_000)]}))
+    found = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert 1024 * int(found.stdout) < 700e6

@@ -356,6 +356,20 @@ def test_versions_partitions_and_changed_tables(engine: Engine, tmp_path: Path) 
     assert rows(engine, "SELECT x, y FROM t ORDER BY x") == [(2, None), (3, "new")]
 
 
+def test_columns_of_a_delta_table(engine: Engine, tmp_path: Path) -> None:
+    parted, plain = tmp_path / "parted", tmp_path / "plain"
+    table = pa.table({"p": ["a", "b"], "x": [1, 2], "X": [3, 4]})  # of all columns SQL could not tell two apart
+    write_deltalake(str(parted), table, partition_by="p")
+    write_deltalake(str(plain), table)
+    for place in (parted, plain):
+        engine.register_delta("t", place, columns=["x", "p"])
+        assert rows(engine, "SELECT * FROM t ORDER BY x") == [(1, "a"), (2, "b")]
+        with pytest.raises(EngineError, match="no column y"):
+            engine.register_delta("t", place, columns=["x", "y"])
+        with pytest.raises(EngineError, match="rename"):
+            engine.register_delta("t", place)
+
+
 @pytest.mark.parametrize("feature", ["deletionVectors", "columnMapping", "futureFeature"])
 def test_tables_for_other_readers_are_refused(engine: Engine, tmp_path: Path, feature: str) -> None:
     write_deltalake(str(tmp_path / "t"), pa.table({"x": [1]}))

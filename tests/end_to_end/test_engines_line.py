@@ -41,7 +41,7 @@ def test_both_engines_keep_the_same_rows(tmp_path: Path, spark_is_there: None) -
     chosen = "datasets: {people: {engine: spark, master: 'local[2]', memory: 520MB, partitions: 2}}"
     second = run_here(deployment, steps=["bounded"], sql=compute(tmp_path, chosen))
     assert second.success, second.failures
-    assert "bounding with Spark, local[2], 512m" in second.said["bounded"]
+    assert "bounding with Spark, local[2], 520MB" in second.said["bounded"]
     assert second.materializations["bounded"]["reused"] is False
     assert bounded_rows(deployment) == expected
     assert not list(deployment.settings.restricted.rglob("spill-*"))

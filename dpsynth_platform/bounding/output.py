@@ -31,6 +31,8 @@ class BoundingReport:
 
     Attributes:
         rows_before: rows of the scrubbed table.
+        repeated_keys: those among them whose source key another record of the same owners has already; they stay, and
+            count towards the bound (`copies`).
         rows: rows kept, canaries included.
         owners: owners that keep at least one row, canaries not counted.
         canary_rows: rows of included canaries among the rows kept.
@@ -38,6 +40,7 @@ class BoundingReport:
     """
 
     rows_before: int
+    repeated_keys: int
     rows: int
     owners: int
     canary_rows: int

@@ -14,8 +14,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpsynth_platform.audit.bounds import clopper_pearson
-from dpsynth_platform.bounding import choice
-from dpsynth_platform.bounding.choice import choice_event, choose_contributions, sensitivity, utilities
+from dpsynth_platform.bounding.quantile import (
+    OwnerCounts,
+    learned_contributions,
+    quantile_event,
+    sensitivity,
+    utilities,
+)
 from dpsynth_platform.errors import AccountingError, BoundingError
 from dpsynth_platform.privacy.accounting import epsilon as epsilon_of
 from dpsynth_platform.privacy.events import adjacency_of, event_from_json, event_to_json
@@ -27,7 +32,7 @@ owners = st.lists(st.integers(1, 9), max_size=12)
 quantiles = st.fractions(min_value=Fraction(1, 20), max_value=1, max_denominator=20)
 
 
-def array(counts: Sequence[int]) -> choice.OwnerCounts:
+def array(counts: Sequence[int]) -> OwnerCounts:
     return np.array(counts, dtype=np.int64)
 
 
@@ -76,7 +81,7 @@ def test_the_draws_have_the_mechanisms_distribution() -> None:
     expected *= draws / expected.sum()
     assert expected.min() > 50
     found = Counter(
-        choose_contributions(counts, at_most=AT_MOST, quantile=quantile, epsilon=epsilon, adjacency="add-or-remove")
+        learned_contributions(counts, at_most=AT_MOST, quantile=quantile, epsilon=epsilon, adjacency="add-or-remove")
         for _ in range(draws)
     )
     assert stats.chisquare([found[b] for b in range(1, AT_MOST + 1)], expected).pvalue > SAFE
@@ -91,7 +96,7 @@ def proven(epsilon: float, draws: int = 600) -> float:
     shares = []
     for counts in neighbours:
         drawn = [
-            choose_contributions(
+            learned_contributions(
                 array(counts), at_most=AT_MOST, quantile=quantile, epsilon=epsilon, adjacency="add-or-remove"
             )
             for _ in range(draws)
@@ -105,14 +110,15 @@ def test_an_audit_passes_the_choice_and_finds_one_without_noise(monkeypatch: pyt
     epsilon = 1.0
     assert proven(epsilon) <= epsilon
     monkeypatch.setattr(
-        choice, "select_by_exponential_mechanism", lambda scores, epsilon, sensitivity: int(np.argmax(scores))
+        "dpsynth_platform.bounding.quantile.select_by_exponential_mechanism",
+        lambda scores, epsilon, sensitivity: int(np.argmax(scores)),
     )
     assert proven(epsilon) > 2 * epsilon
 
 
 @pytest.mark.parametrize("adjacency", ["add-or-remove", "zero-out", "replace-one"])
 def test_its_cost_is_accounted_for(adjacency: str) -> None:
-    event = choice_event(0.5, adjacency)
+    event = quantile_event(0.5, adjacency)
     assert event_from_json(event_to_json(event)) == event
     assert adjacency_of(event) == (adjacency, 1)
     assert 0 < epsilon_of(event, 1e-6).epsilon <= 0.5
@@ -121,9 +127,9 @@ def test_its_cost_is_accounted_for(adjacency: str) -> None:
 def test_what_does_not_fit_is_refused() -> None:
     fine = {"at_most": 5, "quantile": Fraction(1, 2), "epsilon": 1.0, "adjacency": "add-or-remove"}
     counts = array([1, 2, 3])
-    assert 1 <= choose_contributions(counts, **fine) <= 5  # type: ignore[arg-type]
-    assert 1 <= choose_contributions(array([]), **fine) <= 5  # type: ignore[arg-type]
-    assert choose_contributions(counts, **(fine | {"at_most": 1})) == 1  # type: ignore[arg-type]
+    assert 1 <= learned_contributions(counts, **fine) <= 5  # type: ignore[arg-type]
+    assert 1 <= learned_contributions(array([]), **fine) <= 5  # type: ignore[arg-type]
+    assert learned_contributions(counts, **(fine | {"at_most": 1})) == 1  # type: ignore[arg-type]
     for key, value, error, words in (
         ("at_most", 0, BoundingError, "1 to 10000"),
         ("at_most", 10_001, BoundingError, "1 to 10000"),
@@ -135,4 +141,4 @@ def test_what_does_not_fit_is_refused() -> None:
         ("adjacency", "fixed-graph", BoundingError, "declare max_contributions"),
     ):
         with pytest.raises(error, match=words):
-            choose_contributions(counts, **(fine | {key: value}))  # type: ignore[arg-type]
+            learned_contributions(counts, **(fine | {key: value}))  # type: ignore[arg-type]

@@ -31,8 +31,8 @@ from dpsynth_platform.synth.tabular.noise import select_by_exponential_mechanism
 OwnerCounts = npt.NDArray[np.int64]
 
 
-def choice_event(epsilon: float, adjacency: str) -> DpEvent:
-    """What `choose_contributions` costs: one epsilon-bounded-range choice, each owner counting once.
+def quantile_event(epsilon: float, adjacency: str) -> DpEvent:
+    """What `learned_contributions` costs: one epsilon-bounded-range choice, each owner counting once.
 
     Raises:
         BoundingError: under `fixed-graph` the choice costs nothing and protects nobody.
@@ -46,7 +46,7 @@ def choice_event(epsilon: float, adjacency: str) -> DpEvent:
     return BoundedRangeSelectionEvent(epsilon, adjacency, 1)
 
 
-def choose_contributions(
+def learned_contributions(
     records_per_owner: OwnerCounts, *, at_most: int, quantile: Fraction, epsilon: float, adjacency: str
 ) -> int:
     """A bound b under which about a share `quantile` of the owners keep all their records.
@@ -59,14 +59,14 @@ def choose_contributions(
         records_per_owner: number of records of each owner that takes part, each from 1. Sensitive. Shape (owners,).
         at_most: the largest bound that may come out; public.
         quantile: q, such as Fraction(9, 10); public.
-        epsilon: the range of the choice, as in `choice_event`.
-        adjacency: which datasets are neighbours, as in `choice_event`.
+        epsilon: the range of the choice, as in `quantile_event`.
+        adjacency: which datasets are neighbours, as in `quantile_event`.
 
     Raises:
-        BoundingError: `at_most` or `quantile` is out of range; see also `choice_event`.
-        AccountingError: see `choice_event`.
+        BoundingError: `at_most` or `quantile` is out of range; see also `quantile_event`.
+        AccountingError: see `quantile_event`.
     """
-    choice_event(epsilon, adjacency)
+    quantile_event(epsilon, adjacency)
     scores = utilities(records_per_owner, at_most, quantile)
     return 1 + select_by_exponential_mechanism(scores, epsilon, sensitivity(quantile, adjacency))
 
@@ -83,7 +83,7 @@ def utilities(records_per_owner: OwnerCounts, at_most: int, quantile: Fraction) 
     """-|d F(b) - p n| for b = 1, ..., at_most. Sensitive.
 
     Raises:
-        BoundingError: see `choose_contributions`.
+        BoundingError: see `learned_contributions`.
     """
     check_question(at_most, quantile)
     counts = np.bincount(np.minimum(records_per_owner, at_most + 1), minlength=at_most + 2)

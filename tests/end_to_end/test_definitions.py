@@ -25,6 +25,7 @@ HEAVY = (
     "presidio_anonymizer",
     "opacus",
     "sklearn",
+    "xgboost",
     "spacy",
     "opendp",
     "duckdb",
@@ -117,6 +118,8 @@ def test_every_materialization_has_row_count_and_columns(deployment, ran):
     assert "ledger_entry" in ran.materializations["model"]
     assert "data:image/svg+xml" in ran.materializations["audit"]["plot"]
     assert ran.materializations["quality"]["quality"].startswith("| measure |")
+    for plot in ("marginals", "classifiers", "closeness"):
+        assert "data:image/svg+xml" in ran.materializations["quality"][plot]
 
 
 def test_the_only_io_manager_refuses(definitions):

@@ -18,9 +18,8 @@ from assets.shown import actual_columns, declared_columns, metadata_value
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.lineage.emitter import Delivery, StepRun
-from dpsynth_platform.people import recorded
+from dpsynth_platform.people import REQUESTED_BY_TAG, recorded
 from dpsynth_platform.restricted_log import logs_of
-from dpsynth_platform.running import REQUESTED_BY_TAG
 from dpsynth_platform.storage import Place
 
 LINE: tuple[Step, ...] = (

@@ -15,6 +15,8 @@ from dpsynth_platform.errors import ConfigurationError
 _JOINERS = "\u200c\u200d"
 _CONTROLS = ("Cc", "Cf", "Cs", "Zl", "Zp")
 MOST_CHARACTERS = 1000
+REQUESTED_BY_TAG = "dpsynth/requested_by"
+"""Dagster run tag: who asked for the run. Without it the code server's user did."""
 
 
 def person_key(name: str) -> str:

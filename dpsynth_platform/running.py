@@ -25,13 +25,13 @@ from dagster._core.events import DagsterEventType
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
 from dpsynth_platform.lineage.emitter import LineageEmitter
+from dpsynth_platform.people import REQUESTED_BY_TAG
 from dpsynth_platform.restricted_log import logs_of, output_to
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import STEPS
 
 PROCESS_TAG = "dpsynth/process"
 INVOCATION_TAG = "dpsynth/invocation"
-REQUESTED_BY_TAG = "dpsynth/requested_by"
 
 Progress = Callable[[str], None]
 

@@ -20,8 +20,9 @@ from deployment import CONTRACT, Deployment
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.graph import LineageGraph
+from dpsynth_platform.people import REQUESTED_BY_TAG
 from dpsynth_platform.reviewing import approve
-from dpsynth_platform.running import REQUESTED_BY_TAG, failures_of
+from dpsynth_platform.running import failures_of
 from dpsynth_platform.storage import Place, Storage, write_table
 
 PEOPLE = Place("people")

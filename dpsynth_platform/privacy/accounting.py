@@ -7,9 +7,9 @@ Two bounds are computed and the smaller is claimed, by name:
 
 - **Renyi** composes by adding curves, and is what the ledger adds up.
 - **PLD** composes the hockey-stick curves of dominating pairs (Zhu, Dong & Wang 2022) and is tighter. For what
-  `dp_accounting` has no curve, ours is exact, and the pointwise maximum over everything that a neighbour can be: over t
-  for the exponential mechanism (Dong, Durfee & Rogers 2020), over all ways in which one unit's records fall into cells
-  for discrete Gaussian counts. Gaussians and their mixtures are `dp_accounting`'s, which discretizes all of them
+  `dp_accounting` has no curve, ours is the pointwise maximum over everything that a neighbour can be: over t for the
+  exponential mechanism (Dong, Durfee & Rogers 2020), over all ways in which one unit's records fall into cells for
+  discrete Gaussian counts. Gaussians and their mixtures are `dp_accounting`'s, which discretizes all of them
   pessimistically ("connect the dots", Doroshenko et al. 2022) and composes.
 
 A mechanism that may show something only one unit has (`ThresholdedCountsEvent`) has no finite curve; its cost has a
@@ -62,6 +62,9 @@ FFT_MARGIN = 100
 TAIL_MASS = 1e-17
 # Records of one unit in a sample up to which mixtures of Gaussians are tabulated.
 MAX_MIXTURE = 64
+# Choices whose joint curve is found before such curves are composed, and parts of a choice's range in doing so.
+CHOICES_AT_ONCE = 64
+RANGE_PARTS = 64
 # Discrete Gaussian noise is tabulated up to this many sigma; 3e-19 of its mass lies beyond.
 TAIL_SIGMAS = 9
 
@@ -264,12 +267,13 @@ def _way_epsilon(way: Counter[DpEvent], delta: float) -> float | None:
     error = fft_error(counted.total())
     if delta < FFT_MARGIN * error or not all(_reached(leaf) for leaf in counted):
         return None
-    widest = max(_largest_loss(leaf) for leaf in counted) / MAX_LOSSES
+    widest = max(_largest_loss(leaf, times) for leaf, times in counted.items()) / MAX_LOSSES
     interval = max(min(_interval(leaf) for leaf in counted), 2.0 ** math.ceil(math.log2(widest)))
     composed = None
     for leaf, times in counted.items():
-        distribution = _leaf_pld(leaf, interval).self_compose(times)
-        composed = distribution if composed is None else composed.compose(distribution, TAIL_MASS)
+        for at_once, repeats in _at_once(leaf, times):
+            distribution = _leaf_pld(leaf, at_once, interval).self_compose(repeats)
+            composed = distribution if composed is None else composed.compose(distribution, TAIL_MASS)
     if composed is None:
         return 0.0
     return float(composed.get_epsilon_for_delta(delta - error)) + pure
@@ -285,6 +289,57 @@ def bounded_range_hockey_stick(epsilon_range: float, epsilons: Array) -> Array:
     inside = np.expm1((np.minimum(epsilons, epsilon_range) - epsilon_range) / 2) ** 2 / -math.expm1(-epsilon_range)
     deltas: Array = np.where(epsilons <= -epsilon_range, -np.expm1(np.minimum(epsilons, 0.0)), inside)
     return deltas
+
+
+@lru_cache(maxsize=256)
+def bounded_range_curve(epsilon_range: float, times: int) -> tuple[Array, Array]:
+    """The largest delta(e) of several epsilon-bounded-range choices, each made in the light of those before.
+
+    A choice's log-ratios lie in some [t - epsilon, t], and spread no wider than the pair that takes only these two
+    values: that pair dominates it. So let B_0 show nothing, and B_r be a pair with the curve max over t of (two-point
+    pair of t, then B_{r-1}), at every e (Dong, Durfee & Rogers 2020, section 5, the adaptive case). It dominates r
+    adaptive choices, by induction, also where other mechanisms stand between them: whatever else follows a choice
+    composes with B_{r-1}, and the two-point pair with that is within B_r. Likewise B_r and B_s together dominate
+    B_{r+s}. (Composing B_1 with itself instead lets each e have its own t all along: a variance of epsilon^2 / 3 for a
+    choice, where it is at most epsilon^2 / 4.)
+
+    t is taken from a grid of RANGE_PARTS steps, for a range that is one step longer: for every t there is then a
+    two-point pair on the grid whose losses lie further out. B_r is its own mirror image, delta(-e) =
+    1 - exp(-e) (1 - delta(e)); beyond the last e the last delta is assumed.
+
+    Returns:
+        e from 0 up in equal steps, and delta at each; in between, straight lines over exp(e) are upper bounds. Shapes
+        (number of points,).
+    """
+    step = epsilon_range / RANGE_PARTS
+    reach = RANGE_PARTS + 1
+    number = max(reach, math.ceil(_choices_reach(step * reach, times) / step))
+    epsilons = step * np.arange(number + 1, dtype=np.float64)
+    # P[loss is t] for t = step, 2 step, ...; at both ends of the range nothing happens.
+    chances = np.expm1(step * (np.arange(1, reach) - reach)) / math.expm1(-step * reach)
+    deltas = bounded_range_hockey_stick(epsilon_range, epsilons)
+    for _ in range(times - 1):
+        below = _mirrored(epsilons, deltas)[reach:0:-1]
+        around = np.concatenate([below, deltas, np.full(reach, deltas[-1])])  # e_i stands at i + reach
+        best = deltas
+        for t, chance in enumerate(chances, start=1):
+            up, down = around[reach - t :][: number + 1], around[2 * reach - t :][: number + 1]
+            best = np.maximum(best, chance * up + (1 - chance) * down)
+        deltas = best
+    return epsilons, deltas
+
+
+def _mirrored(epsilons: Array, deltas: Array) -> Array:
+    """delta at -e of a pair that is its own mirror image."""
+    mirrored: Array = -np.expm1(-epsilons) + np.exp(-epsilons) * deltas
+    return mirrored
+
+
+def _choices_reach(epsilon_range: float, times: int) -> float:
+    """Losses of adaptive choices beyond this have less than 1e-17 of the mass (by rho = times epsilon^2 / 8), or
+    count as infinite."""
+    rho = times * epsilon_range**2 / 8
+    return min(times * epsilon_range, rho + 2 * math.sqrt(42 * rho), MAX_LOSS)
 
 
 def shift_hockey_stick(sigma: float, shift: tuple[int, ...], epsilons: Array) -> Array:
@@ -460,11 +515,13 @@ def _ratio(leaf: DpEvent) -> float:
     return float(count_sensitivity(leaf.adjacency, leaf.max_contributions).l2 / leaf.sigma)
 
 
-def _largest_loss(leaf: DpEvent) -> float:
-    """Losses of noise are about normal, of mean D^2 / 2 sigma^2 and deviation D / sigma; what lies beyond counts as
-    infinite. A choice's loss is at most its range."""
+def _largest_loss(leaf: DpEvent, times: int = 1) -> float:
+    """The reach of what is tabulated at once, where the leaf runs so often; what lies beyond counts as infinite.
+
+    Losses of noise are about normal, of mean D^2 / 2 sigma^2 and deviation D / sigma.
+    """
     if isinstance(leaf, BoundedRangeSelectionEvent):
-        return float(leaf.epsilon)
+        return _choices_reach(leaf.epsilon, min(times, CHOICES_AT_ONCE))
     ratio = _ratio(leaf)
     return ratio**2 / 2 + (TAIL_SIGMAS + 1) * ratio
 
@@ -481,9 +538,24 @@ def _interval(leaf: DpEvent) -> float:
     return float(2.0 ** max(finest, min(-8, math.floor(math.log2(typical / 30)))))
 
 
+def _at_once(leaf: DpEvent, times: int) -> Iterator[tuple[int, int]]:
+    """How often a leaf runs: (so often in one distribution, so many of these)."""
+    if not isinstance(leaf, BoundedRangeSelectionEvent):
+        yield 1, times
+        return
+    many, rest = divmod(times, CHOICES_AT_ONCE)
+    if many:
+        yield CHOICES_AT_ONCE, many
+    if rest:
+        yield rest, 1
+
+
 @lru_cache(maxsize=256)
-def _leaf_pld(leaf: DpEvent, interval: float) -> Any:
-    """The pessimistic PLD of one leaf: the connected dots of its largest hockey-stick curve, in both directions."""
+def _leaf_pld(leaf: DpEvent, at_once: int, interval: float) -> Any:
+    """The pessimistic PLD of a leaf: the connected dots of its largest hockey-stick curve, in both directions.
+
+    Of `at_once` runs together, for choices; else of one.
+    """
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     if isinstance(leaf, SampledGaussianEvent) and leaf.sampling_probability < 1 and leaf.most_in_sample > 1:
@@ -501,16 +573,21 @@ def _leaf_pld(leaf: DpEvent, interval: float) -> Any:
         return pld.from_gaussian_mechanism(
             1 / _ratio(leaf), value_discretization_interval=interval, sampling_prob=probability
         )
-    return pld.PrivacyLossDistribution(_tabulated_pmf(leaf, interval))
+    return pld.PrivacyLossDistribution(_tabulated_pmf(leaf, at_once, interval))
 
 
-def _tabulated_pmf(leaf: DpEvent, interval: float) -> Any:
+def _tabulated_pmf(leaf: DpEvent, at_once: int, interval: float) -> Any:
     from dp_accounting.pld import pld_pmf
 
     if isinstance(leaf, BoundedRangeSelectionEvent):
-        last = math.ceil(leaf.epsilon / interval)
-        grid = interval * np.arange(-last, last + 1, dtype=np.float64)
-        deltas = bounded_range_hockey_stick(leaf.epsilon, grid)
+        last = math.ceil(_largest_loss(leaf, at_once) / interval)
+        half = interval * np.arange(last + 1, dtype=np.float64)
+        if at_once == 1:
+            above = bounded_range_hockey_stick(leaf.epsilon, half)
+        else:
+            epsilons, found = bounded_range_curve(leaf.epsilon, at_once)
+            above = np.interp(np.exp(half), np.exp(epsilons), found)
+        deltas = np.concatenate([_mirrored(half, above)[:0:-1], above])
     else:
         last = math.ceil(_largest_loss(leaf) / interval)
         grid = interval * np.arange(-last, last + 1, dtype=np.float64)

@@ -9,18 +9,20 @@ R of choices, each epsilon_select-bounded-range. Then, in any order and number, 
 results so far:
 
 - a *measurement*: a table of counts, each cell with independent noise N(0, sigma_t^2), which one unit moves by at most
-  Delta (L2). The sum of all 1 / sigma_t^2 stays within M. Which counts, over which cells, and sigma_t may
-  depend on earlier results; which cells one unit moves, and where to, may therefore, too.
+  Delta (L2). The sum of all 1 / sigma_t^2 stays within M. Which counts, over which cells, and sigma_t may depend on
+  earlier results; which cells one unit moves, and where to, may therefore, too.
 - a *choice*: an epsilon_select-bounded-range one, at most R times. What is scored may depend on earlier results.
 - an end, before everything is used.
 
 **The claim.** The interaction costs at most as much as the event `selection_event`: one Gaussian table of noise
 sigma_total and R choices, fixed beforehand. More precisely, let H_g(P, Q) = sum of max(P - g Q, 0), for g >= 0, be the
 hockey-stick divergence (delta at epsilon = log g). For all neighbours, in both directions, and at every g, H_g of what
-the interaction shows is at most W(g; M, R) = H_g(G_M x B^R). G_m is the pair of normal distributions N(0, 1) and
-N(Delta sqrt(m), 1). B is a pair whose curve is the pointwise maximum of H_g over all epsilon_select-bounded-range
-choices (`accounting.bounded_range_hockey_stick`); there is one, since a maximum of such curves is convex, falls, lies
-between max(1 - g, 0) and 1, and is 1 at g = 0, which is all that it takes (Zhu, Dong & Wang 2022, proposition 8).
+the interaction shows is at most W(g; M, R) = H_g(G_M x B_R). G_m is the pair of normal distributions N(0, 1) and
+N(Delta sqrt(m), 1). B_r is a pair whose curve is the largest that r choices can have, each in the light of those before
+(`accounting.bounded_range_curve`): B_0 shows nothing, and H_g(B_r) is the maximum of H_g(T x B_{r-1}) over the pairs T
+of two outcomes with losses t and t - epsilon_select. There are such pairs: a maximum of hockey-stick curves is convex,
+falls, lies between max(1 - g, 0) and 1, and is 1 at g = 0, which is all that it takes to be a pair's (Zhu, Dong & Wang
+2022, section 3).
 
 **Proof**, by backward induction over the steps, of which there are finitely many, as every measurement uses at least
 the precision of the widest noise there is. Fix the neighbours and how steps are chosen; tossing coins over that is an
@@ -32,19 +34,21 @@ average. Suppose that the claim holds after the first step, whatever it showed, 
    follows is an interaction within that. So H_g of the whole is the sum over y of p H_{g q / p}(what follows y), where
    p is not 0, and at most the sum of p W(g q / p; m', r'). Only here is the induction used: g q / p takes all values,
    which is why the claim must be made of the whole curve and not of one epsilon.
-3. *The step's worst case.* That sum is H_g of the independent product of the step's pair (p, q) with G_{m'} x B^{r'}. A
-   product's curves do not fall when a factor is exchanged for one that dominates it (the same, theorem 10). Noise of
-   sigma_t on a vector that the neighbours move by at most Delta is dominated by G of precision 1 / sigma_t^2: rotated,
-   the change lies along one axis, wherever it points, and the curve grows with its length. A choice is dominated by B.
+3. *The step's worst case.* That sum is H_g of the independent product of the step's pair (p, q) with G_{m'} x B_{r'}. A
+   product's curve does not fall when a factor is exchanged for one that dominates it, that is, whose own curve is
+   nowhere lower (the same, theorem 10). Noise of sigma_t on a vector that the neighbours move by at most Delta is
+   dominated by G of precision 1 / sigma_t^2: rotated, the change lies along one axis, wherever it points, and the curve
+   grows with its length. A choice is dominated by a T: its likelihood ratios lie between those of T's two outcomes.
 4. *The sum.* G_{1 / sigma_t^2} x G_{m'} has the curve of G_M: the loss of each is normal with a variance of twice its
-   mean, and variances add to Delta^2 M. So which sigma_t was chosen does not matter. The other way, B x B^{r'} = B^R.
+   mean, and variances add to Delta^2 M. So which sigma_t was chosen does not matter. And T x B_{R-1} is dominated by
+   B_R, whichever T it is, hence so is its product with G_M by that of B_R.
 
-Both directions: normal pairs are their own mirror image, and so is the family of bounded-range choices (t becomes
-epsilon - t), so the same G and B dominate both. What remains never depends on results: that is why precision must be
-one number that adds up, and why a choice may not be traded for a measurement, nor its epsilon be raised, in the light
-of results. A choice with less than epsilon_select, and fewer choices, are within the claim. Rounding, estimation and
-whatever else is done with the results are post-processing. By theorem 10 again, the claim is also good for composing
-with other mechanisms, and the same induction, with moments in place of H_g, gives the Renyi curve that the ledger adds.
+Both directions: normal pairs are their own mirror image, and so is the family of all T (t becomes epsilon_select - t),
+so the same G and B_r dominate both. What remains never depends on results: that is why precision must be one number
+that adds up, and why a choice may not be traded for a measurement, nor its epsilon be raised, in the light of results.
+A choice with less than epsilon_select, and fewer choices, are within the claim. Rounding, estimation and whatever else
+is done with the results are post-processing. By theorem 10 again, the claim is also good for composing with other
+mechanisms, and the same induction, with moments in place of H_g, gives the Renyi curve that the ledger adds.
 
 Adaptive Gaussian noise within a fixed sum of precisions is known as a fully adaptive filter: Smith & Thakurta 2022;
 Koskela, Tobaben & Honkela 2023. That fixed choices may stand in between is step 2.

@@ -87,7 +87,7 @@ def adversary(ratio, parts, choice, rounds):
 
 @pytest.mark.parametrize(
     ("sigma", "choice", "rounds", "parts", "share"),
-    [(1.5, 0.0, 0, 3, 0.995), (1.5, 0.6, 1, 3, 0.9), (2.0, 0.4, 2, 2, 0.85), (5.0, 0.5, 3, 1, 0.75)],
+    [(1.5, 0.0, 0, 3, 0.999), (1.5, 0.6, 1, 3, 0.997), (2.0, 0.4, 2, 2, 0.97), (5.0, 0.5, 3, 1, 0.85)],
 )
 def test_an_adaptive_adversary_never_gains_more_than_is_claimed_and_comes_close(sigma, choice, rounds, parts, share):
     budget = SelectionBudget(sigma, choice, rounds, 0.0)
@@ -95,8 +95,7 @@ def test_an_adaptive_adversary_never_gains_more_than_is_claimed_and_comes_close(
     for delta in (1e-1, 1e-2, 1e-3, 1e-4):
         claimed = epsilon(selection_event(budget, "add-or-remove", 1), delta).pld
         gained = float(at(found, np.array([claimed]))[0])
-        assert gained <= delta * (1 + 2e-3)
-        assert gained > share**2 * delta if delta < 1e-2 else gained > share * delta
+        assert share * delta < gained <= delta * (1 + 1e-4)
 
 
 def test_the_adversary_gains_from_what_the_claim_forbids():
@@ -182,7 +181,7 @@ def test_calibration_is_safe_and_close(rounds, share, target):
     assert on_choices == pytest.approx(share * budget.rho, rel=0.01)
 
 
-@pytest.mark.parametrize(("delta", "gain"), [(1e-5, 1.13), (1e-9, 1.06)])
+@pytest.mark.parametrize(("delta", "gain"), [(1e-5, 1.16), (1e-9, 1.09)])
 def test_the_budget_is_larger_than_by_zcdp(delta, gain):
     target = guarantee(delta=delta)
     assert calibrate_selection(target, 30, 0.1).rho > gain * zcdp_limit(1.0, delta)

@@ -45,11 +45,12 @@ def quality_table(
     left_out = _names("--drop", drop)
     judged, coded = _names("--protected", protected), _names("--categorical", categorical)
     with workspace("dpsynth-quality-"):
+        tested = read_file(real, without=left_out)
         report = measure_tables(
-            read_file(real, without=left_out),
-            read_file(synthetic, without=left_out),
+            tested,
+            read_file(synthetic, without=left_out, like=tested.schema),
             target,
-            train=None if train is None else read_file(train, without=left_out),
+            train=None if train is None else read_file(train, without=left_out, like=tested.schema),
             protected=judged,
             categorical=coded,
         )

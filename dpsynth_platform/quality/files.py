@@ -10,22 +10,24 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpsynth_platform.bounding.ownership import open_table
 from dpsynth_platform.errors import SourceError, file_problem
 
 
-def read_file(path: Path, *, without: Collection[str] = ()) -> pa.Table:
+def read_file(path: Path, *, without: Collection[str] = (), like: pa.Schema | None = None) -> pa.Table:
     """The table at a path: a Delta table, a Parquet file, a directory of those, or a CSV file with a header.
 
     Args:
         without: columns that are left out where they are there.
+        like: of another table; what is text there is text in a CSV file, too, whatever it looks like.
 
     Raises:
         SourceError: there is none that can be read.
     """
-    table = _csv(path) if path.suffix.lower() == ".csv" else _columnar(path)
-    return table.select([name for name in table.column_names if name not in without])
+    table = _csv(path, like) if path.suffix.lower() == ".csv" else _columnar(path)
+    return table.select([place for place, name in enumerate(table.column_names) if name not in without])
 
 
 def _columnar(path: Path) -> pa.Table:
@@ -37,29 +39,42 @@ def _columnar(path: Path) -> pa.Table:
     raise SourceError(f"{path}: a file of the table is missing, damaged or of another type ({problem})")
 
 
-def _csv(path: Path) -> pa.Table:
+def _csv(path: Path, like: pa.Schema | None) -> pa.Table:
     from pyarrow import csv
 
     accepted = "accepted: CSV in UTF-8 with a header, comma-separated, as many fields in every row"
     try:
         # Types follow from the first block alone, so it is large.
-        table = csv.read_csv(path, csv.ReadOptions(block_size=1 << 28), convert_options=_as_written())
+        table = csv.read_csv(path, csv.ReadOptions(block_size=1 << 28), convert_options=_conversion(like))
     except OSError as error:
         problem = file_problem(error)
     except (ValueError, pa.ArrowException) as error:
         problem = f"the table cannot be read ({type(error).__name__})"
     else:
         if not any(_looks_like_data(name) for name in table.column_names):
-            return table
+            return pa.table([_without_empty(column) for column in table.columns], names=table.column_names)
         # A first row that is no header must not be quoted in what is said of columns.
         problem = "the first line has empty or numeric names, so it is no header"
     raise SourceError(f"{path}: {problem}; {accepted}")
 
 
-def _as_written() -> object:
+def _conversion(like: pa.Schema | None) -> object:
     from pyarrow import csv
 
-    return csv.ConvertOptions(strings_can_be_null=True, null_values=["", "NULL", "null", "NaN", "nan", "NA", "N/A"])
+    texts = {item.name: pa.large_string() for item in like or () if _is_text(item.type)}
+    # Only an empty field is a missing text: "NA" and the like may be somebody's code. Of numbers, Arrow knows them all.
+    return csv.ConvertOptions(column_types=texts)
+
+
+def _without_empty(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not _is_text(column.type):
+        return column
+    return pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    values = type_.value_type if pa.types.is_dictionary(type_) else type_
+    return bool(pa.types.is_string(values) or pa.types.is_large_string(values))
 
 
 def _looks_like_data(name: str) -> bool:

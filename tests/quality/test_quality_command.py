@@ -39,6 +39,7 @@ def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     pq.write_table(people(400, 1).drop(["age"]), tmp_path / "other.parquet")
     constant = people(400, 1).set_column(3, "rich", pa.array([SECRET] * 400))
     pq.write_table(constant, tmp_path / "constant.parquet")
+    (tmp_path / "twice.csv").write_text("id,age,name,rich,rich\n1,2,a,no,no\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
 
@@ -90,6 +91,7 @@ def test_json_for_programs(use: Use) -> None:
         (("--protected", "size"), "protected: no column 'size'"),
         (("--protected", "age"), "protected: column 'age' holds numbers"),
         (("--drop", "rich"), "target: no column 'rich'"),
+        (("--synthetic", "twice.csv"), "synthetic: two columns have the same name"),
     ],
 )
 def test_what_is_wrong_is_said_without_a_value(use: Use, arguments: tuple[str, ...], words: str) -> None:

@@ -29,6 +29,21 @@ def test_columns_can_be_left_out(tmp_path: Path) -> None:
     assert read_file(tmp_path / "one.parquet", without=["age", "id"]).column_names == ["job"]
 
 
+def test_codes_in_csv_are_text_where_the_other_table_has_text(tmp_path: Path) -> None:
+    (tmp_path / "codes.csv").write_text("code,coded,age\n01,7,3\n,NA,\n")
+    like = pa.schema(
+        [
+            ("code", pa.string()),
+            ("coded", pa.dictionary(pa.int8(), pa.string())),
+            ("age", pa.int64()),
+            ("x", pa.string()),
+        ]
+    )
+    read = read_file(tmp_path / "codes.csv", like=like)
+    assert read.to_pydict() == {"code": ["01", None], "coded": ["7", "NA"], "age": [3, None]}
+    assert read_file(tmp_path / "codes.csv")["code"].to_pylist() == [1, None]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [

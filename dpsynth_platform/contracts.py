@@ -52,7 +52,7 @@ EntityName = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]{1,40}$")
 Phrase = Annotated[str, StringConstraints(strip_whitespace=True, min_length=2, max_length=200)]
 
 WEAK_EPSILON = 10.0
-# From here on delta promises little, whatever epsilon is: it is far from small against one in the number of people.
+# About here delta promises little, whatever epsilon is: it is far from small against one in the number of people.
 WEAK_DELTA = 1e-3
 MOST_CONTRIBUTIONS = 10_000
 

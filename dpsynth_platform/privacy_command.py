@@ -458,7 +458,7 @@ def _delta_notes(delta: float, units: int | None) -> list[str]:
     """Why delta is too large to promise anything, where it is."""
     if units is not None and delta >= 1 / units:
         return [f"delta {delta:.3g} is not below 1/{units}: it would allow to show one unit of them all in full"]
-    if delta >= WEAK_DELTA:
+    if delta > WEAK_DELTA:
         return [
             "delta must be well below 1/n, n the number of privacy units: a mechanism that shows one unit of them all "
             "in full has delta 1/n"

@@ -56,7 +56,9 @@ def _outcome(step: StepContext, record: StepRecord, contract: DataContract, *, r
     """
     schema = table_schema(record.directory / "table")
     if step.family.mode == "per-owner":
-        shown = {"max_contributions": contract.privacy.max_contributions}
+        # Keys are counted before anybody is left out.
+        open_facts = {"max_contributions", "repeated_keys"}
+        shown = {name: value for name, value in record.facts.items() if name in open_facts}
         return Outcome(record, schema, None, reused=reused, metadata=shown)
     return Outcome(record, schema, record.facts["rows"], reused=reused, metadata=record.facts)
 

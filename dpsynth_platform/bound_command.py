@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpsynth_platform.contracts import MOST_CONTRIBUTIONS
 from dpsynth_platform.errors import BoundingError
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.terminal import Json, Shown, command, workspace
 
 if TYPE_CHECKING:
+    from dpsynth_platform.bound_learning import Question
     from dpsynth_platform.bounding.evaluation import Evaluation
     from dpsynth_platform.compute.choice import EngineChoice
 
@@ -103,7 +105,8 @@ def bound_learn(
 ) -> None:
     """Learns a bound with differential privacy, and charges the family's budget; asked again, it costs nothing."""
     from dpsynth_platform import reviewing
-    from dpsynth_platform.bound_learning import Question, learn_bound
+    from dpsynth_platform.bound_learning import learn_bound
+    from dpsynth_platform.lineage.emitter import LineageEmitter
     from dpsynth_platform.planning import load_dataset
     from dpsynth_platform.storage import Storage
 
@@ -113,10 +116,12 @@ def bound_learn(
     found = learn_bound(
         contract,
         period,
-        Question(_share(quantile), at_most, epsilon),
+        _question(quantile, at_most, epsilon),
         ledger=reviewing.ledger(settings),
         storage=Storage(settings.restricted),
+        lineage=LineageEmitter(settings.lineage_file),
         runner=settings.user,
+        warn=shown.say,
     )
     shown.json({"dataset": dataset, "period": period} | found.to_json())
     paid = "was paid before by" if found.reused else f"cost epsilon {epsilon:g}, by"
@@ -124,10 +129,19 @@ def bound_learn(
     shown.say("It is differentially private: write it into the contract, or choose another; nothing else was learned.")
 
 
-def _share(quantile: float) -> Fraction:
+def _question(quantile: float, at_most: int, epsilon: float) -> Question:
+    """What is asked, if it can be. Raises `BoundingError` naming the option."""
+    from dpsynth_platform.bound_learning import Question
+    from dpsynth_platform.privacy.events import PARAMETERS
+
+    least, most = PARAMETERS
+    if not least <= epsilon <= most:
+        raise BoundingError(f"--epsilon {epsilon:g}; accepted: above 0 ({least:g} to {most:g})")
+    if not 1 <= at_most <= MOST_CONTRIBUTIONS:
+        raise BoundingError(f"--at-most {at_most}; accepted: 1 to {MOST_CONTRIBUTIONS}")
     if not 0 < quantile <= 1:
-        raise BoundingError(f"--quantile {quantile}; accepted: above 0, at most 1")
-    return Fraction(str(quantile))
+        raise BoundingError(f"--quantile {quantile:g}; accepted: above 0, at most 1")
+    return Question(Fraction(str(quantile)), at_most, epsilon)
 
 
 def _choice(name: EngineName, memory: str | None, threads: int, master: str | None) -> EngineChoice:

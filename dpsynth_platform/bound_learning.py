@@ -1,8 +1,9 @@
 """Learning a dataset's contribution bound under the ledger: reserve, start, choose, write down, complete.
 
-What belongs here: the order of these steps, and that the same question is paid once. What does not: the choice
-(`bounding.quantile`) and the budget (`ledger`). The result is differentially private and may stand in a contract; reading
-the number of records off the table instead would be an access that no guarantee covers.
+What belongs here: the order of these steps, that the same question is paid once, and what lineage events say of it.
+What does not: the choice (`bounding.quantile`), the budget (`ledger`), emitting (`lineage.emitter`). The result is
+differentially private and may stand in a contract; reading the number of records off the table instead would be an
+access that no guarantee covers.
 
 The choice looks at the owners whom its ledger entry charges, in the scrubbed rows of the current run, so that fewer
 records are read than a release would: no text, no values, only whose they are.
@@ -11,7 +12,9 @@ records are read than a release would: no text, no values, only whose they are.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,15 +24,21 @@ import numpy.typing as npt
 
 from dpsynth_platform import owner_keys
 from dpsynth_platform.contracts import DataContract, canonical_digest
-from dpsynth_platform.errors import BoundingError, SpendRepeated, StaleInput
+from dpsynth_platform.errors import BoundingError, DpsynthError, SpendRepeated, StaleInput
 from dpsynth_platform.ledger.owners import Participants, place_of
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.lineage import facets, naming
+from dpsynth_platform.lineage.emitter import DatasetRef, Delivery, LineageEmitter, StepRun
+from dpsynth_platform.lineage.redaction import safe_error
+from dpsynth_platform.privacy.guarantee import Guarantee, tier
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, fingerprints_from_hex, read_fingerprints
 from dpsynth_platform.storage import Place, StepRecord, Storage, digest_file, read_table, write_durably
 
 RESULT = "bound.json"
+STEP = "learned-bound"
+"""Its name in lineage."""
+DESCRIPTION = "A contribution bound, learned with differential privacy from the number of records of each owner."
 
 
 @dataclass(frozen=True)
@@ -62,11 +71,23 @@ class LearnedBound:
 
 
 def learn_bound(
-    contract: DataContract, period: str | None, question: Question, *, ledger: Ledger, storage: Storage, runner: str
+    contract: DataContract,
+    period: str | None,
+    question: Question,
+    *,
+    ledger: Ledger,
+    storage: Storage,
+    lineage: LineageEmitter,
+    runner: str,
+    warn: Callable[[str], None] = lambda warning: None,
 ) -> LearnedBound:
     """The bound under which about `question.quantile` of the owners keep all their records.
 
-    Asked again of the same version of the same source table, the question costs nothing and has the same answer.
+    Asked again of the same version of the same source table, the question costs nothing and has the same answer. Each
+    time leaves a START and one terminal event, whatever happens.
+
+    Args:
+        warn: called with a sentence for each event that could not be delivered.
 
     Raises:
         BoundingError: the question is impossible, or the contract's overlap policy or adjacency rules it out.
@@ -74,9 +95,30 @@ def learn_bound(
         BudgetExceeded: it does not fit under the cap.
         SpendRepeated: an earlier attempt started and left no answer; what it cost stays spent.
     """
+    place = Place(contract.dataset, period)
+    run = _lineage_run(contract, place, storage)
+    _tell(lineage.start(run), warn)
+    try:
+        found, finished = _learned(contract, place, question, ledger, storage, runner, run)
+    except BaseException as error:
+        _tell(_ended_badly(lineage, run, error), warn)
+        raise
+    _tell(lineage.complete(finished), warn)
+    return found
+
+
+def _learned(
+    contract: DataContract,
+    place: Place,
+    question: Question,
+    ledger: Ledger,
+    storage: Storage,
+    runner: str,
+    run: StepRun,
+) -> tuple[LearnedBound, StepRun]:
+    """The answer, and the lineage run with what was read and written."""
     from dpsynth_platform.bounding.quantile import check_question, quantile_event
 
-    place = Place(contract.dataset, period)
     if contract.privacy.on_overlap != "compose":
         raise BoundingError(
             f"{place.label}: on_overlap: {contract.privacy.on_overlap!r} bars owners who were charged before, and this "
@@ -95,7 +137,7 @@ def learn_bound(
     request = CostRequest.of(
         quantile_event(question.epsilon, adjacency),
         dataset=contract.dataset,
-        period=period,
+        period=place.period,
         guarantee=Guarantee(question.epsilon, contract.privacy.delta, contract.privacy.unit, adjacency, 1),
         plan_digest=digest,
         runner=runner,
@@ -109,8 +151,9 @@ def learn_bound(
     if not reused:
         _choose(contract, question, entry, scrubbed, directory / RESULT, ledger)
     found = int(json.loads((directory / RESULT).read_text(encoding="utf-8"))["max_contributions"])
-    ledger.complete(entry.entry_id, digest_file(directory / RESULT))
-    return LearnedBound(found, entry.entry_id, question.epsilon, reused)
+    entry = ledger.complete(entry.entry_id, digest_file(directory / RESULT))
+    learned = LearnedBound(found, entry.entry_id, question.epsilon, reused)
+    return learned, _finished(run, contract, place, entry, scrubbed, directory)
 
 
 def _reserve(contract: DataContract, key: str, request: CostRequest, scrubbed: StepRecord, ledger: Ledger) -> Entry:
@@ -159,3 +202,77 @@ def _records_per_owner(scrubbed: StepRecord, charged: Participants) -> npt.NDArr
         places, there = place_of(owners, charged)
         counts[places[there]] += times[there]
     return counts[counts > 0]
+
+
+def _lineage_run(contract: DataContract, place: Place, storage: Storage) -> StepRun:
+    """The attempt as it starts. No Dagster run is above it, so it has a parent of its own."""
+    scrubbed = facets.symlink(naming.logical_name(place.dataset, "scrubbed", place.period))
+    return StepRun(
+        dagster_run_id=str(uuid.uuid4()),
+        dagster_job="bound-learn",
+        dataset=place.dataset,
+        step=STEP,
+        period=place.period,
+        launcher=naming.COMMAND_NAMESPACE,
+        description=DESCRIPTION,
+        owners=tuple(contract.owners),
+        inputs=(DatasetRef(naming.dataset_name(storage.location(place, "scrubbed")), scrubbed),),
+    )
+
+
+def _finished(
+    run: StepRun, contract: DataContract, place: Place, entry: Entry, scrubbed: StepRecord, directory: Path
+) -> StepRun:
+    """The attempt as it completed, with public facts only: the guarantee, the entry that paid, who took part by their
+    commitment.
+    """
+    from dpsynth_platform.privacy.accounting import epsilon
+    from dpsynth_platform.privacy.events import event_from_json
+
+    (read,) = run.inputs
+    result = epsilon(event_from_json(entry.request.event), entry.request.guarantee.delta)
+    made, version = naming.output_name(directory)
+    guarantee = facets.guarantee(
+        contract,
+        epsilon=result.epsilon,
+        delta=result.delta,
+        tier=tier(result.epsilon),
+        accounting=result.method,
+        ledger_entry=entry.entry_id,
+        max_contributions=entry.request.guarantee.max_contributions,
+    )
+    known = facets.merge(
+        facets.symlink(naming.logical_name(place.dataset, STEP, place.period)),
+        facets.ownership(contract.owners),
+        facets.documentation(DESCRIPTION),
+        facets.tags(contract, "restricted"),
+        facets.file_type("FILE"),
+        facets.version(version),
+        guarantee,
+    )
+    run_facets = facets.clearance(
+        contract, verdict="cleared", ledger_entry=entry.entry_id, plan_digest=entry.plan_digest
+    )
+    if entry.commitment is not None:
+        run_facets |= facets.participants(contract, ledger_entry=entry.entry_id, commitment=entry.commitment)
+    of_version = facets.merge(read.facets, facets.version(scrubbed.directory.name))
+    return replace(
+        run,
+        inputs=(replace(read, facets=of_version),),
+        outputs=(DatasetRef(made, known),),
+        run_facets=run_facets,
+    )
+
+
+def _ended_badly(lineage: LineageEmitter, run: StepRun, error: BaseException) -> Delivery:
+    """Emits the end. Events are exported, and even a safe message may depend on the data: only its code is told."""
+    if not isinstance(error, Exception):
+        return lineage.abort(run, "The command was interrupted.")
+    told = DpsynthError("The command failed; its message was shown to whoever ran it.")
+    told.code, _ = safe_error(error)
+    return lineage.fail(run, told)
+
+
+def _tell(delivery: Delivery, warn: Callable[[str], None]) -> None:
+    for warning in delivery.warnings:
+        warn(warning)

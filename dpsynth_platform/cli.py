@@ -236,7 +236,7 @@ def ledger_show(as_json: Json = False) -> None:
                 f"{account['family']} {asked['event']}"
             )
         shown.table(
-            ("entry", "dataset", "epsilon", "delta", "state", "since"),
+            ("entry", "dataset", "epsilon", "delta", "state", "since", "pays for"),
             [
                 (
                     item["entry_id"],
@@ -245,6 +245,7 @@ def ledger_show(as_json: Json = False) -> None:
                     f"{item['delta']:.3g}",
                     item["state"],
                     item["since"],
+                    "a learned bound" if item["purpose"] == "bound" else "a release",
                 )
                 for item in account["entries"]
             ],

@@ -572,6 +572,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
     return {
         "entry_id": entry.entry_id,
         "place": entry.request.place,
+        "purpose": entry.request.purpose,
         "epsilon": entry.request.guarantee.epsilon,
         "delta": entry.request.guarantee.delta,
         "state": entry.state,

@@ -8,6 +8,7 @@ A run takes place in a process a step, so that a step that is killed takes neith
 
 from __future__ import annotations
 
+import datetime as dt
 import fcntl
 import logging
 import os
@@ -25,6 +26,7 @@ from dagster._core.events import DagsterEventType
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
 from dpsynth_platform.lineage.emitter import LineageEmitter
+from dpsynth_platform.lineage.naming import PARENT_NAMESPACE
 from dpsynth_platform.people import REQUESTED_BY_TAG
 from dpsynth_platform.restricted_log import logs_of, output_to
 from dpsynth_platform.settings import Settings
@@ -32,6 +34,7 @@ from dpsynth_platform.storage import STEPS
 
 PROCESS_TAG = "dpsynth/process"
 INVOCATION_TAG = "dpsynth/invocation"
+_LONGEST_COMMAND = dt.timedelta(hours=1)
 
 Progress = Callable[[str], None]
 
@@ -140,10 +143,15 @@ def reconcile(settings: Settings, instance: dg.DagsterInstance) -> list[str]:
 
 
 def close_lineage(settings: Settings, instance: dg.DagsterInstance) -> int:
-    """Gives every lineage run whose Dagster run has ended without its terminal event a FAIL; returns how many."""
+    """Gives every lineage run whose Dagster run has ended without its terminal event a FAIL; returns how many.
+
+    Commands that emit by themselves are unknown to Dagster: one that began an hour ago is taken to be gone.
+    """
     emitter = LineageEmitter(settings.lineage_file)
     finished = set()
-    for dagster_run_id in {run.parent_run_id for run in emitter.open_runs()}:
+    lately = (dt.datetime.now(dt.UTC) - _LONGEST_COMMAND).isoformat()
+    open_runs = [run for run in emitter.open_runs() if run.launcher == PARENT_NAMESPACE or run.started_at < lately]
+    for dagster_run_id in {run.parent_run_id for run in open_runs}:
         run = instance.get_run_by_id(dagster_run_id)
         if run is None or run.status in FINISHED_STATUSES:
             finished.add(dagster_run_id)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import json
 from fractions import Fraction
 from typing import Any
 
@@ -13,8 +15,10 @@ from dpsynth_platform.bound_learning import Question, learn_bound
 from dpsynth_platform.contracts import DataContract, FamilyBudget, parse_contract
 from dpsynth_platform.errors import BoundingError, BudgetExceeded, LedgerError, SpendRepeated, StaleInput
 from dpsynth_platform.ledger import Ledger
+from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.owner_keys import KEY_IDS
 from dpsynth_platform.scrub.fingerprints import distinct_owners, write_fingerprints
+from dpsynth_platform.settings import PACKAGE_ROOT
 from dpsynth_platform.storage import Place, Storage, write_table
 
 KEYS = ["first", "second"]
@@ -81,9 +85,16 @@ def storage(tmp_path):
 
 
 @pytest.fixture
-def learn(ledger, storage):
+def emitter(tmp_path):
+    return LineageEmitter(tmp_path / "events.jsonl", client=lambda: None)
+
+
+@pytest.fixture
+def learn(ledger, storage, emitter):
     def ask(question=SHARP, of=None):
-        return learn_bound(of or contract(), None, question, ledger=ledger, storage=storage, runner="Ada")
+        return learn_bound(
+            of or contract(), None, question, ledger=ledger, storage=storage, lineage=emitter, runner="Ada"
+        )
 
     return ask
 
@@ -180,3 +191,74 @@ def test_rows_of_another_run_or_of_earlier_keys_are_refused(learn, ledger, stora
     with pytest.raises(StaleInput, match="of another run than raw"):
         learn()
     assert ledger.entries("letters") == []
+
+
+def events_of(tmp_path):
+    return [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+
+
+def check_of_events():
+    """The lineage tests' own check of one event, against our facets and, where it is at hand, the specification."""
+    spec = importlib.util.spec_from_file_location("lineage_checks", PACKAGE_ROOT / "tests" / "lineage" / "conftest.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module._check
+
+
+def test_each_asking_leaves_a_start_and_one_end(learn, ledger, storage, tmp_path):
+    found = learn()
+    learn()
+    events = events_of(tmp_path)
+    assert [event["eventType"] for event in events] == ["START", "COMPLETE"] * 2
+    assert len({event["run"]["runId"] for event in events}) == 2
+    for event in events:
+        check_of_events()(event)
+        assert event["job"]["name"] == "letters.learned-bound"
+        parent = event["run"]["facets"]["parent"]["job"]
+        assert (parent["namespace"], parent["name"]) == ("dpsynth", "bound-learn")
+        assert "processing_engine" not in event["run"]["facets"]
+    start, complete = events[:2]
+    assert not start.get("outputs")
+    (read,), (made,) = complete["inputs"], complete["outputs"]
+    assert read["name"] == str(storage.location(PLACE, "scrubbed"))
+    assert read["facets"]["version"]["datasetVersion"] == storage.require(PLACE, "scrubbed").directory.name
+    guarantee = made["facets"]["dpsynth_guarantee"]
+    assert (guarantee["ledgerEntry"], guarantee["maxContributions"]) == (found.entry_id, 1)
+    assert guarantee["epsilon"] <= 3.0
+    facets = complete["run"]["facets"]
+    assert facets["dpsynth_clearance"]["ledgerEntry"] == found.entry_id
+    assert facets["dpsynth_participants"]["commitment"] == ledger.entry(found.entry_id).commitment
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (OSError("Ada Marked"), "FAIL", "unexpected: The command failed; its message was shown to whoever ran it."),
+        (KeyboardInterrupt("Ada Marked"), "ABORT", "interrupted: The command was interrupted."),
+    ],
+)
+def test_what_ends_badly_is_told_without_its_message(learn, tmp_path, monkeypatch, error, kind, words):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr("dpsynth_platform.bound_learning.read_table", fails)
+    with pytest.raises(type(error)):
+        learn()
+    start, end = events_of(tmp_path)
+    assert (start["eventType"], end["eventType"]) == ("START", kind)
+    assert end["run"]["facets"]["errorMessage"]["message"] == words
+    check_of_events()(end)
+
+
+def test_a_refusal_is_an_end_too_and_says_how_to_ask_again(learn, tmp_path):
+    with pytest.raises(BudgetExceeded, match="Lower --epsilon to about 4"):
+        learn(Question(Fraction(1, 2), 20, 5.0))
+    start, end = events_of(tmp_path)
+    assert (start["eventType"], end["eventType"]) == ("START", "FAIL")
+    assert end["run"]["facets"]["errorMessage"]["message"].startswith("budget: ")
+
+
+def test_the_ledger_tells_what_an_entry_pays_for(learn, ledger):
+    learn()
+    (entry,) = ledger.entries("letters")
+    assert entry.request.purpose == "bound"

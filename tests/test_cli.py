@@ -396,8 +396,19 @@ def test_a_run_stops_where_it_is_told_and_a_bound_can_be_learned(tmp_path, use):
     storage = storage_of(deployment)
     assert [step for step in STEPS if storage.read(PEOPLE, step)] == ["raw", "scrubbed"]
     assert ledger_of(deployment).entries() == []
+    for option, value in [("epsilon", "0"), ("epsilon", "nan"), ("at-most", "0"), ("quantile", "1.5")]:
+        asked = {"epsilon": "0.2", option: value}
+        words = [word for name, given in asked.items() for word in (f"--{name}", given)]
+        status, _, err = use(deployment, "bound", "learn", "people", *words)
+        assert (status, f"--{option} {value}; accepted: " in err) == (1, True), err
     status, out, err = use(deployment, "bound", "learn", "people", "--epsilon", "0.2")
     assert (status, "max_contributions: " in out) == (0, True), err
+    assert re.search(r"people +│ 0.2 .*│ a learned bound", use(deployment, "ledger", "show")[1])
+    status, _, err = use(deployment, "bound", "learn", "people", "--epsilon", "30")
+    assert (status, "Lower --epsilon to about" in err) == (3, True), err
+    events = map(json.loads, deployment.settings.lineage_file.read_text().splitlines())
+    learned = [event for event in events if event["job"]["name"] == "people.learned-bound"]
+    assert [event["eventType"] for event in learned] == ["START", "COMPLETE", "START", "FAIL"]
 
 
 def test_a_bound_is_not_learned_before_there_are_rows(tmp_path, use):

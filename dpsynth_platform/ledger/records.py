@@ -86,6 +86,14 @@ class CostRequest:
         """`census` or `visits/2026-01`, for messages."""
         return self.dataset if self.period is None else f"{self.dataset}/{self.period}"
 
+    @property
+    def purpose(self) -> Literal["release", "bound"]:
+        """What it pays for: a release, or a contribution bound that is learned (`bounding.quantile`).
+
+        The event says so: such a bound is one choice by the exponential mechanism; no generator's plan is just that.
+        """
+        return "bound" if self.event.get("kind") == "bounded-range-selection" else "release"
+
     def to_json(self) -> dict[str, Any]:
         """A JSON value from which `from_json` makes the same request."""
         return {**asdict(self), "guarantee": self.guarantee.to_json(), "curve": self.curve.to_json()}

@@ -148,7 +148,7 @@ def refusal_of(connection: Connection, account: Account, request: CostRequest) -
         return Refusal("slack", message)
     left = _in_terms_of(request, epsilon_left(connection, account, asked.delta))
     way_out = (
-        f"Lower privacy.guarantee.epsilon to about {left:.3g}"
+        f"Lower {'--epsilon' if request.purpose == 'bound' else 'privacy.guarantee.epsilon'} to about {left:.3g}"
         if left >= 0.01
         else "Use a family of datasets about other people"
     )

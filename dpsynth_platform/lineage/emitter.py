@@ -52,13 +52,14 @@ class DatasetRef:
 
 @dataclass(frozen=True)
 class StepRun:
-    """One attempt at one step of a dataset's line.
+    """One attempt at one step of a dataset's line, or at what a command does by itself.
 
     What is known only later (outputs, more facets) goes in with `dataclasses.replace`; the ids stay the same.
 
     Attributes:
-        dagster_run_id: id of the Dagster run, the parent.
-        dagster_job: name of the Dagster job that the run executes.
+        dagster_run_id: id of the Dagster run, the parent; of a command, an id of its own.
+        dagster_job: name of the Dagster job that the run executes; of a command, its name.
+        launcher: namespace of the parent: who runs it.
         period: month (`YYYY-MM`) of a dataset with a cadence.
         attempt: Dagster's retry number, from 0.
         description, owners: of the job, from the contract.
@@ -71,6 +72,7 @@ class StepRun:
     dagster_job: str = "__ASSET_JOB"
     period: str | None = None
     attempt: int = 0
+    launcher: Literal["dagster", "dpsynth"] = naming.PARENT_NAMESPACE
     description: str = ""
     owners: tuple[str, ...] = ()
     inputs: tuple[DatasetRef, ...] = ()
@@ -107,10 +109,12 @@ class OpenRun:
 
     Attributes:
         parent_run_id: the Dagster run's id.
+        launcher: see `StepRun`; only of `dagster` can Dagster say whether it goes on.
     """
 
     run_id: str
     parent_run_id: str
+    launcher: str
     job: str
     started_at: str
 
@@ -287,10 +291,9 @@ class _States:
 
 
 def _event(run: StepRun, state: RunState, extra: Mapping[str, RunFacet] | None = None) -> RunEvent:
-    run_facets = (
-        facets.parent(naming.parent_run_id(run.dagster_run_id), naming.PARENT_NAMESPACE, run.dagster_job)
-        | facets.processing_engine()
-    )
+    run_facets = facets.parent(naming.parent_run_id(run.dagster_run_id), run.launcher, run.dagster_job)
+    if run.launcher == naming.PARENT_NAMESPACE:
+        run_facets |= facets.processing_engine()
     if run.period is not None:
         run_facets |= facets.nominal_time(run.period)
     return RunEvent(
@@ -313,8 +316,9 @@ def _event(run: StepRun, state: RunState, extra: Mapping[str, RunFacet] | None =
 
 
 def _open_run(start: dict[str, Any]) -> OpenRun:
-    parent = start["run"].get("facets", {}).get("parent", {}).get("run", {}).get("runId", "")
-    return OpenRun(start["run"]["runId"], parent, start["job"]["name"], start["eventTime"])
+    parent = start["run"].get("facets", {}).get("parent", {})
+    run_id, launcher = parent.get("run", {}).get("runId", ""), parent.get("job", {}).get("namespace", "")
+    return OpenRun(start["run"]["runId"], run_id, launcher, start["job"]["name"], start["eventTime"])
 
 
 def _closing_event(start: dict[str, Any]) -> RunEvent:

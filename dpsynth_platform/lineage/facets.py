@@ -282,15 +282,27 @@ def privacy_unit(contract: DataContract) -> dict[str, DatasetFacet]:
 
 
 def guarantee(
-    contract: DataContract, *, epsilon: float, delta: float, tier: str, accounting: str, ledger_entry: str
+    contract: DataContract,
+    *,
+    epsilon: float,
+    delta: float,
+    tier: str,
+    accounting: str,
+    ledger_entry: str,
+    max_contributions: int | None = None,
 ) -> dict[str, DatasetFacet]:
-    """The guarantee of a model and of what was sampled from it. `accounting` names the smaller bound: pld or renyi."""
+    """The guarantee of what a mechanism made and of what was sampled from it.
+
+    Args:
+        accounting: the smaller bound: pld or renyi.
+        max_contributions: how often a unit counts, where it is not the contract's bound.
+    """
     facet = GuaranteeDatasetFacet(
         epsilon=epsilon,
         delta=delta,
         unit=contract.privacy.unit,
         adjacency=contract.privacy.adjacency,
-        maxContributions=contract.privacy.max_contributions,
+        maxContributions=max_contributions or contract.privacy.max_contributions,
         tier=tier,
         accounting=accounting,
         ledgerEntry=ledger_entry,

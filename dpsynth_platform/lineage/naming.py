@@ -14,10 +14,12 @@ import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 JOB_NAMESPACE = "dpsynth"
-PARENT_NAMESPACE = "dagster"
+PARENT_NAMESPACE: Final = "dagster"
+COMMAND_NAMESPACE: Final = "dpsynth"
 _RUN_IDS = uuid.UUID("6f0c3f0e-7d1c-5b0a-9a53-0d6c2b9d8f11")
 _SCHEME_ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 

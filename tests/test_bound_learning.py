@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import importlib.util
 import json
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
+import dagster as dg
 import pyarrow as pa
 import pytest
 
+from dpsynth_platform import bound_learning, running
 from dpsynth_platform.bound_learning import Question, learn_bound
 from dpsynth_platform.contracts import DataContract, FamilyBudget, parse_contract
 from dpsynth_platform.errors import BoundingError, BudgetExceeded, LedgerError, SpendRepeated, StaleInput
@@ -140,8 +144,6 @@ def test_another_question_is_another_spend_until_nobody_can_pay(learn, ledger):
 
 def test_only_those_whom_the_entry_charges_are_counted(learn, ledger, storage, monkeypatch):
     """The ten with many letters are exhausted: the answer for all owners but a few must not see them."""
-    from dpsynth_platform import bound_learning
-
     few = distinct_owners([pa.record_batch({"_owner": [owner(number) for number in range(200, 210)]})])
     charged = Ledger.participants
     monkeypatch.setattr(Ledger, "participants", lambda self, entry_id: few)
@@ -262,3 +264,18 @@ def test_the_ledger_tells_what_an_entry_pays_for(learn, ledger):
     learn()
     (entry,) = ledger.entries("letters")
     assert entry.request.purpose == "bound"
+
+
+def test_a_command_that_was_killed_is_closed_by_a_later_run_and_one_at_work_is_not(storage, emitter, tmp_path):
+    place = SimpleNamespace(lineage_file=tmp_path / "events.jsonl")
+    run = bound_learning._lineage_run(contract(), PLACE, storage)
+    emitter.start(run)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert running.close_lineage(place, instance) == 0
+        (start,) = events_of(tmp_path)
+        start["eventTime"] = (dt.datetime.now(dt.UTC) - dt.timedelta(hours=2)).isoformat()
+        place.lineage_file.write_text(json.dumps(start) + "\n")
+        assert running.close_lineage(place, instance) == 1
+        assert running.close_lineage(place, instance) == 0
+    assert [event["eventType"] for event in events_of(tmp_path)] == ["START", "FAIL"]
+    check_of_events()(events_of(tmp_path)[1])

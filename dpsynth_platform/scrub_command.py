@@ -36,11 +36,12 @@ def evaluate(
 ) -> None:
     """Precision, recall, F1 and F2 by entity type, for exact and for overlapping spans. Prints no text."""
     from dpsynth_platform.planning import load_dataset
+    from dpsynth_platform.scrub.detection import Document
     from dpsynth_platform.scrub.evaluation import evaluate as measure
     from dpsynth_platform.scrub.evaluation import read_gold
+    from dpsynth_platform.scrub.findings import ENTITY_TYPES
     from dpsynth_platform.scrub.parallel import ParallelDetector
     from dpsynth_platform.scrub.scrub import LIMITS
-    from dpsynth_platform.scrub.text import Document
 
     shown = Shown(as_json)
     own = load_dataset(Settings.from_environment(), dataset)[0].scrub if dataset else None
@@ -49,7 +50,8 @@ def evaluate(
         with ParallelDetector(own) as detector:
             documents = [Document(item.text) for item in texts]
             ((_, found),) = detector.each([documents], lambda item: item)
-        report = measure(texts, found)
+        own_types = {item.entity for item in own.patterns} | own.deny.keys() if own else set()
+        report = measure(texts, found, ENTITY_TYPES.keys() | own_types)
     shown.json(report.to_json() | {"limits": LIMITS})
     tables(shown, report)
     shown.say()
@@ -82,6 +84,13 @@ def tables(shown: Shown, report: Evaluation) -> None:
     if report.unjudged:
         others = ", ".join(f"{name} ({times})" for name, times in report.unjudged.items())
         shown.say(f"not judged, since the gold set never marks such a type: {others}")
+    if report.merged:
+        shown.say(f"compared as another type: {', '.join(f'{one} as {other}' for one, other in report.merged.items())}")
+    if report.unknown:
+        shown.say(
+            f"types of the gold set that scrubbing does not have: {', '.join(report.unknown)}; accepted: the types"
+        )
+        shown.say("listed in README.md, and those of the contract's own rules (--dataset)")
 
 
 def cells(score: Score) -> tuple[str, ...]:

@@ -448,8 +448,8 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int) -> tuple
         "source is published.",
         "Whether a column that the contract declares as ordinary values looks like personal data, which stops a run: "
         "seen by the operator.",
-        "Whether one of the contract's own patterns takes too long on a text, which is then masked as a whole: counted "
-        "for the operator.",
+        "Whether one of the contract's own patterns takes too long on a text, which is then masked as a whole, or on "
+        "texts of many owners, which stops a run: counted for the operator.",
         "Exact numbers that somebody looked at outside of runs to choose the contract's parameters: the platform "
         "cannot know of them.",
         "When steps ran, how long, and whether they ended well: seen by the operator, and wherever lineage events are "

@@ -1,7 +1,7 @@
 """Clues: what a record's own columns say of its person, as a pattern to look for in that record's texts.
 
 What belongs here: telling what a column holds by its name, and the forms in which its value may stand in a text. What
-does not: finding what nobody tells of beforehand (`text`).
+does not: finding what nobody tells of beforehand (`detection`).
 
 A remark about a customer mostly names that customer, and the name stands in the next column. This finds it however
 badly a language model knows the name.

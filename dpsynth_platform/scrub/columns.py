@@ -9,14 +9,13 @@ valid card numbers are told from quantities by their value; a name such as `ssn`
 
 Whether a run stops here depends on the data, which the privacy statement lists as an access that is not covered. So
 that it tells as little as can be, and that no single person can stop a run, one rule decides: of one column, values of
-at least `LEAST_OWNERS` different owners look like one type. (Of rows with several owners those count that share none
-with another that counts.) Neither their number nor a value is shown.
+at least `owners.LEAST_OWNERS` different owners look like one type. Neither their number nor a value is shown.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -26,9 +25,8 @@ from dpsynth_platform.contracts import CategoricalColumn, DataContract, FloatCol
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.scrub.clues import name_words
 from dpsynth_platform.scrub.letters import LOWER, UPPER
-from dpsynth_platform.scrub.owners import RowOwners
+from dpsynth_platform.scrub.owners import OwnerCount, RowOwners
 
-LEAST_OWNERS = 20
 # Longer values are texts, and a list of values that are texts is a mistake that shows elsewhere.
 _LONGEST = 200
 _TELLING_TYPES = ("EMAIL_ADDRESS", "PHONE_NUMBER", "US_SSN", "CREDIT_CARD", "IBAN_CODE", "IP_ADDRESS", "URL")
@@ -69,8 +67,7 @@ class ColumnScan:
             if isinstance(column, CategoricalColumn)
         }
         self._numbers = [name for name in scanned if name not in self._declared]
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._counted: dict[tuple[str, str], set[str]] = {}
+        self._counts: defaultdict[tuple[str, str], OwnerCount] = defaultdict(OwnerCount)
 
     def look(self, batch: pa.RecordBatch, owners: Sequence[RowOwners]) -> None:
         """Counts whose values look like personal data.
@@ -85,7 +82,7 @@ class ColumnScan:
             self._look_at_texts(name, batch.column(name).cast(pa.large_string()), declared, owners)
         for name in self._numbers:
             self._look_at_numbers(name, batch.column(name), owners)
-        found = sorted(key for key, count in self._counts.items() if count >= LEAST_OWNERS)
+        found = sorted(key for key, count in self._counts.items() if count.enough)
         if found:
             raise SourceError(
                 "\n".join(f"{self._dataset}: {_fault(name, f'values look like {entity}')}" for name, entity in found)
@@ -99,11 +96,8 @@ class ColumnScan:
 
     def _count(self, name: str, entity: str, marked: pa.Array, owners: Sequence[RowOwners]) -> None:
         """Counts the owners of the rows that are marked."""
-        counted = self._counted.setdefault((name, entity), set())
         for row in pc.indices_nonzero(marked).to_pylist():
-            if self._counts[name, entity] < LEAST_OWNERS and counted.isdisjoint(owners[row]):
-                counted.update(owners[row])
-                self._counts[name, entity] += 1
+            self._counts[name, entity].add(owners[row])
 
     def _look_at_numbers(self, name: str, values: pa.Array, owners: Sequence[RowOwners]) -> None:
         from dpsynth_platform.scrub.rules import is_card

@@ -1,7 +1,7 @@
 """How well a detector finds personal data, held against texts whose personal data is known.
 
 What belongs here: reading a gold set, matching found spans with gold ones, and precision, recall, F1 and F2 by entity
-type. What does not: finding anything (`text`), printing (`scrub_command`). Results hold counts only, never a text.
+type. What does not: finding anything (`detection`), printing (`scrub_command`). Results hold counts only, never a text.
 
 Rules of matching, the same for every detector that is compared:
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsynth_platform.errors import SourceError
-from dpsynth_platform.scrub.findings import Finding
+from dpsynth_platform.scrub.findings import ENTITY_TYPES, Finding
 
 CLASSES: Mapping[str, str] = {
     "ADDRESS": "LOCATION",
@@ -112,6 +112,8 @@ class Evaluation:
         confused: how often a gold class was found in full or part, but only as other classes: {gold: {found: times}}.
         missed: gold spans of which no character was found, by gold type.
         unjudged: found spans of classes that the gold set does not know, by class.
+        merged: types that occur and are compared as another one: {type: class}.
+        unknown: gold types that nothing is ever found as, so that their recall is zero whatever is removed.
     """
 
     texts: int
@@ -121,6 +123,8 @@ class Evaluation:
     confused: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     missed: Mapping[str, int] = field(default_factory=dict)
     unjudged: Mapping[str, int] = field(default_factory=dict)
+    merged: Mapping[str, str] = field(default_factory=dict)
+    unknown: Sequence[str] = ()
 
     def total(self, rule: str) -> Score:
         """All classes together under `exact` or `overlapping`."""
@@ -140,16 +144,24 @@ class Evaluation:
             "confused": {name: dict(others) for name, others in self.confused.items()},
             "missed": dict(self.missed),
             "unjudged": dict(self.unjudged),
+            "merged": dict(self.merged),
+            "unknown": list(self.unknown),
         }
 
 
-def evaluate(gold: Sequence[GoldText], found: Sequence[Sequence[Finding]]) -> Evaluation:
+def evaluate(
+    gold: Sequence[GoldText], found: Sequence[Sequence[Finding]], known: Iterable[str] = ENTITY_TYPES
+) -> Evaluation:
     """Holds findings against a gold set.
 
     Args:
         found: of each text of `gold`, in any order.
+        known: entity types that can be found.
     """
-    judged = {_class(span.entity) for item in gold for span in item.spans}
+    marked = {span.entity for item in gold for span in item.spans}
+    occurring = marked | {span.entity for findings in found for span in findings}
+    findable = {_class(entity) for entity in known}
+    judged = {_class(entity) for entity in marked}
     counts: dict[str, Counter[tuple[str, str]]] = {"exact": Counter(), "overlapping": Counter()}
     characters: Counter[str] = Counter()
     removed: Counter[str] = Counter()
@@ -186,6 +198,8 @@ def evaluate(gold: Sequence[GoldText], found: Sequence[Sequence[Finding]]) -> Ev
         confused=dict(sorted(confused.items())),
         missed={name: count for name, count in sorted(missed.items()) if count},
         unjudged=dict(sorted(unjudged.items())),
+        merged={entity: CLASSES[entity] for entity in sorted(occurring & CLASSES.keys())},
+        unknown=tuple(sorted(entity for entity in marked if _class(entity) not in findable)),
     )
 
 

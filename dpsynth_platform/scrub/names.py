@@ -7,8 +7,9 @@ overlooks though a list or the words before them tell. What does not: shapes (`r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from dpsynth_platform.scrub.batches import batches_of, pieces_of
 from dpsynth_platform.scrub.findings import Candidate, Finding, Trust
 from dpsynth_platform.scrub.letters import LOWER, UPPER
 from dpsynth_platform.scrub.lists import WordLists
@@ -96,10 +97,14 @@ class NameModel:
     def find(self, texts: Sequence[str], lists: WordLists) -> list[list[Candidate]]:
         """Names in each text, as the model marks them, with bounds and types put right. Texts of any length."""
         found: list[list[Candidate]] = [[] for _ in texts]
-        pieces = [(number, start, piece) for number, text in enumerate(texts) for start, piece in pieces_of(text)]
+        pieces = [
+            (number, start, piece)
+            for number, text in enumerate(texts)
+            for start, piece in pieces_of(text, PIECE_CHARACTERS)
+        ]
         # Pieces of like length step through the model together without waiting for each other.
         pieces.sort(key=lambda item: len(item[2]))
-        for batch in _batches(pieces):
+        for batch in batches_of(pieces, lambda item: item[2], BATCH_CHARACTERS):
             for (number, offset, _), entities in zip(
                 batch, self._tagger.entities([piece for _, _, piece in batch]), strict=True
             ):
@@ -197,34 +202,6 @@ def in_company(text: str, findings: Sequence[Finding], lists: WordLists) -> list
         if right and (number + 1 == len(findings) or findings[number + 1].start >= right.end("value")):
             result.append(Finding(*right.span("value"), "PERSON"))
     return sorted(set(result))
-
-
-def pieces_of(text: str, most: int = PIECE_CHARACTERS) -> Iterator[tuple[int, str]]:
-    """A long text in pieces that end at a blank line, a line or a word where there is one, each with its position."""
-    start = 0
-    while len(text) - start > most:
-        cut = -1
-        for mark in ("\n\n", "\n", " "):
-            cut = text.rfind(mark, start + most // 2, start + most)
-            if cut > start:
-                break
-        end = cut if cut > start else start + most
-        yield start, text[start:end]
-        start = end
-    yield start, text[start:]
-
-
-def _batches(pieces: Iterable[tuple[int, int, str]]) -> Iterator[list[tuple[int, int, str]]]:
-    batch: list[tuple[int, int, str]] = []
-    size = 0
-    for item in pieces:
-        batch.append(item)
-        size += len(item[2])
-        if size >= BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def _put_right(text: str, start: int, end: int, entity: str, lists: WordLists) -> Iterator[Candidate]:

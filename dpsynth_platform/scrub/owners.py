@@ -3,6 +3,9 @@
 What belongs here: reading owner columns, be it one, several, or a list of ids in one. What does not: the normalized
 text of an id and its fingerprint (`fingerprints`), and what becomes of rows without an owner (`scrub`).
 
+What is found in the data may stop a run only where it is found of `LEAST_OWNERS` owners, so that no single person can
+stop one; `OwnerCount` counts them, for all who decide so.
+
 A row's owners are a set: an id that stands twice, in one list or in two columns, is one owner. All owner columns of a
 contract are of one identity namespace, so that equal ids in different columns are one person.
 """
@@ -19,6 +22,30 @@ from dpsynth_platform.scrub.fingerprints import FingerprintKeys, canonical_text,
 
 RowOwners = tuple[str, ...]
 """Fingerprints of a row's owners in hex: distinct, sorted; empty where nobody could answer for the row."""
+
+LEAST_OWNERS = 20
+
+
+class OwnerCount:
+    """Owners of rows of which something holds, up to `LEAST_OWNERS`.
+
+    Of rows with several owners those count that share none with another that counts.
+    """
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._owners: set[str] = set()
+
+    @property
+    def enough(self) -> bool:
+        """Whether `LEAST_OWNERS` were reached."""
+        return self._rows >= LEAST_OWNERS
+
+    def add(self, owners: RowOwners) -> None:
+        """Counts the owners of a row."""
+        if not self.enough and self._owners.isdisjoint(owners):
+            self._owners.update(owners)
+            self._rows += 1
 
 
 class OwnerReader:

@@ -1,7 +1,7 @@
 """Finding personal data on all cores, in the order of the rows, with flat memory.
 
 What belongs here: worker processes for `TextDetector`, when they are worth starting, how much is under way at a time,
-and their end. What does not: finding anything (`text`), and secrets: a worker gets texts and gives back positions.
+and their end. What does not: finding anything (`detection`), and secrets: a worker gets texts and gives back positions.
 
 Processes, since the detectors hold Python's lock nearly all the time. They are spawned afresh: a fork would copy the
 locks of whatever threads run at that moment. Each takes one core; its numeric libraries are held to one thread. A
@@ -20,15 +20,14 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from types import TracebackType
-from typing import TypeVar
 
 from dpsynth_platform.contracts import Scrub
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.permissions import no_core_dumps
+from dpsynth_platform.scrub.batches import Item, batches_of
+from dpsynth_platform.scrub.detection import Document, text_detector
 from dpsynth_platform.scrub.findings import Finding
-from dpsynth_platform.scrub.text import Document, text_detector
 
-Item = TypeVar("Item")
 Findings = list[list[Finding]]
 
 # Starting workers takes some seconds, in which one process reads about so much by itself.
@@ -73,7 +72,7 @@ class ParallelDetector:
         waiting: deque[tuple[Item, list[Future[Findings]]]] = deque()
         under_way = 0
         for item in items:
-            futures = [self._start(unit) for unit in _units(documents(item))]
+            futures = [self._start(unit) for unit in batches_of(documents(item), _text, UNIT_CHARACTERS)]
             waiting.append((item, futures))
             under_way += len(futures)
             # One item stays behind the one that is handed out, so that the workers never wait for who uses it.
@@ -103,17 +102,8 @@ class ParallelDetector:
         raise SourceError(f"scrubbing: {problem}; nothing was kept, run the step again")
 
 
-def _units(documents: Sequence[Document]) -> Iterator[list[Document]]:
-    unit: list[Document] = []
-    size = 0
-    for item in documents:
-        unit.append(item)
-        size += len(item.text)
-        if size >= UNIT_CHARACTERS:
-            yield unit
-            unit, size = [], 0
-    if unit:
-        yield unit
+def _text(document: Document) -> str:
+    return document.text
 
 
 def _find(unit: Sequence[Document], own: Scrub | None) -> Findings:

@@ -1,7 +1,7 @@
 """Fictional values in the place of personal data.
 
 What belongs here: making a value of the same kind and format, alike for alike within one document or one owner, never
-the original. What does not: finding personal data (`text`), dates and ages (`dates`), postal addresses and numbers
+the original. What does not: finding personal data (`detection`), dates and ages (`dates`), postal addresses and numbers
 (`formats`), deciding which finding is replaced (`scrub`).
 
 Within a document, values are fresh from the operating system's randomness and derived from nothing. Within an owner
@@ -91,29 +91,7 @@ class Replacer:
 
     def whole(self, text: str, entity: str, owner: str | None = None) -> str:
         """A fictional value for a whole column's value."""
-        return self.document([text], [[Finding(0, len(text), entity)]], owner)[0]
-
-    def document(
-        self, texts: Sequence[str], findings: Sequence[Sequence[Finding]], owner: str | None = None
-    ) -> list[str]:
-        """The texts of one record with every finding replaced; the same original gets the same value in all of them.
-
-        Args:
-            findings: of each text, in order and free of overlap.
-            owner: the owner's fingerprint, where values hold throughout an owner.
-        """
-        values = self.values(
-            (
-                (text[item.start : item.end], item.entity)
-                for text, items in zip(texts, findings, strict=True)
-                for item in items
-            ),
-            owner,
-        )
-        return [
-            substituted(text, items, lambda original, entity: values[original, entity])
-            for text, items in zip(texts, findings, strict=True)
-        ]
+        return self.values([(text, entity)], owner)[text, entity]
 
     def values(self, originals: Iterable[tuple[str, str]], owner: str | None = None) -> dict[tuple[str, str], str]:
         """A fictional value for each (original, entity type) of one record."""

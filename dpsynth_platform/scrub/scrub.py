@@ -1,7 +1,7 @@
 """Scrubbing a table, batch by batch.
 
 What belongs here: whether the source's columns are those of the contract, what becomes of each column, and counting
-what was done. What does not: finding and replacing (`text`, `clues`, `replacement`), a look at columns that stay
+what was done. What does not: finding and replacing (`detection`, `clues`, `replacement`), a look at columns that stay
 (`columns`), processes (`parallel`), keys and files.
 
 | column | in the scrubbed table |
@@ -19,8 +19,9 @@ or replaced.
 
 Odd input has one outcome each, and is counted: text that is not UTF-8 keeps what can be read of it, the rest becomes
 U+FFFD; a record with an owner's id that is not UTF-8 leaves as a whole, since an owner who is left out of it would take
-part in it unasked; a text of any length is read to its end, unless a pattern of the contract takes too long for it,
-then it is masked as a whole; a batch of other types than the source's schema stops the run.
+part in it unasked; a text of any length is read to its end, unless patterns of the contract take too long for it, then
+it is masked as a whole (and the run stops where they do for texts of `owners.LEAST_OWNERS` owners); a batch of other
+types than the source's schema stops the run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +41,7 @@ from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.scrub.clues import column_kind
 from dpsynth_platform.scrub.columns import ColumnScan, named_faults
+from dpsynth_platform.scrub.detection import Document
 from dpsynth_platform.scrub.findings import UNREAD, Finding
 from dpsynth_platform.scrub.fingerprints import (
     OWNER_COLUMN,
@@ -50,10 +52,9 @@ from dpsynth_platform.scrub.fingerprints import (
     owner_column,
     record_id,
 )
-from dpsynth_platform.scrub.owners import OwnerReader, RowOwners, is_id_list, listed_values
+from dpsynth_platform.scrub.owners import OwnerCount, OwnerReader, RowOwners, is_id_list, listed_values
 from dpsynth_platform.scrub.parallel import Findings, ParallelDetector
 from dpsynth_platform.scrub.replacement import Replacer, substituted
-from dpsynth_platform.scrub.text import Document
 
 # Small enough that progress moves and memory stays flat, large enough that the model works in full batches.
 CHUNK_ROWS = 8_192
@@ -65,7 +66,8 @@ LIMITS = (
     "small town, how somebody writes), to nicknames and names that are everyday words, to names in languages other "
     "than English unless a public list has them, to misspelt or spelled-out numbers, to pictures and attachments. Of "
     "organizations it overlooks about one in three, and some it takes for people, and places for people; those are "
-    "removed all the same. The privacy guarantee does not rest on it."
+    "removed all the same. A text on which the contract's own patterns take too long is masked as a whole, and counted "
+    f"as {UNREAD}. The privacy guarantee does not rest on it."
 )
 """What scrubbing cannot find, for reports."""
 
@@ -121,7 +123,7 @@ class ScrubReport:
     owners_without_id: int = 0
     owners_repeated: int = 0
     texts: dict[str, int] = field(default_factory=dict)
-    findings: dict[str, dict[str, int]] = field(default_factory=dict)
+    findings: dict[str, Counter[str]] = field(default_factory=dict)
     actions: dict[str, str] = field(default_factory=dict)
     damaged: dict[str, int] = field(default_factory=dict)
 
@@ -140,7 +142,7 @@ class ScrubReport:
         }
 
 
-def _shown(counts: dict[str, int]) -> dict[str, int | str]:
+def _shown(counts: Mapping[str, int]) -> dict[str, int | str]:
     return {
         name: count if count >= LEAST_SHOWN else f"fewer than {LEAST_SHOWN}"
         for name, count in sorted(counts.items())
@@ -212,8 +214,9 @@ def scrub_batches(
 
     Raises:
         SourceError: see `check_source_schema`, at once, before a batch is read; or, while batches are taken: a batch
-            of another schema, a column that stays and looks like personal data (see `columns`); or, after the last
-            batch, no row had an owner.
+            of another schema, a column that stays and looks like personal data (see `columns`), patterns of the
+            contract that take too long on texts of `owners.LEAST_OWNERS` owners; or, after the last batch, no row had
+            an owner.
     """
     check_source_schema(contract, schema)
     scrubber = _Scrubber(contract, scrubbed_schema(contract, schema), keys)
@@ -302,6 +305,7 @@ class _Scrubber:
         self._key_columns = [name for name in contract.source.key if name not in self.owner_columns]
         self._keys = keys
         self._scan = ColumnScan(contract)
+        self._unread = OwnerCount()
         texts = {name: column.pii for name, column in contract.columns.items() if column.type == "text"}
         self._whole = {
             name: pii for name, pii in texts.items() if pii == "hash" or (pii != "drop" and column_kind(name))
@@ -313,7 +317,7 @@ class _Scrubber:
             if name not in self._free and column.type in ("text", "identifier")
         ]
         self.report = ScrubReport(
-            texts=dict.fromkeys(self._free, 0), findings={name: {} for name in self._free}, actions=dict(texts)
+            texts=dict.fromkeys(self._free, 0), findings={name: Counter() for name in self._free}, actions=dict(texts)
         )
         self._replacer: Replacer | None = None
 
@@ -414,8 +418,14 @@ class _Scrubber:
         for (row, name), findings in zip(chunk.places, found, strict=True):
             records.setdefault(row, []).append((name, findings))
             self.report.texts[name] += 1
-            counts = Counter(self.report.findings[name]) + Counter(item.entity for item in findings)
-            self.report.findings[name] = dict(counts)
+            self.report.findings[name].update(item.entity for item in findings)
+            if any(item.entity == UNREAD for item in findings):
+                self._unread.add(chunk.owners[row])
+        if self._unread.enough:
+            raise SourceError(
+                f"{self.dataset}: scrub.patterns: the contract's own patterns take too long on texts of many owners; "
+                "accepted: patterns without a repeat inside of a repeat, such as (x+)+"
+            )
         for row, record in records.items():
             self._scrub_record(row, record, chunk)
         return dict(chunk.texts)

@@ -38,12 +38,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scrub"))
 from residue import residues
 
 from dpsynth_platform.scrub import parallel
+from dpsynth_platform.scrub.detection import Document, text_detector
 from dpsynth_platform.scrub.evaluation import CLASSES, Evaluation, GoldText, evaluate, read_gold
 from dpsynth_platform.scrub.findings import Finding
 from dpsynth_platform.scrub.names import MODEL
 from dpsynth_platform.scrub.parallel import ParallelDetector
-from dpsynth_platform.scrub.replacement import Replacer
-from dpsynth_platform.scrub.text import Document, text_detector
+from dpsynth_platform.scrub.replacement import Replacer, substituted
 from dpsynth_platform.scrub_command import cells
 
 Found = list[list[Finding]]
@@ -183,8 +183,14 @@ def residue(data: Path, every: int) -> None:
             for chunk, found in detector.each(chunks, lambda chunk: [Document(text) for text in chunk]):
                 for text, findings in zip(chunk, found, strict=True):
                     before.update(residues(text))
-                    after.update(residues(replacer.document([text], [findings])[0]))
+                    after.update(residues(replaced(replacer, text, findings)))
             print(f"{name:<14} {len(texts):>7} {dict(before)!s:<60} {dict(after) or 'nothing'!s:<30}", flush=True)
+
+
+def replaced(replacer: Replacer, text: str, findings: Sequence[Finding]) -> str:
+    """The text with a fictional value for each finding."""
+    values = replacer.values((text[item.start : item.end], item.entity) for item in findings)
+    return substituted(text, findings, lambda original, entity: values[original, entity])
 
 
 def read_texts(data: Path, name: str, every: int) -> list[str]:

@@ -10,7 +10,8 @@ import pytest
 
 from dpsynth_platform.contracts import DataContract, parse_contract
 from dpsynth_platform.errors import SourceError
-from dpsynth_platform.scrub.columns import LEAST_OWNERS, ColumnScan, named_faults
+from dpsynth_platform.scrub.columns import ColumnScan, named_faults
+from dpsynth_platform.scrub.owners import LEAST_OWNERS
 
 CONTRACT: dict[str, Any] = {
     "dataset": "orders",

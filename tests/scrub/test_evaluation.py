@@ -14,8 +14,11 @@ from typer.testing import CliRunner
 
 from dpsynth_platform.cli import app
 from dpsynth_platform.errors import SourceError
-from dpsynth_platform.scrub.evaluation import GoldText, evaluate, read_gold
-from dpsynth_platform.scrub.findings import Finding
+from dpsynth_platform.scrub.clues import _KINDS
+from dpsynth_platform.scrub.evaluation import CLASSES, GoldText, evaluate, read_gold
+from dpsynth_platform.scrub.findings import ENTITY_TYPES, UNREAD, Finding
+from dpsynth_platform.scrub.names import _LABELS
+from dpsynth_platform.scrub.rules import rules
 
 
 def test_counts_by_hand() -> None:
@@ -63,6 +66,22 @@ def test_counts_by_hand() -> None:
     assert report.unjudged == {"NRP": 1}
 
 
+def test_merged_and_unknown_types_are_named() -> None:
+    gold = GoldText("Mr. Al, 12 Elm St, SHOE 44", (Finding(0, 3, "PREFIX"), Finding(19, 26, "SHOE_SIZE")))
+    report = evaluate([gold], [[Finding(8, 17, "ADDRESS")]])
+    assert report.merged == {"ADDRESS": "LOCATION", "PREFIX": "PERSON"}
+    assert report.unknown == ("SHOE_SIZE",)
+    assert evaluate([gold], [[]], ["SHOE_SIZE", "PERSON"]).unknown == ()
+
+
+def test_the_list_of_entity_types_is_whole_and_stands_in_the_readme() -> None:
+    found = {rule.entity for rule in rules()} | set(_KINDS) | set(_LABELS.values()) | {"ADDRESS", "TITLE", "ID", UNREAD}
+    assert found == ENTITY_TYPES.keys()
+    assert set(CLASSES.values()) <= ENTITY_TYPES.keys()
+    rows = [f"| `{entity}` | {words} |" for entity, words in ENTITY_TYPES.items()]
+    assert "\n".join(rows) in (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+
+
 def test_each_span_counts_once() -> None:
     gold = GoldText("abcd efgh", (Finding(0, 9, "PERSON"),))
     report = evaluate([gold, gold], [[Finding(0, 4, "PERSON"), Finding(5, 9, "PERSON")], []])
@@ -108,6 +127,7 @@ def test_the_command_prints_measures_and_no_text(
     assert report["exact"]["PERSON"]["gold"] == 1
     assert "best effort" in report["limits"]
     assert "EMAIL_ADDRESS" in shown
+    assert "scrubbing does not have" not in shown
     for output in (shown, machine):
         assert not re.search(r"Xqz|corp\.com|Write to", output)
 

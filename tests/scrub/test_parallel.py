@@ -16,9 +16,9 @@ import pytest
 from dpsynth_platform.contracts import Scrub
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.scrub import parallel
+from dpsynth_platform.scrub.detection import Document, text_detector
 from dpsynth_platform.scrub.findings import Finding
 from dpsynth_platform.scrub.parallel import ParallelDetector
-from dpsynth_platform.scrub.text import Document, text_detector
 
 TEXTS = [f"Record {number}: Ann Smith, 212-736-5{number:03d}, wrote to a{number}@corp.com." for number in range(60)]
 
@@ -83,7 +83,7 @@ def test_no_worker_outlives_its_parent() -> None:
     code = (
         "import os, sys\n"
         "from dpsynth_platform.scrub import parallel\n"
-        "from dpsynth_platform.scrub.text import Document\n"
+        "from dpsynth_platform.scrub.detection import Document\n"
         "parallel.WORTH_CHARACTERS = 0\n"
         "if __name__ == '__main__':\n"
         "    with parallel.ParallelDetector(processes=2) as detector:\n"

@@ -25,7 +25,15 @@ def test_replacement_is_alike_for_alike_within_a_document_and_fresh_in_the_next(
     ]
     results = set()
     for _ in range(20):
-        first, second = Replacer().document(texts, findings)
+        values = Replacer().values(
+            (text[item.start : item.end], item.entity)
+            for text, items in zip(texts, findings, strict=True)
+            for item in items
+        )
+        first, second = (
+            substituted(text, items, lambda original, entity, values=values: values[original, entity])  # type: ignore[misc]
+            for text, items in zip(texts, findings, strict=True)
+        )
         name = re.fullmatch(r"(\S+) (\S+) met (\S+)\. \1 paid\.", first)
         assert name is not None
         assert second == f"{name.group(2)} left."

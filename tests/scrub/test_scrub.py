@@ -17,6 +17,7 @@ from dpsynth_platform.contracts import DataContract, parse_contract
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.scrub import scrub
 from dpsynth_platform.scrub.fingerprints import FingerprintKeys, canonical_text, owner_fingerprint
+from dpsynth_platform.scrub.owners import LEAST_OWNERS
 from dpsynth_platform.scrub.scrub import ScrubKeys, ScrubReport, check_source_schema, scrub_batches, scrubbed_schema
 
 Row = dict[str, Any]
@@ -276,13 +277,29 @@ def test_values_are_consistent_within_an_owner_where_asked(keys: ScrubKeys) -> N
 def test_a_text_that_a_pattern_takes_too_long_for_is_masked_as_a_whole_and_counted(
     keys: ScrubKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpsynth_platform.scrub.text.PATTERN_SECONDS", 0.05)
+    monkeypatch.setattr("dpsynth_platform.scrub.detection.PATTERN_SECONDS", 0.05)
     own = {"patterns": [{"entity": "LOOP", "pattern": "(x+x+)+y"}], "actions": {"UNREAD": "replace"}}
     rows = [make_row("C-1", letter="Maria Alvarez: " + "x" * 5000), make_row("C-2", letter="It is well.")]
     scrubbed, report = run(rows, changed(scrub=own), keys)
     assert [row["letter"] for row in scrubbed] == ["<UNREAD>", "It is well."]
     assert report.findings["letter"] == {"UNREAD": 1}
     assert report.as_dict()["findings"]["letter"] == {"UNREAD": "fewer than 10"}
+
+
+@pytest.mark.parametrize("owners", [LEAST_OWNERS - 1, LEAST_OWNERS])
+def test_patterns_that_take_too_long_for_many_owners_stop_the_run(
+    owners: int, keys: ScrubKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpsynth_platform.scrub.detection.PATTERN_SECONDS", 0.01)
+    monkeypatch.setattr("dpsynth_platform.scrub.detection.PATTERN_SECONDS_PER_CHARACTER", 0.0)
+    contract = changed(scrub={"patterns": [{"entity": "LOOP", "pattern": "(x+x+)+y"}]})
+    rows = [make_row(f"C-{number % owners}", number, letter="Alvarez " + "x" * 5000) for number in range(owners + 5)]
+    if owners < LEAST_OWNERS:
+        assert {row["letter"] for row in run(rows, contract, keys)[0]} == {"<UNREAD>"}
+    else:
+        with pytest.raises(SourceError, match=r"scrub\.patterns: the contract's own patterns take too long") as raised:
+            run(rows, contract, keys)
+        assert "Alvarez" not in str(raised.value)
 
 
 def test_text_that_is_not_utf8_is_read_as_far_as_it_goes_and_counted(contract: DataContract, keys: ScrubKeys) -> None:

@@ -8,7 +8,8 @@ import warnings
 import spacy
 from faker import Faker
 
-from dpsynth_platform.scrub.names import MODEL, pieces_of
+from dpsynth_platform.scrub.batches import pieces_of
+from dpsynth_platform.scrub.names import MODEL
 from dpsynth_platform.scrub.tagging import Entity, Tagger
 
 

@@ -1,7 +1,8 @@
 """Finding personal data in free text: all detectors together.
 
 What belongs here: what a detector is given and gives back, the order in which detectors see a text, one answer from
-all of them, and the contract's own rules. What does not: the detectors themselves (`rules`, `addresses`, `names`),
+all of them, and the contract's own rules. What does not: the detectors themselves (`rules`, `addresses`, `names`,
+`organizations`),
 what a record's own columns tell of its person (`clues`), running on all cores (`parallel`), what is put in a
 finding's place (`replacement`) and which columns are texts (`scrub`).
 
@@ -12,17 +13,19 @@ from __future__ import annotations
 
 import functools
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dpsynth_platform.contracts import Scrub
 from dpsynth_platform.scrub.addresses import ADDRESS_WORDS, PARTICLES, find_addresses
+from dpsynth_platform.scrub.batches import pieces_of
 from dpsynth_platform.scrub.clues import clues
 from dpsynth_platform.scrub.findings import UNREAD, Candidate, Finding, Trust, resolved
 from dpsynth_platform.scrub.letters import LOWER, UPPER
 from dpsynth_platform.scrub.lists import word_lists
-from dpsynth_platform.scrub.names import NameModel, find_homes, find_listed, in_company, pieces_of
+from dpsynth_platform.scrub.names import NameModel, find_homes, find_listed, in_company
 from dpsynth_platform.scrub.organizations import find_formed, find_told, in_row, in_signature
 from dpsynth_platform.scrub.rules import CONTEXT_AFTER, CONTEXT_BEFORE, rules
 
@@ -30,8 +33,10 @@ from dpsynth_platform.scrub.rules import CONTEXT_AFTER, CONTEXT_BEFORE, rules
 SECTION_CHARACTERS = 50_000
 # A section begins so far before its place, so that what stands across a cut is read as a whole.
 OVERLAP_CHARACTERS = 200
-# A rule of the contract that needs longer than this for one text is stopped, and the text goes as a whole.
-PATTERN_SECONDS = 5.0
+# Where the contract's own rules need longer than this for one text, all together, they are stopped, and the text goes
+# as a whole. A rule that is linear needs a hundredth of it.
+PATTERN_SECONDS = 0.2
+PATTERN_SECONDS_PER_CHARACTER = 1e-5
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BLANK = re.compile(r"\s")
@@ -72,7 +77,8 @@ class TextDetector:
         Args:
             own: the contract's own rules.
 
-        A text for which one of those takes longer than `PATTERN_SECONDS` is a single finding, of type `UNREAD`.
+        A text for which those take longer than `PATTERN_SECONDS` of the processor's time, and more for a long one, is a
+        single finding, of type `UNREAD`.
         """
         # Many a table says the same thing again and again; what the record adds is looked at each time.
         texts = list(dict.fromkeys(item.text for item in documents))
@@ -174,15 +180,23 @@ class _OwnRules:
         self._rules += [(entity, _phrases(phrases), None) for entity, phrases in own.deny.items()]
 
     def find(self, text: str) -> Iterator[Candidate]:
-        """What the rules find. Raises `TimeoutError` where one takes longer than `PATTERN_SECONDS`."""
+        """What the rules find. Raises `TimeoutError` where they take too long."""
+        end_of_time = time.process_time() + PATTERN_SECONDS + PATTERN_SECONDS_PER_CHARACTER * len(text)
         for entity, pattern, context in self._rules:
-            for match in pattern.finditer(text, timeout=PATTERN_SECONDS):
+            for match in pattern.finditer(text, timeout=_left(end_of_time)):
                 start, end = match.span()
                 near = text[max(0, start - CONTEXT_BEFORE) : start], text[end : end + CONTEXT_AFTER]
                 if start < end and (
-                    context is None or any(context.search(part, timeout=PATTERN_SECONDS) for part in near)
+                    context is None or any(context.search(part, timeout=_left(end_of_time)) for part in near)
                 ):
                     yield Candidate(start, end, entity, Trust.CONTRACT)
+
+
+def _left(end_of_time: float) -> float:
+    left = end_of_time - time.process_time()
+    if left <= 0:
+        raise TimeoutError
+    return left
 
 
 def _sections(text: str) -> Iterator[tuple[int, str]]:

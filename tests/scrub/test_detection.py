@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpsynth_platform.contracts import Scrub
-from dpsynth_platform.scrub import text as text_module
+from dpsynth_platform.scrub import detection
 from dpsynth_platform.scrub.clues import clues, column_kind
+from dpsynth_platform.scrub.detection import Document, text_detector
 from dpsynth_platform.scrub.findings import Candidate, Finding, Trust, resolved
 from dpsynth_platform.scrub.lists import word_lists
 from dpsynth_platform.scrub.names import NameModel
 from dpsynth_platform.scrub.organizations import in_signature
-from dpsynth_platform.scrub.text import Document, text_detector
 
 
 def found(text: str, values: dict[str, str | None] | None = None, own: Scrub | None = None) -> dict[str, str]:
@@ -55,7 +55,7 @@ def test_no_network_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    fresh = text_module.TextDetector()
+    fresh = detection.TextDetector()
     (findings,) = fresh.find([Document("Write to someone@unheard-of-domain.example or see https://www.example.org/x.")])
     assert {item.entity for item in findings} >= {"EMAIL_ADDRESS", "URL"}
 
@@ -152,7 +152,7 @@ def test_findings_never_overlap_and_cover_what_is_surely_found(items: list[tuple
 
 
 def test_long_texts_are_read_in_sections_without_moving_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_module, "SECTION_CHARACTERS", 100)
+    monkeypatch.setattr(detection, "SECTION_CHARACTERS", 100)
     text = "word " * 60 + "someone@example.org" + " word" * 60 + "x" * 250
     assert found(text) == {"someone@example.org": "EMAIL_ADDRESS"}
 
@@ -160,7 +160,7 @@ def test_long_texts_are_read_in_sections_without_moving_positions(monkeypatch: p
 @pytest.mark.parametrize("secret", ["4111 1111 1111 1111", "(415) 555 2671", "GB82 WEST 1234 5698 7654 32"])
 def test_what_stands_across_the_cut_of_a_long_text_is_found(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NameModel, "find", lambda self, texts, lists: [[] for _ in texts])
-    monkeypatch.setattr(text_module, "SECTION_CHARACTERS", 1_000)
+    monkeypatch.setattr(detection, "SECTION_CHARACTERS", 1_000)
     for cut in (place for place, item in enumerate(secret) if item == " "):
         before = ("lorem " * 300)[: 999 - cut] + " "
         text = f"{before}{secret} and so on {'it goes ' * 200}"
@@ -227,7 +227,7 @@ def test_the_contracts_own_rules() -> None:
 
 
 def test_a_text_that_a_pattern_never_ends_on_goes_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_module, "PATTERN_SECONDS", 0.05)
+    monkeypatch.setattr(detection, "PATTERN_SECONDS", 0.05)
     own = Scrub.model_validate({"patterns": [{"entity": "LOOP", "pattern": "(x+x+)+y"}]})
     texts = ["Maria Alvarez wrote " + "x" * 5000, "xxxy is one"]
     findings = text_detector().find([Document(text) for text in texts], own)

@@ -19,38 +19,10 @@ from dpsynth_platform.scrub.findings import Finding
 
 EACH = 12
 LOCALES = [
-    "en_US",
-    "en_GB",
-    "en_AU",
-    "en_CA",
-    "en_IN",
-    "en_NZ",
-    "de_DE",
-    "de_AT",
-    "de_CH",
-    "fr_FR",
-    "fr_CH",
-    "it_IT",
-    "es_ES",
-    "es_MX",
-    "es_CL",
-    "pt_BR",
-    "pt_PT",
-    "nl_NL",
-    "nl_BE",
-    "sv_SE",
-    "da_DK",
-    "no_NO",
-    "fi_FI",
-    "pl_PL",
-    "cs_CZ",
-    "sk_SK",
-    "sl_SI",
-    "hr_HR",
-    "hu_HU",
-    "ro_RO",
-    "tr_TR",
-]
+    "en_US", "en_GB", "en_AU", "en_CA", "en_IN", "en_NZ", "de_DE", "de_AT", "de_CH", "fr_FR", "fr_CH", "it_IT",
+    "es_ES", "es_MX", "es_CL", "pt_BR", "pt_PT", "nl_NL", "nl_BE", "sv_SE", "da_DK", "no_NO", "fi_FI", "pl_PL",
+    "cs_CZ", "sk_SK", "sl_SI", "hr_HR", "hu_HU", "ro_RO", "tr_TR",
+]  # fmt: skip
 BRANDS = [
     " ".join(words)
     for words in itertools.product(

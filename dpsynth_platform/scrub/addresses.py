@@ -94,6 +94,7 @@ _BEGINNING = re.compile(
     | (?P<street>(?:{_NUMBER},?[ ]){{0,2}}(?:
           (?i:{_STREET_BEFORE})[ ](?:{_SMALL}[ ]){{0,2}}{_WORDS}(?:[ ]{_STREET_AFTER})?(?:,?[ ]{_LAST_NUMBER})?
         | {_WORDS}[ ]{_NUMBER}[ ]{_WORDS}[ ]{_STREET_AFTER}
+        | {_WORDS}[ ][{LOWER}]{{3,20}}[ ](?i:{_OTHER_STREET})[ ]{_LAST_NUMBER}
         | (?:\d{{1,3}}(?:st|nd|rd|th)|{_WORDS})[ ]{_STREET_AFTER}(?:[ ]{_LAST_NUMBER})?
         | (?:{_WORD}[ ]){{0,2}}(?:[{UPPER}][{LOWER}-]+(?:{_STREET_ENDINGS})|{_WORD}-(?:Stra(?:ss|ß)e|Str\.|Platz|Allee))
               [ ]{_NUMBER}

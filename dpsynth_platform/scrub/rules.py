@@ -252,13 +252,14 @@ _PHONE_SURE = rf"""
     ){_EXTENSION}(?![^\W_]|[./-]\d|[ ]\d)"""
 # A number that may be anything: groups of digits, or one long one.
 _PHONE_MAYBE = rf"""
-    (?<![\w./$-])(?<!\d,)(?:\d{{2,5}}(?:[\ ./-]\d{{2,5}}){{1,4}} | \d{{7,12}}){_EXTENSION}(?![\w%]|[./,-]\d)"""
+    (?<![\w./$-])(?<!\d,)(?:\d{{2,5}}(?:[\ ./-]\d{{2,8}}){{1,4}} | \d{{7,12}}){_EXTENSION}(?![\w%]|[./,-]\d)"""
 # The same, with so many groups that little else is written so (tables have more), or of the length and with the first
 # digits of a North American number.
 _PHONE_GROUPS = rf"""
     (?<![\w./$-])(?<!\d[, ])(?:
         \d{{2,4}}(?:\ \d{{2,4}}){{2,4}} | \d{{4}}[\ -]\d{{4}} | \d{{2,4}}(?:-\d{{2,4}}){{2,3}} | \d{{2,4}}-\d{{6,8}}
       | \d{{2,4}}-\d{{1,3}}(?:[\ /]\d{{2,4}}){{1,3}} | \d{{2,4}}/\d{{3,4}}[\ -]\d{{3,4}} | \d{{2,3}}\ \d{{4}}-\d{{4}}
+      | \d{{2,3}}\ \d{{6,7}}
       | (?:(?<=\n)|\A)\d{{8,11}}(?=\s*(?:\n|\Z)) | 1?[2-9]\d{{2}}[2-9]\d{{6}} | 0\d{{8}}
     ){_EXTENSION}(?![\w%]|[./,-]\d|[ ]\d)"""
 

@@ -122,7 +122,7 @@ def test_duckdb_opens_with_its_limits(tmp_path: Path) -> None:
     assert isinstance(engine, DuckDBEngine)
     with engine:
         assert engine.scalar("SELECT current_setting('threads') AS t") == 1
-        assert engine.scalar("SELECT current_setting('memory_limit') AS m") == "95.3 MiB"
+        assert engine.scalar("SELECT current_setting('memory_limit') AS m") == "81.0 MiB"
 
 
 def test_spark_opens_as_chosen(tmp_path: Path, spark_is_there: None) -> None:

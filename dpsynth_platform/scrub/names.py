@@ -52,6 +52,8 @@ _LIKE_A_PLACE = re.compile(
 _LOCATED = re.compile(
     r"\b(?:in|from|near|to|via|of|city|town|village|toward|towards|through|leaving|visit|visiting)\s$", re.I
 )
+# After these words hardly any name is a person's.
+_WITHIN = re.compile(r"\b(?:in|near|via|town|city|village|towards?|visit(?:ed|ing|s)?|from)\s$", re.IGNORECASE)
 _IN_PLACE = re.compile(
     r"(?i:\b(?:in|from|near|to|city|town|of|visit(?:ed|ing)?|leaving|via)\s(?:the\s)?)"
     rf"(?P<value>{NAME_WORD}(?:[ ]{NAME_WORD}){{0,2}})(?!\w)"
@@ -246,7 +248,8 @@ def _kind(text: str, first: int, last: int, entity: str, lists: WordLists) -> st
         return "LOCATION"
     located = _LOCATED.search(text, max(0, first - 15), first) is not None
     if entity == "PERSON":
-        return "LOCATION" if place and (located or not person) else entity
+        within = not person and _WITHIN.search(text, max(0, first - 15), first) is not None
+        return "LOCATION" if within or (place and (located or not person)) else entity
     if person and not (place and " " in words) and not (located and entity == "LOCATION"):
         return "PERSON" if parts[0] not in lists.common and "-" not in words else entity
     if _OWNS.match(text, last) and words.isalpha():

@@ -317,7 +317,10 @@ class Scrub(_Part):
 class Generate(_Part):
     """How the synthetic rows are made. `rows` is declared: the number of real rows is not public."""
 
-    method: Literal["mst"] = "mst"
+    method: Literal["mst", "aim"] = Field(
+        default="mst",
+        description="`mst` keeps the strongest links between columns, `aim` as many as the budget can tell.",
+    )
     rows: int = Field(ge=1, le=100_000_000)
 
 

@@ -139,7 +139,7 @@ class Generator(Protocol):
         """Draws a table of the source's schema from the model in `directory`: post-processing."""
 
 
-METHODS = ("mst",)
+METHODS = ("aim", "mst")
 
 
 def generator(method: str) -> Generator:
@@ -148,6 +148,10 @@ def generator(method: str) -> Generator:
     Raises:
         ContractError: there is none.
     """
+    if method == "aim":
+        from dpsynth_platform.synth.tabular.aim import Aim
+
+        return Aim()
     if method == "mst":
         from dpsynth_platform.synth.tabular.mst import Mst
 

@@ -59,7 +59,7 @@ def audited(contract: DataContract, schema: pa.Schema, directory: Path) -> tuple
     write_table(directory / "bounded", rows.schema, rows.to_batches())
     model = directory / "model"
     model.mkdir()
-    mst.measure(plan, directory / "bounded", model)
+    generator.measure(plan, directory / "bounded", model)
     generator.estimate(plan, model)
     scored = score_canaries(canaries, model, generator.sample(model, contract.generate.rows))
     return canaries, judge(contract, None, canaries.included, scored)

@@ -96,7 +96,7 @@ PATCHES: dict[str, dict[str, object]] = {
         )
     },
     "worker": {"dpsynth_platform.synth.tabular.domain.Domain.encode": raising},
-    "sampling": {"dpsynth_platform.synth.tabular.mst.sample": raising},
+    "sampling": {"dpsynth_platform.synth.tabular.marginals.sample": raising},
     "quality": {"dpsynth_platform.quality.report.measure_quality": raising},
     "none": {},
 }

@@ -26,13 +26,11 @@ def model(directory):
 
 def joint_over_states(model, *, releasable):
     beliefs = model.beliefs(releasable=releasable)
-    pairs, roots = model.forest.directed
-    grids = np.indices(model.forest.sizes)
-    joint = np.ones(model.forest.sizes)
-    for root in roots:
-        joint *= beliefs.marginals[(root,)].numpy()[grids[root]]
-    for parent, child in pairs:
-        joint *= beliefs.conditionals[(parent, child)].numpy()[grids[parent], grids[child]]
+    grids = np.indices(model.sizes)
+    joint = np.ones(model.sizes)
+    for axes, conditional in zip(beliefs.tree.axes, beliefs.conditionals, strict=True):
+        shape = [model.sizes[index] for index in axes]
+        joint *= conditional.numpy().reshape(shape)[tuple(grids[index] for index in axes)]
     return joint
 
 
@@ -58,7 +56,7 @@ def test_clique_scores_are_the_noisy_counts_of_each_records_cells(model):
     assert scores.cliques[0] == ("age",)
     first = model.measurements.one_way[0]
     np.testing.assert_array_equal(scores.counts[:, 0], first.counts[table["age"].to_numpy()])
-    pair = model.measurements.two_way[0]
+    pair = model.measurements.joint[0]
     assert scores.cliques[5] == tuple(model.domain.names[index] for index in pair.clique)
     codes = model.domain.encode(table)
     a, b = (model.states[index].state_of[codes[:, index]] for index in pair.clique)
@@ -98,14 +96,24 @@ def test_rare_values_share_a_state_and_their_shares():
     np.testing.assert_allclose(lost.share, [0.25, 0.25, 1, 0.25, 0.25])
 
 
-def test_systematic_draws_are_rounded_expectations():
+def test_systematic_draws_are_rounded_expectations_in_every_group():
     rng = np.random.default_rng()
-    probabilities = np.array([0.0, 0.31, 0.0, 0.6899, 0.0001, 0.0])
+    probabilities = np.array([[0.0, 0.31, 0.0, 0.6899, 0.0001, 0.0], [0.0] * 6, [3.0, 0.0, 0.0, 1.0, 0.0, 0.0]])
     for rows in (1, 7, 1000):
-        counts = np.bincount(systematic(probabilities, rows, rng), minlength=6)
-        assert (np.abs(counts - rows * probabilities) < 1).all()
-        assert counts.sum() == rows
-    assert systematic(probabilities, 0, rng).size == 0
+        given = rng.permutation(np.repeat([0, 2], [rows, 2 * rows]))
+        drawn = systematic(probabilities, given, rng)
+        for group, size in ((0, rows), (2, 2 * rows)):
+            counts = np.bincount(drawn[given == group], minlength=6)
+            assert (np.abs(counts - size * probabilities[group] / probabilities[group].sum()) < 1).all()
+            assert counts.sum() == size
+    assert systematic(probabilities, np.zeros(0, dtype=np.int64), rng).size == 0
+
+
+def test_systematic_draws_know_nothing_of_the_rows_order():
+    """Within a group, who gets what is random: neighbours in the table are no likelier to share an outcome."""
+    drawn = systematic(np.full((1, 2), 0.5), np.zeros(4000, dtype=np.int64), np.random.default_rng())
+    # 3999 fair coins (nearly): six deviations.
+    assert abs((drawn[1:] == drawn[:-1]).mean() - 0.5) < 6 * 0.5 / np.sqrt(3999)
 
 
 def test_samples_follow_the_joint(model):
@@ -116,7 +124,7 @@ def test_samples_follow_the_joint(model):
     states = np.stack([column.state_of[drawn[:, index]] for index, column in enumerate(model.states)])
     kept = (0, 3, 4)  # age, city, member: few enough cells to fill all of them
     joint = joint_over_states(model, releasable=True).sum(axis=(1, 2)).ravel()
-    sizes = [model.forest.sizes[index] for index in kept]
+    sizes = [model.sizes[index] for index in kept]
     observed = np.bincount(np.ravel_multi_index(states[list(kept)], sizes), minlength=joint.size)
     assert (observed[joint == 0] == 0).all()
     order = np.argsort(-joint)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
-from dpsynth_platform.synth.tabular.inference import Array, Measurement, project
+from dpsynth_platform.synth.tabular.estimation import Array, Measurement, project
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts
 
 THRESHOLD_SIGMAS = 3.0

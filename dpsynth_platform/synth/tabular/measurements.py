@@ -1,8 +1,8 @@
 """The durable record of what a mechanism has released: *draw, append durably, use*.
 
 What belongs here: the append-only file `measurements.jsonl` and reading it back. What does not: the draws themselves
-(`mst`). Every noisy number is on disk before anything depends on it, so that a crash can lose a draw that nobody saw
-but never make one be drawn twice and both be used. A file without its last line, `complete`, is not used at all.
+(`mst`, `aim`). Every noisy number is on disk before anything depends on it, so that a crash can lose a draw that nobody
+saw but never make one be drawn twice and both be used. A file without its last line, `complete`, is not used at all.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.storage import sync
+from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.noise import Counts, rounded_gaussian_variance
 
 FILE_NAME = "measurements.jsonl"
@@ -30,7 +30,7 @@ _COMPLETE = {"kind": "complete"}
 class NoisyCounts:
     """One noisy marginal: the columns' indices, the counts, and the noise scale that they were drawn with."""
 
-    clique: tuple[int, ...]
+    clique: Clique
     counts: Counts
     sigma: float
 
@@ -42,11 +42,17 @@ class NoisyCounts:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Everything that the mechanism released: one-way marginals, the tree's edges, two-way marginals on them."""
+    """Everything that the mechanism released, each in order.
+
+    Attributes:
+        one_way: marginals of every column, over cells.
+        chosen: the cliques that it chose to measure, perhaps some of them repeatedly.
+        joint: marginals of cliques, over states (`compression`).
+    """
 
     one_way: tuple[NoisyCounts, ...]
-    edges: tuple[tuple[int, int], ...]
-    two_way: tuple[NoisyCounts, ...]
+    chosen: tuple[Clique, ...]
+    joint: tuple[NoisyCounts, ...]
 
 
 class MeasurementLog:
@@ -73,7 +79,7 @@ class MeasurementLog:
             yield log
 
     def counts(self, kind: str, measured: NoisyCounts) -> None:
-        """Appends a noisy marginal (`one-way` or `two-way`)."""
+        """Appends a noisy marginal (`one-way` or `joint`)."""
         self._append(
             {
                 "kind": kind,
@@ -84,9 +90,9 @@ class MeasurementLog:
             }
         )
 
-    def edge(self, edge: tuple[int, int]) -> None:
-        """Appends a chosen edge."""
-        self._append({"kind": "edge", "clique": list(edge)})
+    def choice(self, clique: Clique) -> None:
+        """Appends a chosen clique."""
+        self._append({"kind": "chosen", "clique": list(clique)})
 
     def complete(self) -> None:
         """Appends the last line: from here on nothing needs the data."""
@@ -124,8 +130,8 @@ def read_measurements(directory: Path, plan_digest: str) -> Measurements:
     try:
         return Measurements(
             one_way=tuple(_noisy(line) for line in lines if line["kind"] == "one-way"),
-            edges=tuple((line["clique"][0], line["clique"][1]) for line in lines if line["kind"] == "edge"),
-            two_way=tuple(_noisy(line) for line in lines if line["kind"] == "two-way"),
+            chosen=tuple(tuple(line["clique"]) for line in lines if line["kind"] == "chosen"),
+            joint=tuple(_noisy(line) for line in lines if line["kind"] == "joint"),
         )
     except (KeyError, TypeError, ValueError, IndexError):
         raise MechanismFailed("the stored measurements are damaged") from None

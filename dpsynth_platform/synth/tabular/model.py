@@ -1,13 +1,14 @@
 """The fitted model on disk, and what may be asked of it.
 
 What belongs here: writing and reading a model directory, the likelihood of given records and the noisy counts of their
-cells (both for the audit). What does not: fitting (`inference`), the mechanism (`mst`), drawing rows (`sampling`).
+cells (both for the audit). What does not: fitting (`estimation`), the mechanisms (`mst`, `aim`), drawing rows
+(`sampling`).
 
 | file | holds |
 | --- | --- |
 | measurements.jsonl | every noisy number the mechanism released, in order (`measurements`) |
-| model.npz | the potentials of the tree and how cells map to states |
-| model.json | plan, tree and the digest of model.npz; written last, so a directory without it holds no model |
+| model.npz | the potentials and how cells map to states |
+| model.json | plan, cliques and the digest of model.npz; written last, so a directory without it holds no model |
 
 A model is differentially private, yet it stays restricted: only releases leave the building.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,8 +34,10 @@ from dpsynth_platform.storage import digest_file, write_durably
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.compression import ColumnStates
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
-from dpsynth_platform.synth.tabular.inference import Array, Beliefs, Clique, Forest, propagate
+from dpsynth_platform.synth.tabular.estimation import Array
+from dpsynth_platform.synth.tabular.junction import Clique, junction_tree
 from dpsynth_platform.synth.tabular.measurements import Measurements, read_measurements
+from dpsynth_platform.synth.tabular.propagation import Beliefs, Layout, Propagator
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 
 MODEL_FILE = "model.json"
@@ -46,18 +49,17 @@ LEAST_PROBABILITY = 1e-12
 
 @dataclass(frozen=True)
 class Model:
-    """A forest over the columns' states, fitted to the measurements.
+    """A graphical model over the columns' states, fitted to the measurements.
 
     Attributes:
         states: how each column's cells map to its states.
-        potentials: of every attribute and edge, over states.
+        potentials: of every attribute and every measured clique, over states.
         total: estimated number of records, from the noisy counts.
         measurements: the noisy counts that the model was fitted to.
     """
 
     plan: SealedPlan
     states: tuple[ColumnStates, ...]
-    forest: Forest
     potentials: Mapping[Clique, Array]
     total: float
     measurements: Measurements
@@ -72,14 +74,21 @@ class Model:
         """Schema of what is sampled."""
         return ReleaseSchema.from_json(self.plan.release)
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of states of each column."""
+        return tuple(column.size for column in self.states)
+
     def beliefs(self, *, releasable: bool) -> Beliefs:
-        """Marginals and conditionals; `releasable` rules out states whose cells may all not stand in a release."""
-        potentials = {clique: torch.from_numpy(values) for clique, values in self.potentials.items()}
+        """The distribution; `releasable` rules out states whose cells may all not stand in a release."""
+        layout = Layout(self.sizes, tuple(sorted(self.potentials, key=lambda clique: (len(clique), clique))))
+        flat = torch.from_numpy(np.concatenate([self.potentials[clique].ravel() for clique in layout.cliques]))
         if releasable:
             for index, (column, states) in enumerate(zip(self.domain, self.states, strict=True)):
                 ruled_out = torch.from_numpy(~states.allowed(column.allowed))
-                potentials[(index,)] = potentials[(index,)].masked_fill(ruled_out, -torch.inf)
-        return propagate(self.forest, potentials)
+                layout.view(flat, (index,)).masked_fill_(ruled_out, -torch.inf)
+        beliefs, _ = Propagator(junction_tree(self.sizes, layout.cliques), layout).run(flat)
+        return beliefs
 
 
 @dataclass(frozen=True)
@@ -87,10 +96,10 @@ class CliqueScores:
     """The noisy counts that speak of given records.
 
     Attributes:
-        cliques: names of the columns of each measured clique: one-way marginals first, then the tree's edges.
-        counts: noisy count of each record's cell, shape (records, cliques). Pairs were counted over states.
-        expected: what independence would lead one to expect there: for a pair, the product of its noisy one-way counts
-            over the total; for one column, the mean over its cells. Same shape.
+        cliques: names of the columns of each measurement: one-way marginals first, then the others.
+        counts: noisy count of each record's cell, shape (records, cliques). Sets of columns were counted over states.
+        expected: what independence would lead one to expect there: for several columns, the product of their noisy
+            shares times the total; for one column, the mean over its cells. Same shape.
         sigmas: standard deviation of each clique's noise, shape (cliques,).
     """
 
@@ -111,8 +120,7 @@ def save_model(directory: Path, model: Model) -> None:
     document = {
         "plan": json.loads(model.plan.to_json()),
         "arrays": digest_file(directory / ARRAYS_FILE),
-        "sizes": model.forest.sizes,
-        "edges": model.forest.edges,
+        "cliques": list(model.potentials),
         "total": model.total,
     }
     write_durably(directory / MODEL_FILE, json.dumps(document, indent=1))
@@ -133,14 +141,12 @@ def load_model(directory: Path) -> Model:
         raise MechanismFailed("the model's arrays were altered; materialize the model again")
     with np.load(directory / ARRAYS_FILE, allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
-    forest = Forest(tuple(document["sizes"]), tuple((a, b) for a, b in document["edges"]))
+    cliques = [tuple(clique) for clique in document["cliques"]]
+    columns = len(plan.columns)
     return Model(
         plan=plan,
-        states=tuple(
-            ColumnStates(arrays[f"state_of.{index}"], arrays[f"share.{index}"]) for index in range(len(forest.sizes))
-        ),
-        forest=forest,
-        potentials={clique: arrays[_name(clique)] for clique in forest.cliques},
+        states=tuple(ColumnStates(arrays[f"state_of.{index}"], arrays[f"share.{index}"]) for index in range(columns)),
+        potentials={clique: arrays[_name(clique)] for clique in cliques},
         total=document["total"],
         measurements=read_measurements(directory, plan.digest),
     )
@@ -156,12 +162,10 @@ def log_likelihood(model: Model, table: pa.Table) -> Array:
     beliefs = model.beliefs(releasable=False)
     codes = model.domain.encode(table)
     states = _states_of(model, codes)
-    pairs, roots = model.forest.directed
     likelihood = np.zeros(table.num_rows)
-    for root in roots:
-        likelihood += _log(beliefs.marginals[(root,)].numpy()[states[:, root]])
-    for parent, child in pairs:
-        likelihood += _log(beliefs.conditionals[(parent, child)].numpy()[states[:, parent], states[:, child]])
+    for axes, conditional in zip(beliefs.tree.axes, beliefs.conditionals, strict=True):
+        cells = joint_codes(states, axes, model.sizes)
+        likelihood += _log(conditional.numpy().ravel()[cells])
     for index, column in enumerate(model.states):
         likelihood += _log(column.share[codes[:, index]])
     return likelihood
@@ -180,17 +184,25 @@ def clique_scores(model: Model, table: pa.Table) -> CliqueScores:
     for index, measured in enumerate(model.measurements.one_way):
         counts.append(measured.counts[codes[:, index]])
         expected.append(np.full(table.num_rows, model.total / measured.counts.size))
-    for measured in model.measurements.two_way:
-        a, b = measured.clique
-        counts.append(measured.counts[states[:, a], states[:, b]])
-        expected.append(merged[a][states[:, a]].clip(0) * merged[b][states[:, b]].clip(0) / model.total)
-    every = (*model.measurements.one_way, *model.measurements.two_way)
+    for measured in model.measurements.joint:
+        counts.append(measured.counts.ravel()[joint_codes(states, measured.clique, model.sizes)])
+        shares = [merged[index][states[:, index]].clip(0) / model.total for index in measured.clique]
+        expected.append(model.total * np.prod(shares, axis=0))
+    every = (*model.measurements.one_way, *model.measurements.joint)
     return CliqueScores(
         cliques=tuple(tuple(names[index] for index in measured.clique) for measured in every),
         counts=np.stack(counts, axis=1).astype(np.float64),
         expected=np.stack(expected, axis=1),
         sigmas=np.array([measured.sigma for measured in every]),
     )
+
+
+def joint_codes(states: Codes, axes: Clique, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Flat index of each row's cell in an array over the given columns, in their order; shape (rows,)."""
+    cells = np.zeros(states.shape[0], dtype=np.int64)
+    for index in axes:
+        cells = cells * sizes[index] + states[:, index]
+    return cells
 
 
 def _name(clique: Clique) -> str:

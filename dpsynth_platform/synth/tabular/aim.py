@@ -1,0 +1,284 @@
+"""AIM: noisy marginals chosen one after the other where the model is worst (McKenna, Mullins, Sheldon & Miklau 2022).
+
+What belongs here: which pairs are candidates, what choosing one is worth, and how the budget is spread over the rounds.
+What does not: the draws (`noise`), their cost (`privacy.selection`), and all that follows from the noisy counts
+(`marginals`).
+
+All columns are measured alone. Then each round chooses, by the exponential mechanism, the pair whose counts are
+farthest from what the model so far expects, less what noise would take away from knowing them; measures it; and fits
+the model anew. Where a round has changed the model by no more than noise would, later ones measure with twice the
+precision: what is left to learn is finer than the noise.
+
+What differs from the paper, and why:
+
+- The penalty for noise is sum min(sqrt(2/pi) sigma, expected count) instead of sqrt(2/pi) sigma for every cell: where
+  nothing is expected, nothing is lost, since the estimate does not follow the noise there (`estimation`). It depends on
+  the model only, so that a score's sensitivity is as before.
+- Choices all have the same epsilon, fixed beforehand, and only the precision of measurements adapts. That makes exact
+  (PLD) accounting of the adaptive mechanism possible, which is worth more than adapting choices (`privacy.selection`).
+- Single columns get a quarter of the budget: what they tell serves every pair.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dp_accounting import dp_event
+
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.selection import (
+    PrecisionBudget,
+    SelectionBudget,
+    calibrate_selection,
+    selection_event,
+)
+from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
+from dpsynth_platform.synth.tabular.compression import compress, one_way_measurements
+from dpsynth_platform.synth.tabular.counting import count_cliques, count_one_way
+from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.estimation import Array, Estimator
+from dpsynth_platform.synth.tabular.junction import Clique, junction_cells
+from dpsynth_platform.synth.tabular.marginals import (
+    NOISE_PER_SECOND,
+    SCORE_SCALE,
+    MarginalGenerator,
+    as_measurement,
+    expected_error,
+    score_sensitivity,
+)
+from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
+from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian, select_by_exponential_mechanism
+from dpsynth_platform.synth.tabular.propagation import pair_marginals
+
+ROUNDS_PER_COLUMN = 3
+SELECTION_SHARE = 0.05
+ONE_WAY_SHARE = 0.25
+ROUND_ITERATIONS = 50
+"""Steps of the fit in each round: enough to choose by; the last fit takes more."""
+MODEL_CELLS = 2**19
+"""Most cells of the junction tree: 4 MiB of numbers."""
+
+
+@dataclass(frozen=True)
+class AimParameters:
+    """What fixes AIM, sealed in the plan.
+
+    Attributes:
+        sigma_total: see `SelectionBudget`; so are `epsilon_select`, `rounds` and `rho`.
+        one_way_share: part of the measurements' precision for single columns.
+        model_cells: most cells of the junction tree; in early rounds less, in proportion to the budget used.
+    """
+
+    sigma_total: float
+    epsilon_select: float
+    rounds: int
+    rho: float
+    one_way_share: float
+    model_cells: int
+
+    @property
+    def budget(self) -> SelectionBudget:
+        """What the mechanism may use."""
+        return SelectionBudget(self.sigma_total, self.epsilon_select, self.rounds, self.rho)
+
+
+class Aim(MarginalGenerator):
+    """The generator `aim`."""
+
+    method = "aim"
+
+    def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
+        """The fields of `AimParameters`."""
+        columns = len(domain)
+        rounds = min(ROUNDS_PER_COLUMN * columns, columns * (columns - 1) // 2)
+        budget = calibrate_selection(guarantee, rounds, SELECTION_SHARE if rounds else 0.0)
+        one_way_share = ONE_WAY_SHARE if rounds else 1.0
+        return asdict(AimParameters(**asdict(budget), one_way_share=one_way_share, model_cells=MODEL_CELLS))
+
+    def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
+        """See `selection_event`."""
+        budget = AimParameters(**plan_parameters).budget
+        return selection_event(budget, guarantee.adjacency, guarantee.max_contributions)
+
+    def describe(self, plan: SealedPlan) -> dict[str, Any]:
+        """Event, noise, expected error, cells, memory and sampling time of a plan.
+
+        Expected errors are those of the noise alone, in records, if every round is used. Memory is that of counts and
+        of the largest model, beside what the program itself takes.
+        """
+        domain, chosen = Domain.from_json(plan.columns), AimParameters(**plan.parameters)
+        one, joint = _noise_of_one_way(chosen, len(domain)), _noise_of_round(chosen)
+        pairs = sorted((a * b for a, b in itertools.combinations(domain.sizes, 2)), reverse=True)
+        drawn = sum(domain.sizes) + sum(pairs[: chosen.rounds])
+        return {
+            "event": (
+                f"{len(domain)} one-way marginals with rounded Gaussian noise, then up to {chosen.rounds} rounds, each "
+                "with a choice of a pair of columns by the exponential mechanism and its two-way marginal with rounded "
+                "Gaussian noise, whose precision adapts within a total fixed beforehand"
+            ),
+            "sigma_total": chosen.sigma_total,
+            "sigma_one": one,
+            "epsilon_select": chosen.epsilon_select,
+            "sigma_two": joint,
+            "rounds": chosen.rounds,
+            "rho": chosen.rho,
+            "columns": [
+                {"column": column.name, "cells": column.size, "expected_l1_error": expected_error(one) * column.size}
+                for column in domain
+            ],
+            "expected_error_per_one_way_cell": expected_error(one),
+            "expected_error_per_two_way_cell": expected_error(joint),
+            "one_way_cells": sum(domain.sizes),
+            "pair_cells": sum(pairs),
+            "most_cells_measured": drawn,
+            "predicted_memory_bytes": 8 * (2 * sum(pairs) + 6 * chosen.model_cells),
+            "predicted_noise_seconds": drawn / NOISE_PER_SECOND,
+        }
+
+    def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:
+        """One-way marginals, then rounds of choosing and measuring; see `MarginalGenerator.measure`."""
+        self.check(plan)
+        chosen, sensitivity = AimParameters(**plan.parameters), score_sensitivity(plan)
+        domain = Domain.from_json(plan.columns)
+        columns = len(domain)
+        with MeasurementLog.create(directory, plan.digest) as log:
+            progress("counting columns", 0, 1)
+            exact = count_one_way(bounded, domain)
+            progress("counting columns", 1, 1)
+            left, sigma = chosen.budget.precision, _noise_of_one_way(chosen, columns)
+            one_way = []
+            for index, counts in enumerate(exact):
+                left = left.spend(sigma)
+                noisy = NoisyCounts((index,), sample_rounded_gaussian(counts, sigma), sigma)
+                log.counts("one-way", noisy)
+                one_way.append(noisy)
+                progress("measuring columns", index + 1, columns)
+            states = compress(domain, one_way)
+            progress("counting pairs", 0, 1)
+            pairs = count_cliques(bounded, domain, states, itertools.combinations(range(columns), 2))
+            progress("counting pairs", 1, 1)
+            estimator = Estimator([column.size for column in states], one_way_measurements(one_way, states))
+            rounds = _Rounds(chosen, left)
+            while (sigma_now := rounds.sigma) is not None:
+                candidates = _candidates(estimator, pairs, chosen.model_cells * rounds.share_used)
+                shares = pair_marginals(estimator.beliefs, candidates)
+                expected = {pair: estimator.total * values.numpy() for pair, values in shares.items()}
+                scores = [score(pairs[pair], expected[pair], sigma_now) for pair in candidates]
+                pair = candidates[select_by_exponential_mechanism(scores, chosen.epsilon_select, sensitivity)]
+                log.choice(pair)
+                rounds = rounds.spend(sigma_now)
+                noisy = NoisyCounts(pair, sample_rounded_gaussian(pairs[pair], sigma_now), sigma_now)
+                log.counts("joint", noisy)
+                estimator.add([as_measurement(noisy)])
+                estimator.fit(ROUND_ITERATIONS)
+                change = np.abs(estimator.expected(pair).numpy() - expected[pair]).sum()
+                if change <= _noise_in(expected[pair], sigma_now):
+                    rounds = rounds.finer()
+                progress("measuring pairs", rounds.done, chosen.rounds)
+            log.complete()
+
+
+def score(counts: Counts, expected: Array, sigma: float) -> int:
+    """What measuring a clique is worth: the L1 distance of its counts from the model, less what noise would hide.
+
+    In units of 1/SCORE_SCALE record; the model's part is rounded to them before the counts come in, so that the score
+    is an exact integer and moves by no more than the counts do. Sensitive.
+    """
+    scaled = np.rint(expected * SCORE_SCALE).astype(np.int64)
+    hidden = int(np.rint(_noise_in(expected, sigma) * SCORE_SCALE))
+    return int(np.abs(counts * SCORE_SCALE - scaled).sum()) - hidden
+
+
+@dataclass(frozen=True)
+class _Rounds:
+    """The budget as it is spread over the rounds. What it decides depends on released results only.
+
+    Attributes:
+        chosen: the plan's parameters.
+        left: precision that is left.
+        done: rounds that are over.
+        precision: of the next round's measurement, in parts of what an even spread gives.
+    """
+
+    chosen: AimParameters
+    left: PrecisionBudget
+    done: int = 0
+    precision: int = 1
+
+    @property
+    def sigma(self) -> float | None:
+        """Noise of the next round's measurement; None where the mechanism is over."""
+        if self.done >= self.chosen.rounds:
+            return None
+        wanted = self._even * self.precision
+        # The last round takes all, and so does one that would leave too little for another.
+        if self.done == self.chosen.rounds - 1 or self.left.left < 2 * wanted:
+            return self.left.sigma()
+        return self.left.sigma(float(wanted / self.left.left))
+
+    @property
+    def share_used(self) -> float:
+        """Part of all precision that is used once the next round is over."""
+        total = self.chosen.budget.precision.left
+        return float(1 - (self.left.left - min(self.left.left, self._even * self.precision)) / total)
+
+    def spend(self, sigma: float) -> _Rounds:
+        """After a round with that noise."""
+        left = self.left.spend(sigma)
+        over = self.left.left < 2 * self._even * self.precision
+        return _Rounds(self.chosen, left, self.chosen.rounds if over else self.done + 1, self.precision)
+
+    def finer(self) -> _Rounds:
+        """With twice the precision from now on."""
+        return _Rounds(self.chosen, self.left, self.done, 2 * self.precision)
+
+    @property
+    def _even(self) -> Fraction:
+        joint = self.chosen.budget.precision.left * (1 - Fraction(self.chosen.one_way_share))
+        return joint / self.chosen.rounds
+
+
+def _noise_of_one_way(chosen: AimParameters, columns: int) -> float:
+    return _noise(chosen, chosen.one_way_share / columns)
+
+
+def _noise_of_round(chosen: AimParameters) -> float:
+    """Noise of each round's measurement where all rounds are used."""
+    if not chosen.rounds:
+        return _noise_of_one_way(chosen, 1)
+    return _noise(chosen, (1 - chosen.one_way_share) / chosen.rounds)
+
+
+def _noise(chosen: AimParameters, share: float) -> float:
+    sigma = chosen.budget.precision.sigma(share)
+    if sigma is None:
+        raise AccountingError(
+            f"a measurement with the share {share:.3g} of the precision needs more noise than can be drawn; accepted: "
+            "a larger epsilon, or fewer columns"
+        )
+    return sigma
+
+
+def _noise_in(expected: Array, sigma: float) -> float:
+    """Records that noise hides in a clique: in each cell its mean absolute value, and no more than are expected."""
+    return float(np.minimum(expected, expected_error(sigma)).sum())
+
+
+def _candidates(estimator: Estimator, pairs: Mapping[Clique, Counts], most_cells: float) -> list[Clique]:
+    """The pairs with which the model stays within its size; those that it covers already always do."""
+    tree = estimator.tree
+    measured = list(estimator.potentials)
+    found = []
+    for pair in pairs:
+        within = tree.home(pair) is not None or tree.extended_cells(pair) <= most_cells
+        if within or junction_cells(tree.sizes, [*measured, pair]) <= most_cells:
+            found.append(pair)
+    return found or [min(pairs, key=lambda pair: pairs[pair].size)]

@@ -1,0 +1,172 @@
+"""What all mechanisms share that measure marginals and fit a graphical model to them.
+
+What belongs here: sealing a plan, checking it against its event, and everything after the measurements, which is the
+same whatever was measured. What does not: which marginals are measured with which noise (`mst`, `aim`).
+
+A mechanism touches the data only in `measure`, and leaves every result on disk before it uses it, so that estimation
+can always be repeated without the data.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from dp_accounting import dp_event
+
+from dpsynth_platform.contracts import DataContract, canonical_digest
+from dpsynth_platform.errors import ContractError, GrantRefused
+from dpsynth_platform.privacy.events import event_to_json
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.units import count_sensitivity
+from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
+from dpsynth_platform.synth.tabular.compression import compress, one_way_measurements
+from dpsynth_platform.synth.tabular.domain import Domain, domain_of
+from dpsynth_platform.synth.tabular.estimation import Estimator, Measurement
+from dpsynth_platform.synth.tabular.measurements import NoisyCounts, read_measurements
+from dpsynth_platform.synth.tabular.model import Model, load_model, save_model
+from dpsynth_platform.synth.tabular.restore import release_schema
+from dpsynth_platform.synth.tabular.sampling import sample
+
+if TYPE_CHECKING:
+    from dpsynth_platform.ledger.grants import Grant
+
+SCORE_SCALE = 2**16
+"""Scores are whole multiples of 1/65536 record, so that the exponential mechanism works on integers."""
+MAX_PAIR_CELLS = 2**28
+"""All pairs' exact counts are in memory while pairs are chosen: at most 2 GiB of them."""
+NOISE_PER_SECOND = 5_000_000
+"""Draws of the sampler on one core; for predictions only."""
+ITERATIONS = 400
+"""Steps of the last fit, at most; it ends by itself where they change nothing any more."""
+
+
+class MarginalGenerator(ABC):
+    """A generator by noisy marginals; see `interface.Generator`."""
+
+    method: str
+
+    @abstractmethod
+    def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
+        """Noise scales and whatever else fixes the mechanism, from public inputs; JSON values.
+
+        Raises:
+            ContractError: the method cannot do what the contract asks for.
+            AccountingError: no noise scale meets the guarantee.
+        """
+
+    @abstractmethod
+    def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
+        """What a mechanism with these parameters costs."""
+
+    @abstractmethod
+    def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:
+        """The mechanism: everything that looks at the data, each result appended durably before it is used.
+
+        Raises:
+            GrantRefused: the plan's event is not that of its noise scales.
+            MechanismFailed: the directory already holds measurements.
+        """
+
+    @abstractmethod
+    def describe(self, plan: SealedPlan) -> dict[str, Any]:
+        """Event, noise, expected error, cells, memory and sampling time of a plan."""
+
+    def plan(
+        self, contract: DataContract, schema: pa.Schema, guarantee: Guarantee, *, period: str | None = None
+    ) -> SealedPlan:
+        """Calibrates the noise to the guarantee and seals it with domain and schema.
+
+        Raises:
+            ContractError: a type that cannot be restored, or pairs with too many cells.
+            AccountingError: no noise scale meets the guarantee.
+        """
+        domain = domain_of(contract, period)
+        if pair_cells(domain.sizes) > MAX_PAIR_CELLS:
+            raise ContractError(
+                f"{contract.dataset}: columns: all pairs together have {pair_cells(domain.sizes)} cells; accepted: up "
+                f"to {MAX_PAIR_CELLS}; declare fewer bins or shorter lists of values"
+            )
+        parameters = self.parameters(contract, domain, guarantee)
+        return SealedPlan(
+            method=self.method,
+            dataset=contract.dataset,
+            period=period,
+            mechanism_digest=canonical_digest(contract.mechanism_snapshot()),
+            columns=domain.to_json(),
+            release=release_schema(contract, schema).to_json(),
+            parameters=parameters,
+            event=event_to_json(self.event(parameters, len(domain), guarantee)),
+            guarantee=guarantee.to_json(),
+        )
+
+    def check(self, plan: SealedPlan) -> None:
+        """The sealed event is what the parameters, this adjacency and this b cost (invariant: no drift).
+
+        Raises:
+            GrantRefused: it is not.
+        """
+        guarantee = Guarantee.from_json(plan.guarantee)
+        if event_to_json(self.event(plan.parameters, len(plan.columns), guarantee)) != plan.event:
+            raise GrantRefused(
+                "the plan's privacy event is not that of its noise scales; materialize the line from raw"
+            )
+
+    def fit(
+        self,
+        plan: SealedPlan,
+        bounded: Path,
+        grant: Grant,
+        directory: Path,
+        *,
+        device: str = "cpu",
+        progress: Progress = silent,
+    ) -> None:
+        """Measures, then estimates; see `Generator.fit`."""
+        if grant.plan_digest != plan.digest:
+            raise GrantRefused("the grant is for another plan than the one to run")
+        self.measure(plan, bounded, directory, progress)
+        self.estimate(plan, directory, device=device, progress=progress)
+
+    def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
+        """Fits potentials to the stored measurements; see `Generator.estimate`."""
+        domain = Domain.from_json(plan.columns)
+        stored = read_measurements(directory, plan.digest)
+        states = compress(domain, stored.one_way)
+        estimator = Estimator(
+            [column.size for column in states], one_way_measurements(stored.one_way, states), device=device
+        )
+        estimator.add([as_measurement(noisy) for noisy in stored.joint])
+        estimator.fit(ITERATIONS, progress)
+        save_model(directory, Model(plan, states, estimator.potentials, estimator.total, stored))
+
+    def sample(self, directory: Path, rows: int) -> pa.Table:
+        """Draws rows from the model; see `Generator.sample`."""
+        return sample(load_model(directory), rows)
+
+
+def pair_cells(sizes: Sequence[int]) -> int:
+    """Number of cells of all pairs together."""
+    return (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2
+
+
+def score_sensitivity(plan: SealedPlan) -> int:
+    """Most that one unit moves an L1 distance between counts and fixed numbers, in units of 1/SCORE_SCALE record."""
+    guarantee = Guarantee.from_json(plan.guarantee)
+    return count_sensitivity(guarantee.adjacency, guarantee.max_contributions).l1 * SCORE_SCALE
+
+
+def expected_error(sigma: float) -> float:
+    """Mean absolute noise of a count, in records: sqrt(2 / pi) * sigma."""
+    return math.sqrt(2 / math.pi) * sigma
+
+
+def as_measurement(noisy: NoisyCounts) -> Measurement:
+    """Noisy counts over states, as the estimator takes them."""
+    counts = noisy.counts.astype(np.float64)
+    return Measurement(noisy.clique, counts, np.full(counts.shape, noisy.variance))

@@ -1,0 +1,379 @@
+"""Exact inference on a junction tree, in log space: belief propagation and what is read from its result.
+
+What belongs here: from potentials to the marginals of every clique, covered by the tree or not. What does not: finding
+potentials that fit (`estimation`) and drawing rows (`sampling`). All of it is post-processing of what it is given.
+
+A *clique vector* maps cliques (ascending attribute indices) to arrays of their shape; here it is one flat array with
+a place for each clique (`Layout`), so that a step of estimation is a few operations whatever their number.
+
+Up the tree, each clique takes one `exp` of its cells, scaled by the maximum of each separator cell; down the tree the
+parent's belief about the separator is spread by the conditional that this leaves (Koller & Friedman 2009, chapter 10).
+Within a clique, potentials are added in the order of its axes, so that those without the last axis are added while the
+array is small, and marginals are read off in the opposite order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import torch
+
+from dpsynth_platform.synth.tabular.junction import Clique, JunctionTree
+
+# Stands for the logarithm of zero where -inf would make differences of infinities.
+_NEVER = -1e30
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the cells of each clique stand in a flat array.
+
+    Attributes:
+        sizes: number of states of each attribute.
+        cliques: ascending attribute indices, all different.
+    """
+
+    sizes: tuple[int, ...]
+    cliques: tuple[Clique, ...]
+    slices: dict[Clique, slice] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        ends = list(accumulate((math.prod(self.shape(clique)) for clique in self.cliques), initial=0))
+        places = {clique: slice(ends[n], ends[n + 1]) for n, clique in enumerate(self.cliques)}
+        object.__setattr__(self, "slices", places)
+
+    def shape(self, clique: Clique) -> tuple[int, ...]:
+        """Sizes of the clique's attributes."""
+        return tuple(self.sizes[index] for index in clique)
+
+    @property
+    def cells(self) -> int:
+        """Length of the flat array."""
+        return sum(math.prod(self.shape(clique)) for clique in self.cliques)
+
+    def view(self, values: torch.Tensor, clique: Clique) -> torch.Tensor:
+        """The clique's part of a flat array, in the clique's shape; it shares the array's memory."""
+        return values[self.slices[clique]].view(self.shape(clique))
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """A distribution in the form of a tree of conditionals.
+
+    Attributes:
+        tree: the junction tree.
+        conditionals: P[rest | separator] of each clique, shape (cells of the separator, cells of the rest).
+        cliques: marginal of each clique, shape (sizes of its `axes`).
+        log_partition: logarithm of the sum of all unnormalized probabilities.
+    """
+
+    tree: JunctionTree
+    conditionals: tuple[torch.Tensor, ...]
+    cliques: tuple[torch.Tensor, ...]
+    log_partition: torch.Tensor
+
+
+@dataclass(frozen=True)
+class _Part:
+    """An array over a clique, as seen from a larger one that contains it.
+
+    Attributes:
+        level: place, among the larger one's axes, of the clique's last.
+        order: the clique's axes in the order of the larger one's; None if that is their own.
+        shape: sizes that broadcast over the axes up to the level.
+        away: of those axes, the ones to sum over for the clique's marginal.
+        back: `order` the other way round.
+    """
+
+    level: int
+    order: tuple[int, ...] | None
+    shape: tuple[int, ...]
+    away: tuple[int, ...]
+    back: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, tree: JunctionTree, home: int, clique: Clique) -> _Part:
+        axes = tree.axes[home]
+        places = [axes.index(attribute) for attribute in clique]
+        order = sorted(range(len(clique)), key=places.__getitem__)
+        back = sorted(range(len(clique)), key=order.__getitem__)
+        level = max(places, default=-1)
+        shape = tuple(tree.sizes[axis] if axis in clique else 1 for axis in axes[: level + 1])
+        away = tuple(place for place in range(level + 1) if axes[place] not in clique)
+        plain = order == list(range(len(clique)))
+        return cls(level, None if plain else tuple(order), shape, away, None if plain else tuple(back))
+
+    def spread(self, values: torch.Tensor) -> torch.Tensor:
+        """The clique's array, ready to be added to one over the axes up to the level."""
+        return (values if self.order is None else values.permute(self.order)).reshape(self.shape)
+
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        """An array over the axes up to the level, summed to the clique."""
+        values = values.sum(dim=self.away) if self.away else values
+        return values if self.back is None else values.permute(self.back)
+
+
+class Propagator:
+    """Belief propagation on one tree for potentials on given cliques, ready to be repeated.
+
+    Args:
+        tree: covers every clique of the layout.
+        layout: on which cliques there are potentials; marginals are given for the same ones.
+
+    Raises:
+        ValueError: the tree does not cover a clique.
+    """
+
+    def __init__(self, tree: JunctionTree, layout: Layout) -> None:
+        self.tree, self.layout = tree, layout
+        count = len(tree.cliques)
+        # By clique of the tree and level: (clique of the layout, its part), and (child, its separator's part).
+        self._factors: list[list[list[tuple[Clique, _Part]]]] = [[[] for _ in axes] for axes in tree.axes]
+        self._messages: list[list[list[tuple[int, _Part]]]] = [[[] for _ in axes] for axes in tree.axes]
+        for clique in layout.cliques:
+            home = tree.home(clique)
+            if home is None:
+                raise ValueError(f"clique {clique} is not covered by the tree")
+            part = _Part.of(tree, home, clique)
+            self._factors[home][part.level].append((clique, part))
+        for child in range(count):
+            if tree.parents[child] >= 0:
+                part = _Part.of(tree, tree.parents[child], tree.separators[child])
+                self._messages[tree.parents[child]][part.level].append((child, part))
+        self._shapes = [tuple(tree.sizes[axis] for axis in axes) for axes in tree.axes]
+        self._rows = [tree.shape_cells(separator) for separator in tree.separators]
+
+    def run(self, potentials: torch.Tensor) -> tuple[Beliefs, torch.Tensor]:
+        """Beliefs of P(x) proportional to exp(sum of potentials), and its marginals in the same layout.
+
+        A potential of -inf rules a cell out; some row must stay possible.
+        """
+        conditionals, log_partition = self._up(potentials)
+        marginals = torch.empty_like(potentials)
+        cliques = self._down(conditionals, marginals)
+        return Beliefs(self.tree, tuple(conditionals), tuple(cliques), log_partition), marginals
+
+    def _up(self, potentials: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+        tree = self.tree
+        least = torch.finfo(potentials.dtype).tiny
+        count = len(tree.cliques)
+        conditionals = [potentials] * count
+        messages = [potentials] * count
+        log_partition = potentials.new_zeros(())
+        for index in range(count - 1, -1, -1):
+            scores = self._scores(index, potentials, messages).reshape(self._rows[index], -1)
+            peak = scores.amax(dim=1, keepdim=True).clamp_(min=_NEVER)
+            weights = scores.sub_(peak).exp_()
+            norm = weights.sum(dim=1, keepdim=True).clamp_(min=least)
+            conditionals[index] = weights.div_(norm)
+            message = peak.add_(norm.log_())
+            if tree.parents[index] < 0:
+                log_partition = log_partition + message.squeeze()
+            else:
+                messages[index] = message.view([tree.sizes[attribute] for attribute in tree.separators[index]])
+        return conditionals, log_partition
+
+    def _scores(self, index: int, potentials: torch.Tensor, messages: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Sum of a clique's potentials and messages, shape (sizes of its axes); a fresh array."""
+        shape = self._shapes[index]
+        scores = potentials.new_zeros(())
+        for level in range(len(shape)):
+            scores = scores.unsqueeze(-1)
+            terms = [part.spread(self.layout.view(potentials, clique)) for clique, part in self._factors[index][level]]
+            terms += [part.spread(messages[child]) for child, part in self._messages[index][level]]
+            for term in terms:
+                # Added in place where that does not change the shape.
+                fits = scores.shape == shape[: level + 1]
+                scores = scores.add_(term) if fits else scores + term
+        return scores if scores.shape == shape else scores.expand(shape).clone()
+
+    def _down(self, conditionals: Sequence[torch.Tensor], marginals: torch.Tensor) -> list[torch.Tensor]:
+        cliques: list[torch.Tensor] = []
+        given = [marginals] * len(conditionals)
+        for index, conditional in enumerate(conditionals):
+            joint = conditional if self.tree.parents[index] < 0 else conditional * given[index].reshape(-1, 1)
+            joint = joint.view(self._shapes[index])
+            cliques.append(joint)
+            for level in range(len(self._shapes[index]) - 1, -1, -1):
+                for clique, part in self._factors[index][level]:
+                    self.layout.view(marginals, clique).copy_(part.gather(joint))
+                for child, part in self._messages[index][level]:
+                    given[child] = part.gather(joint)
+                joint = joint.sum(dim=-1)
+        return cliques
+
+
+def marginal(beliefs: Beliefs, clique: Clique) -> torch.Tensor:
+    """Marginal of any clique, shape of its sizes: read off where the tree covers it, else by variable elimination.
+
+    The latter needs memory for the clique's cells times those of a separator.
+    """
+    tree = beliefs.tree
+    home = tree.home(clique)
+    if home is not None:
+        return _read(beliefs, home, clique)
+    roots = [index for index, parent in enumerate(tree.parents) if parent < 0]
+    parts = [part for part in (_collected(beliefs, root, clique) for root in roots) if part[1]]
+    return _einsum(parts, clique)
+
+
+def pair_marginals(beliefs: Beliefs, wanted: Iterable[Clique]) -> dict[Clique, torch.Tensor]:
+    """Marginals of many pairs of attributes, ascending, each of the shape of its sizes.
+
+    Pairs within a clique are read off. For the others, the states of all attributes that a clique brings in walk
+    through the tree together: one product of matrices for each step.
+    """
+    tree = beliefs.tree
+    found: dict[Clique, torch.Tensor] = {}
+    # Attributes by the clique that brings them in, and for each such clique the partners that its attributes await.
+    owner = {}
+    for index, axes in enumerate(tree.axes):
+        for attribute in axes[len(tree.separators[index]) :]:
+            owner[attribute] = index
+    awaited: dict[int, set[Clique]] = {}
+    single = {attribute: _read(beliefs, index, (attribute,)) for attribute, index in owner.items()}
+    for a, b in wanted:
+        home = tree.home((a, b))
+        if home is not None:
+            found[(a, b)] = _read(beliefs, home, (a, b))
+        else:
+            awaited.setdefault(min(owner[a], owner[b]), set()).add((a, b))
+    steps = _Steps(beliefs)
+    for start, pairs in awaited.items():
+        for pair, values in _walk(steps, start, pairs, owner):
+            found[pair] = values
+    for pairs in awaited.values():
+        for a, b in pairs:
+            if (a, b) not in found:  # in different components
+                found[(a, b)] = torch.outer(single[a], single[b])
+    return found
+
+
+class _Steps:
+    """Conditionals from separator to separator, each computed once."""
+
+    def __init__(self, beliefs: Beliefs) -> None:
+        self.beliefs, self.tree = beliefs, beliefs.tree
+        self._known: dict[tuple[int, Clique, Clique], torch.Tensor] = {}
+
+    def neighbours(self, index: int) -> list[tuple[int, Clique]]:
+        """(neighbour, separator) of a clique."""
+        up = [(self.tree.parents[index], self.tree.separators[index])] if self.tree.parents[index] >= 0 else []
+        return up + [(child, self.tree.separators[child]) for child in self.tree.children[index]]
+
+    def conditional(self, index: int, given: Clique, target: Clique) -> tuple[torch.Tensor, Clique]:
+        """P[target | given] within a clique, over the axes given + (target without given)."""
+        key = (index, given, target)
+        axes = given + tuple(attribute for attribute in target if attribute not in given)
+        if key not in self._known:
+            joint = _read(self.beliefs, index, tuple(sorted(axes)))
+            joint = joint.permute([sorted(axes).index(attribute) for attribute in axes])
+            norm = joint.sum(dim=list(range(len(given), len(axes))), keepdim=True) if len(axes) > len(given) else joint
+            self._known[key] = torch.where(norm > 0, joint / norm, 0.0)
+        return self._known[key], axes
+
+
+def _walk(
+    steps: _Steps, start: int, pairs: set[Clique], owner: dict[int, int]
+) -> Iterator[tuple[Clique, torch.Tensor]]:
+    """The pairs' marginals, with rows for all states of those of their attributes that the clique `start` brings in."""
+    tree = steps.tree
+    sources = sorted({attribute for pair in pairs for attribute in pair if owner[attribute] == start})
+    ends = list(accumulate((tree.sizes[attribute] for attribute in sources), initial=0))
+    wanted: dict[int, list[int]] = {}
+    for a, b in pairs:
+        for source, other in ((a, b), (b, a)):
+            if owner[source] == start and owner[other] != start:
+                wanted.setdefault(owner[other], []).append(other)
+    targets = {clique: sorted(set(others)) for clique, others in wanted.items()}
+    needed = _on_the_way(tree, start, set(targets))
+    row = len(tree.sizes)  # a label beyond all attributes
+    queue: list[tuple[int, int, Clique, torch.Tensor]] = []
+    for neighbour, separator in steps.neighbours(start):
+        if neighbour in needed:
+            parts = [_labelled(steps.beliefs, start, source, separator) for source in sources]
+            queue.append((start, neighbour, separator, torch.cat(parts)))
+    while queue:
+        before, index, given, rows = queue.pop()
+        for other in targets.get(index, ()):
+            conditional, axes = steps.conditional(index, given, (other,))
+            values = torch.einsum(rows, [row, *given], conditional, list(axes), [row, other])
+            for place, source in enumerate(sources):
+                pair = (min(source, other), max(source, other))
+                if pair in pairs:
+                    block = values[ends[place] : ends[place + 1]]
+                    yield pair, (block if source < other else block.T)
+        for neighbour, separator in steps.neighbours(index):
+            if neighbour != before and neighbour in needed:
+                conditional, axes = steps.conditional(index, given, separator)
+                moved = torch.einsum(rows, [row, *given], conditional, list(axes), [row, *separator])
+                queue.append((index, neighbour, separator, moved))
+
+
+def _on_the_way(tree: JunctionTree, start: int, targets: set[int]) -> set[int]:
+    """All cliques between the start and the targets."""
+    needed: set[int] = set()
+    depth = [0] * len(tree.parents)
+    for index, parent in enumerate(tree.parents):
+        depth[index] = depth[parent] + 1 if parent >= 0 else 0
+    for target in targets:
+        a, b = start, target
+        way = {a, b}
+        while a != b and max(depth[a], depth[b]) > 0:
+            if depth[a] >= depth[b]:
+                a = tree.parents[a]
+            else:
+                b = tree.parents[b]
+            way |= {a, b}
+        if a == b:
+            needed |= way
+    return needed
+
+
+def _labelled(beliefs: Beliefs, index: int, source: int, separator: Clique) -> torch.Tensor:
+    """P[source, separator] within a clique, shape (states of the source, sizes of the separator)."""
+    if source not in separator:
+        axes = tuple(sorted((source, *separator)))
+        joint = _read(beliefs, index, axes)
+        return joint.permute([axes.index(attribute) for attribute in (source, *separator)])
+    joint = _read(beliefs, index, separator)
+    place = separator.index(source)
+    states = beliefs.tree.sizes[source]
+    mask = torch.eye(states, dtype=joint.dtype, device=joint.device)
+    shape = [states] + [states if n == place else 1 for n in range(len(separator))]
+    return joint.unsqueeze(0) * mask.view(shape)
+
+
+def _read(beliefs: Beliefs, home: int, clique: Clique) -> torch.Tensor:
+    """Marginal of a clique inside of one of the tree's."""
+    part = _Part.of(beliefs.tree, home, clique)
+    values = beliefs.cliques[home]
+    above = tuple(range(part.level + 1, values.dim()))
+    return part.gather(values.sum(dim=above) if above else values)
+
+
+def _collected(beliefs: Beliefs, index: int, wanted: Clique) -> tuple[torch.Tensor, Clique]:
+    """P[wanted attributes below | separator] of a clique's subtree, and its axes; () where nothing is wanted there."""
+    tree = beliefs.tree
+    below = [part for part in (_collected(beliefs, child, wanted) for child in tree.children[index]) if part[1]]
+    axes = tree.axes[index]
+    brought = set(axes[len(tree.separators[index]) :])
+    kept = (brought & set(wanted)).union(*(set(part_axes) & set(wanted) for _, part_axes in below)) - set(
+        tree.separators[index]
+    )
+    if not kept:
+        return beliefs.log_partition, ()
+    shape = [tree.sizes[attribute] for attribute in axes]
+    target = (*tree.separators[index], *sorted(kept))
+    return _einsum([(beliefs.conditionals[index].view(shape), axes), *below], target), target
+
+
+def _einsum(parts: Sequence[tuple[torch.Tensor, Clique]], target: Clique) -> torch.Tensor:
+    operands: list[object] = []
+    labels = {attribute: number for number, attribute in enumerate(sorted({a for _, axes in parts for a in axes}))}
+    for values, axes in parts:
+        operands += [values, [labels[attribute] for attribute in axes]]
+    return torch.einsum(*operands, [labels[attribute] for attribute in target])

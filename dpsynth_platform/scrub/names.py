@@ -1,7 +1,8 @@
 """Names of people, organizations and places: what the language model finds, put right, and what lists add.
 
 What belongs here: loading the spaCy model, running it in batches, the bounds of what it finds, and names that it
-overlooks though a list or the words before them tell. What does not: shapes (`rules`) and addresses (`addresses`).
+overlooks though a list or the words before them tell. What does not: shapes (`rules`), addresses
+(`addresses`), and what forms and sentences tell of organizations (`organizations`).
 """
 
 from __future__ import annotations

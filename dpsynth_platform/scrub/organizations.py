@@ -54,7 +54,7 @@ _AND_OTHERS = (
 )
 _PLAIN = rf"[{UPPER}][{UPPER}{LOWER}'\u2019]{{1,40}}"
 _THREE = rf"{_PLAIN},[ ]{_PLAIN},?[ ](?:and|&|und|y|e|et|og|och)[ ]{_PLAIN}"
-_NAMES = rf"(?:{_THREE}|{NAME_WORD}(?:(?:[ ]|-|[ ](?:&|und|et|e|y|og|och|en|van|de)[ ]){NAME_WORD}){{0,4}})"
+_NAMES = rf"(?:{_THREE}|{NAME_WORD}(?:(?:[ ]|[ ](?:&|und|et|e|y|og|och|en|van|de)[ ]){NAME_WORD}){{0,4}})"
 _FORMED = re.compile(
     rf"(?<![\w-])(?P<value>{_NAMES}(?:,?[ ](?:-[ ])?{_LEGAL_FORM}(?![\w/-])\.?"
     rf"(?:[ ](?:&[ ]Co\.?(?:[ ](?:KG|KGaA|OHG))?|de[ ]C\.V\.))?|[ ]{_AND_OTHERS}\b\.?))"

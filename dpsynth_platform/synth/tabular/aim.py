@@ -16,7 +16,7 @@ What differs from the paper, and why:
   the model only, so that a score's sensitivity is as before.
 - Choices all have the same epsilon, fixed beforehand, and only the precision of measurements adapts. That makes exact
   (PLD) accounting of the adaptive mechanism possible, which is worth more than adapting choices (`privacy.selection`).
-- Single columns get a quarter of the budget: what they tell serves every pair.
+- Single columns get a third of the measurements' precision: what they tell serves every pair.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCou
 from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian, select_by_exponential_mechanism
 from dpsynth_platform.synth.tabular.propagation import pair_marginals
 
-ROUNDS_PER_COLUMN = 3
+ROUNDS_PER_COLUMN = 4
 SELECTION_SHARE = 0.05
-ONE_WAY_SHARE = 0.25
-ROUND_ITERATIONS = 50
+ONE_WAY_SHARE = 1 / 3
+ROUND_ITERATIONS = 6
 """Steps of the fit in each round: enough to choose by; the last fit takes more."""
 MODEL_CELLS = 2**19
 """Most cells of the junction tree: 4 MiB of numbers."""

@@ -1,18 +1,23 @@
-"""From noisy marginals to a distribution: the estimate of Private-PGM (McKenna, Sheldon & Miklau 2019).
+"""From noisy marginals to a distribution: the estimate of Private-PGM (McKenna, Sheldon & Miklau 2019), regularized.
 
 What belongs here: combining measurements, and potentials that fit them. What does not: how they were measured (`mst`,
 `aim`) and inference itself (`propagation`). All of it is post-processing of noisy counts.
 
-The estimate minimizes sum (T P - y)^2 / (2 v) over the cells of all measured cliques (T the number of records, y the
-noisy count, v its variance) by entropic mirror descent: P is proportional to exp(sum of potentials), and each step
-subtracts from a clique's potentials a multiple of its cells' (T P - y) / v.
+P is proportional to exp(sum of potentials), one potential for each cell of each measured clique. Matching all noisy
+counts y as closely as can be would fit the noise: a cell in which nothing is expected takes whatever noise it was
+given. So the noisy counts are taken as what they are, uncertain, and the potentials minimize
 
-Left alone, that fits the noise: a cell in which nothing is expected takes whatever noise it was given. So the
-potentials of cliques of two attributes and more are drawn back to zero, where the model knows of no dependence. A cell
-of expected count m then follows its noisy count by about the share m / (m + v / k), k = TRUST times the noise's
-deviation: half of the way where it expects half a deviation of records. Without this, more than about a hundred steps
-make the estimate worse; with it the result hardly depends on how many were taken (Dudik, Phillips & Schapire 2007 on
-relaxed maximum entropy).
+    T log Z(potentials) - sum y * potential + sum sigma / (2 trust) * (potential - anchor)^2
+
+over the cells of all measured cliques (T the number of records, sigma the deviation of a cell's noise): the likelihood
+of the counts, with a Gaussian prior around the *anchor*, the model of independent columns. At the minimum each cell's
+expected count differs from its noisy one by sigma / trust for every unit that the potential is off its anchor: a cell
+that would have to be e times as frequent to meet its noisy count is left off by about a deviation. (Relaxed maximum
+entropy with a square penalty: Dudik, Phillips & Schapire 2007.) Both trusts were chosen by the error of two-way
+marginals on one table; half and twice the value cost some 2% of the error.
+
+The function is convex and smooth. L-BFGS finds the minimum in some sixty steps (Nocedal & Wright 2006, algorithm 7.4),
+preconditioned by the diagonal of its Hessian as if cells were independent, T P + sigma / trust.
 """
 
 from __future__ import annotations
@@ -26,16 +31,20 @@ import torch
 
 from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.synth.tabular.junction import Clique, JunctionTree, junction_tree
-from dpsynth_platform.synth.tabular.propagation import Layout, Propagator, marginal
+from dpsynth_platform.synth.tabular.propagation import Beliefs, Layout, Propagator, marginal
 
 Array = npt.NDArray[np.float64]
 
-TRUST = 2.0
-MAX_BACKTRACKS = 30
-STEP_GROWTH = 1.25
-# A fit ends when a step takes less than this off the objective, where a cell that is off by its noise's deviation
-# counts one half.
-TOLERANCE = 1e-3
+TRUST = 1.0
+ONE_WAY_TRUST = 0.5
+# Pairs of steps and slopes that L-BFGS keeps, and how far its first step goes.
+MEMORY = 20
+FIRST_STEP = 0.5
+SHRINK = 0.3
+MAX_BACKTRACKS = 15
+SUFFICIENT_DECREASE = 1e-4
+# A fit ends when a step gains less than this a record.
+TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -98,7 +107,7 @@ class Estimator:
         }
         for clique, measurement in self._combined.items():
             self._potentials[clique] = self._tensor(_independent(measurement, self.total))
-        self._step: float | None = None
+        self._anchors = dict(self._potentials)
         self.tree: JunctionTree = junction_tree(self._sizes, self._potentials)
         self._task = self._arranged()
         self.beliefs, _ = self._task.propagator.run(self._flat())
@@ -115,32 +124,32 @@ class Estimator:
 
     def fit(self, iterations: int, progress: Progress = silent) -> None:
         """Moves the potentials towards the fit, by at most so many steps from where they are."""
-        task, flat = self._task, self._flat()
-        beliefs, marginals = task.propagator.run(flat)
-        slope = task.slope(flat, marginals)
-        step = self._step or float(1 / task.weights.max()) / self.total
+        task = self._task
+        now = task.at(self._flat())
+        history: list[tuple[torch.Tensor, torch.Tensor]] = []
         for iteration in range(iterations):
+            direction = _direction(now, history)
+            gain = float(now.slope @ direction)
+            length = 1.0
             for _ in range(MAX_BACKTRACKS):
-                candidate = flat - step * slope
-                moved, moved_marginals = task.propagator.run(candidate)
-                moved_slope = task.slope(candidate, moved_marginals)
-                way = marginals - moved_marginals
-                gain = self.total * float(slope @ way)
-                # A step is too long if it leads past the lowest point in its direction.
-                if gain >= 0 and float(moved_slope @ way) >= 0:
+                moved = task.at(now.potentials - length * direction)
+                if moved.value <= now.value - SUFFICIENT_DECREASE * length * gain:
                     break
-                step /= 2
+                length *= SHRINK
             else:
                 break  # no step improves the fit any more: converged to machine precision
-            flat, beliefs, marginals, slope = candidate, moved, moved_marginals, moved_slope
-            step *= STEP_GROWTH
+            step, change = moved.potentials - now.potentials, moved.slope - now.slope
+            if float(step @ change) > 0:
+                history = [*history[1 - MEMORY :], (step, change)]
+            small = now.value - moved.value < TOLERANCE * self.total
+            now = moved
             progress("estimating", iteration + 1, iterations)
-            if gain < TOLERANCE:
+            if small:
                 break
         progress("estimating", iterations, iterations)
-        self._step, self.beliefs = step, beliefs
+        self.beliefs = now.beliefs
         layout = task.propagator.layout
-        self._potentials = {clique: layout.view(flat, clique) for clique in layout.cliques}
+        self._potentials = {clique: layout.view(now.potentials, clique) for clique in layout.cliques}
 
     def expected(self, clique: Clique) -> torch.Tensor:
         """Expected counts of a clique's cells, shape of its sizes."""
@@ -163,15 +172,20 @@ class Estimator:
     def _arranged(self) -> _Task:
         """Everything in flat arrays, in the order of the layout."""
         layout = Layout(self._sizes, tuple(sorted(self._potentials, key=lambda clique: (len(clique), clique))))
-        counts, weights, decay = [], [], []
+        counts, prior = [], []
         for clique in layout.cliques:
             measured = self._combined.get(clique)
-            nothing = np.zeros(layout.shape(clique))
-            counts.append(measured.counts if measured else nothing)
-            weights.append(1 / measured.variance if measured else nothing)
-            decay.append(1 / (TRUST * np.sqrt(measured.variance)) if measured and len(clique) > 1 else nothing)
-        flat = [self._tensor(np.concatenate([part.ravel() for part in parts])) for parts in (counts, weights, decay)]
-        return _Task(Propagator(self.tree, layout), self.total, *flat)
+            trust = ONE_WAY_TRUST if len(clique) == 1 else TRUST
+            counts.append(measured.counts if measured else np.zeros(layout.shape(clique)))
+            prior.append(np.sqrt(measured.variance) / trust if measured else np.ones(layout.shape(clique)))
+        anchors = [self._anchors.get(clique, self._zeros(layout.shape(clique))) for clique in layout.cliques]
+        return _Task(
+            Propagator(self.tree, layout),
+            self.total,
+            counts=self._tensor(np.concatenate([part.ravel() for part in counts])),
+            prior=self._tensor(np.concatenate([part.ravel() for part in prior])),
+            anchor=torch.cat([values.reshape(-1) for values in anchors]),
+        )
 
     def _flat(self) -> torch.Tensor:
         """The potentials in the order of the layout."""
@@ -185,18 +199,55 @@ class Estimator:
 
 
 @dataclass(frozen=True)
+class _Point:
+    """The function that is minimized, at some potentials.
+
+    Attributes:
+        slope: its gradient.
+        curvature: diagonal of its Hessian, as if the cells were independent.
+    """
+
+    potentials: torch.Tensor
+    value: float
+    slope: torch.Tensor
+    curvature: torch.Tensor
+    beliefs: Beliefs
+
+
+@dataclass(frozen=True)
 class _Task:
-    """What is fitted, as flat arrays over the cells of all cliques: counts, 1 / variance, and the pull to zero."""
+    """What is fitted, as flat arrays over the cells of all cliques: noisy counts, the prior's precision and mean."""
 
     propagator: Propagator
     total: float
     counts: torch.Tensor
-    weights: torch.Tensor
-    decay: torch.Tensor
+    prior: torch.Tensor
+    anchor: torch.Tensor
 
-    def slope(self, potentials: torch.Tensor, marginals: torch.Tensor) -> torch.Tensor:
-        """By what a step changes the potentials: the misfit of every cell, and the way back to zero."""
-        return (self.total * marginals - self.counts) * self.weights + self.decay * potentials
+    def at(self, potentials: torch.Tensor) -> _Point:
+        """The function at these potentials; see the module."""
+        beliefs, marginals = self.propagator.run(potentials)
+        off = potentials - self.anchor
+        pull = self.prior * off
+        expected = self.total * marginals
+        value = self.total * beliefs.log_partition - self.counts @ potentials + (pull @ off) / 2
+        return _Point(potentials, float(value), expected - self.counts + pull, expected + self.prior, beliefs)
+
+
+def _direction(now: _Point, history: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """The inverse Hessian, as the history tells it, times the slope: a step in the opposite direction leads down."""
+    direction = now.slope.clone()
+    if not history:
+        return direction.div_(now.curvature).mul_(FIRST_STEP)
+    scales = []
+    for step, change in reversed(history):
+        scales.append((step @ direction) / (step @ change))
+        direction -= scales[-1] * change
+    step, change = history[-1]
+    direction *= (step @ change) / (change @ (change / now.curvature)) / now.curvature
+    for (step, change), scale in zip(history, reversed(scales), strict=True):
+        direction += (scale - (change @ direction) / (step @ change)) * step
+    return direction
 
 
 def _independent(measurement: Measurement, total: float) -> Array:

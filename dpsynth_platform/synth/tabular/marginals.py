@@ -42,7 +42,7 @@ MAX_PAIR_CELLS = 2**28
 """All pairs' exact counts are in memory while pairs are chosen: at most 2 GiB of them."""
 NOISE_PER_SECOND = 5_000_000
 """Draws of the sampler on one core; for predictions only."""
-ITERATIONS = 400
+ITERATIONS = 100
 """Steps of the last fit, at most; it ends by itself where they change nothing any more."""
 
 

@@ -33,6 +33,7 @@ from dpsynth_platform.quality_command import quality_app
 from dpsynth_platform.scrub_command import scrub_app
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
+from dpsynth_platform.synth_command import synth_app
 from dpsynth_platform.terminal import BLOCKED, Json, Shown, command
 
 app = typer.Typer(
@@ -50,6 +51,7 @@ app.add_typer(privacy_app, name="privacy")
 app.add_typer(bound_app, name="bound")
 app.add_typer(scrub_app, name="scrub")
 app.add_typer(quality_app, name="quality")
+app.add_typer(synth_app, name="synth")
 ledger_app.add_typer(authority_app)
 
 Dataset = Annotated[str, typer.Argument(help="Name of the dataset, as its contract's file is named.")]

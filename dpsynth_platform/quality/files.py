@@ -51,7 +51,7 @@ def _csv(path: Path, like: pa.Schema | None) -> pa.Table:
     except (ValueError, pa.ArrowException) as error:
         problem = f"the table cannot be read ({type(error).__name__})"
     else:
-        if not any(_looks_like_data(name) for name in table.column_names):
+        if not any(looks_like_data(name) for name in table.column_names):
             return pa.table([_without_empty(column) for column in table.columns], names=table.column_names)
         # A first row that is no header must not be quoted in what is said of columns.
         problem = "the first line has empty or numeric names, so it is no header"
@@ -77,7 +77,8 @@ def _is_text(type_: pa.DataType) -> bool:
     return bool(pa.types.is_string(values) or pa.types.is_large_string(values))
 
 
-def _looks_like_data(name: str) -> bool:
+def looks_like_data(name: str) -> bool:
+    """Whether a column's name is empty or a number, so that the line which it stands in is no header."""
     try:
         float(name)
     except ValueError:

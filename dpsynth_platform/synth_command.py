@@ -1,0 +1,165 @@
+"""`dpsynth synth table`: a differentially private synthetic table from one that lies in files, without a deployment.
+
+What belongs here: arguments, progress, and showing what the library returns. What does not: doing anything
+(`synthesis`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpsynth_platform.permissions import no_core_dumps
+from dpsynth_platform.terminal import Json, Shown, command, workspace
+
+if TYPE_CHECKING:
+    from dpsynth_platform.synth.interface import Progress
+    from dpsynth_platform.synthesis import Synthesis
+
+INTERRUPTED = 130
+
+synth_app = typer.Typer(no_args_is_help=True, help="Synthetic tables from single tables, without a deployment.")
+
+
+class MethodName(enum.StrEnum):
+    """The generators."""
+
+    auto = "auto"
+    aim = "aim"
+    mst = "mst"
+
+
+class FormatName(enum.StrEnum):
+    """What synthetic tables are written as."""
+
+    parquet = "parquet"
+    csv = "csv"
+    delta = "delta"
+
+
+@synth_app.callback()
+def _synth() -> None:
+    """Synthetic tables from single tables, without a deployment."""
+
+
+@synth_app.command("table")
+@command
+def synth_table(
+    table: Annotated[Path, typer.Argument(help="Parquet file or a directory of them, Delta table, or CSV file.")],
+    out: Annotated[Path, typer.Option(help="Directory of the result, made where it is missing, for you alone.")],
+    epsilon: Annotated[float, typer.Option(help="Epsilon of the guarantee; up to 1 is strong, up to 10 reasonable.")],
+    delta: Annotated[
+        float | None, typer.Option(help="Delta of the guarantee; default: 1/n^1.1 with n = --expected-units.")
+    ] = None,
+    expected_units: Annotated[
+        int | None, typer.Option(help="A public estimate of the number of owners, or of rows without --owners.")
+    ] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="YAML file with `columns:` as in a contract; without one, a refusal prints it.")
+    ] = None,
+    owners: Annotated[
+        str | None, typer.Option(help="Column that says whose a row is; default: each row is a unit of its own.")
+    ] = None,
+    contributions: Annotated[int | None, typer.Option(help="The most rows that each owner keeps.")] = None,
+    method: Annotated[MethodName, typer.Option(help="The generator; auto: what keeps most of a table.")] = (
+        MethodName.auto
+    ),
+    rows: Annotated[
+        int | None, typer.Option(help="Number of synthetic rows; default: what the noisy counts say that there are.")
+    ] = None,
+    format: Annotated[FormatName, typer.Option(help="What the synthetic table is written as.")] = (  # noqa: A002
+        FormatName.parquet
+    ),
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of a ledger that several outputs share; default: one of this output's own. A ledger knows "
+            "only what is spent through it."
+        ),
+    ] = None,
+    cap_epsilon: Annotated[
+        float | None,
+        typer.Option(help="What the ledger may ever pay for, sealed by its first run; default: this run alone."),
+    ] = None,
+    assume_public_domain: Annotated[
+        bool,
+        typer.Option(
+            "--assume-public-domain",
+            help="Read domains that are not declared off the data. The guarantee does not cover that.",
+        ),
+    ] = False,
+    accept_weak_guarantee: Annotated[str | None, typer.Option(help="Why epsilon may be above 10.")] = None,
+    spend_again: Annotated[
+        str | None,
+        typer.Option(help="Id of a started ledger entry that left nothing: the explicit word for a second spend."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Makes a synthetic table, its privacy statement and a ledger of what was spent. Run again, it costs nothing."""
+    from dpsynth_platform.synthesis import Options, synthesize
+
+    shown = Shown(as_json)
+    options = Options(
+        epsilon=epsilon,
+        delta=delta,
+        expected_units=expected_units,
+        method=method.value,
+        schema=schema,
+        owners=owners,
+        contributions=contributions,
+        rows=rows,
+        format=format.value,
+        ledger=ledger,
+        cap_epsilon=cap_epsilon,
+        assume_public_domain=assume_public_domain,
+        accept_weak_guarantee=accept_weak_guarantee,
+        spend_again=spend_again,
+    )
+    no_core_dumps()
+    try:
+        with _progress(shown) as progress, workspace("dpsynth-synth-"):
+            made = synthesize(table, out, options, progress=progress)
+    except KeyboardInterrupt:
+        shown.say(
+            "Interrupted. Run the same command again: it goes on where it can without another spend, and otherwise "
+            "says what was spent."
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    shown.json(made.to_json())
+    _show(shown, made)
+
+
+def _show(shown: Shown, made: Synthesis) -> None:
+    paid = "paid now" if made.spent else "was paid before: nothing new was spent"
+    shown.say(f"{made.rows} rows: {made.synthetic}")
+    shown.say(f"{made.guarantee}; method {made.method}")
+    shown.say(f"ledger entry {made.entry_id} {paid}; the ledger in {made.ledger} knows only what is spent through it")
+    shown.say("Not covered by the guarantee:")
+    for access in made.not_covered:
+        shown.say(f"- {access}")
+    shown.say(f"All of it in words: {made.statement}")
+
+
+@contextmanager
+def _progress(shown: Shown) -> Iterator[Progress]:
+    """On a terminal a line for each stage, with what remains of it; elsewhere nothing."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    silenced = not shown.console.is_terminal or shown.console.quiet
+    with Progress(
+        *columns, console=shown.console, disable=silenced, redirect_stdout=False, redirect_stderr=False
+    ) as bars:
+        known: dict[str, int] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in known:
+                known[stage] = int(bars.add_task(stage, total=total))
+            bars.update(known[stage], completed=done, total=total)  # type: ignore[arg-type]
+
+        yield report

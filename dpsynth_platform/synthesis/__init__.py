@@ -1,0 +1,17 @@
+"""Synthesis of one table that lies in files, outside of the asset line: `dpsynth synth table` and `synthesize`.
+
+What belongs in this package: which columns a table has and what is declared of them (`sources`, `declaration`,
+`assumed`), where the results and what is restricted lie (`place`), the budget that stands beside them (`budget`), the
+order of the steps (`run`) and the words of the guarantee (`statement`). What does not: a mechanism, bounding, or a
+ledger; those are the platform's own, under the same invariants as in the asset line.
+
+    from dpsynth_platform.synthesis import Options, synthesize
+
+    made = synthesize("people.parquet", "out", Options(epsilon=1, delta=1e-5, schema="people.yaml"))
+    print(made.synthetic, made.guarantee)
+"""
+
+from dpsynth_platform.synthesis.run import Synthesis, synthesize
+from dpsynth_platform.synthesis.task import Options
+
+__all__ = ["Options", "Synthesis", "synthesize"]

@@ -1,0 +1,184 @@
+"""What is public about a table: the schema file, what it leaves open, and the contract that it amounts to.
+
+What belongs here: reading a schema file, refusing columns of which nothing is declared with a file to fill in, and
+putting columns and options together to the `DataContract` that generators plan from. What does not: domains that are
+taken from the data (`assumed`), and what a column's declaration means (`contracts`).
+
+What is not declared is not looked up. The types of columns are part of a table's schema and public; a boolean column
+needs nothing else, since its values follow from its type.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
+
+from dpsynth_platform.contracts import (
+    BooleanColumn,
+    Column,
+    DataContract,
+    IdentifierColumn,
+    TextColumn,
+    parse_contract,
+    read_yaml,
+    validated,
+)
+from dpsynth_platform.errors import ContractError, SourceError
+from dpsynth_platform.synthesis.sources import Source, guessed_types
+
+DATASET = "table"
+FAMILY = "table"
+"""The one account of such a ledger; everybody in its tables is charged with everything."""
+ROW = "row"
+"""Base of the name of the column that tells rows apart, where each is a unit of its own."""
+
+_OPTIONS = {
+    "privacy.guarantee.epsilon": "--epsilon",
+    "privacy.guarantee.delta": "--delta",
+    "guarantee.epsilon": "--epsilon",
+    "guarantee.delta": "--delta",
+    "privacy.max_contributions": "--contributions",
+    "privacy.owner_columns": "--owners",
+    "privacy.expected_units": "--expected-units",
+    "privacy.accept_weak_guarantee": "--accept-weak-guarantee",
+    "accept_weak_guarantee": "--accept-weak-guarantee",
+    "generate.method": "--method",
+    "generate.rows": "--rows",
+    "quality.target": "--target",
+}
+_TEMPLATES = (
+    (pa.types.is_integer, "integer, min: , max: "),
+    (pa.types.is_floating, "float, min: , max: "),
+    (pa.types.is_date, "date, min: , max: "),
+    (pa.types.is_timestamp, "date, min: , max: "),
+    (pa.types.is_boolean, "boolean"),
+    (pa.types.is_string, "categorical, values: []"),
+    (pa.types.is_large_string, "categorical, values: []"),
+)
+
+
+class SchemaFile(BaseModel):
+    """A file with `columns:`, each as in a contract."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    columns: dict[str, Column] = Field(min_length=1)
+
+
+def read_schema(path: Path | None) -> dict[str, Column]:
+    """The columns that a schema file declares; none without a file. Raises `ContractError`, a line for each fault."""
+    return dict(validated(SchemaFile, read_yaml(path), str(path)).columns) if path else {}
+
+
+def undeclared(source: Source, declared: Mapping[str, Column], owners: str | None) -> list[str]:
+    """Columns of which more must be known than their type.
+
+    Raises:
+        SourceError: a column is declared, or named as the owners', that the table does not have.
+    """
+    strangers = [name for name in (*declared, *([owners] if owners else [])) if name not in source.schema.names]
+    if strangers:
+        raise SourceError(
+            f"{source.path}: there is no column {', '.join(map(repr, strangers))}; accepted: "
+            f"{', '.join(source.schema.names)}"
+        )
+    return [name for name in source.schema.names if name not in declared and _known(source, name, owners) is None]
+
+
+def refuse_undeclared(source: Source, names: list[str]) -> ContractError:
+    """What to say of columns of which nothing is declared: their names, types and a file to fill in."""
+    types = guessed_types(source)
+    found = ", ".join(f"{name} ({types.field(name).type})" for name in names)
+    lines = [f"  {_key(name)}: {{type: {_template(types.field(name).type)}}}" for name in names]
+    guessed = "# The types are guesses from the values: a CSV file has none.\n" if source.format == "csv" else ""
+    return ContractError(
+        f"{source.path}: nothing is declared of: {found}. What values a column can have must be known beforehand, and "
+        "is not read off the data. Accepted: a file for --schema, filled in with what is public:\n\n"
+        f"{guessed}"
+        "# Numbers outside of min and max are clamped, values that are not listed count as missing.\n"
+        "# {type: text} leaves a column empty, {type: identifier} makes fresh ids; nullable: true lets values miss.\n"
+        "columns:\n" + "\n".join(lines) + "\n\nor --assume-public-domain: then domains are read off the data, which "
+        "the guarantee does not cover."
+    )
+
+
+def complete(source: Source, declared: Mapping[str, Column], owners: str | None) -> dict[str, Column]:
+    """All columns in the table's order; what its type or its part tells of a column is added.
+
+    Args:
+        declared: of every column that `undeclared` names.
+    """
+    columns = {}
+    for name in source.schema.names:
+        column = declared.get(name) or _known(source, name, owners)
+        if column is None:
+            raise refuse_undeclared(source, [name])
+        columns[name] = column
+    return columns
+
+
+def row_column(source: Source) -> str:
+    """A name for the column that tells rows apart, which no column of the table has."""
+    taken = {name.casefold() for name in source.schema.names}
+    return next(name for number in range(len(taken) + 1) if (name := f"{ROW}{number or ''}") not in taken)
+
+
+def contract_of(columns: Mapping[str, Column], privacy: Mapping[str, Any], **others: Any) -> DataContract:
+    """The contract that these columns and options amount to.
+
+    Args:
+        privacy: as in a contract, with its defaults.
+        others: further parts, such as `generate`.
+
+    Raises:
+        ContractError: one line for each fault, which names the option or the column.
+    """
+    document = {
+        "dataset": DATASET,
+        "description": "One table, outside of the asset line.",
+        "owners": ["whoever ran it"],
+        "source": {"uri": DATASET, "key": list(privacy["owner_columns"])},
+        "family": FAMILY,
+        "privacy": {"namespace": FAMILY, **privacy},
+        "columns": {name: column.model_dump() for name, column in columns.items()},
+        "release": {"uri": "synthetic", "approvals": 0},
+    } | others
+    try:
+        return parse_contract(document, where=DATASET, variables={})
+    except ContractError as error:
+        problem = str(error)
+    pattern = "|".join(map(re.escape, sorted(_OPTIONS, key=len, reverse=True)))
+    raise ContractError(re.sub(pattern, lambda match: _OPTIONS[match.group()], problem))
+
+
+def scrubbed_contract(contract: DataContract) -> DataContract:
+    """The contract as the preparation of rows needs it: text never leaves the table, so nobody looks into it."""
+    (owner,) = contract.privacy.owner_columns
+    kept: dict[str, Column] = {
+        name: IdentifierColumn(type="identifier") if name == owner else column
+        for name, column in contract.columns.items()
+        if name == owner or not isinstance(column, TextColumn)
+    }
+    return contract.model_copy(update={"columns": kept})
+
+
+def _known(source: Source, name: str, owners: str | None) -> Column | None:
+    """What a column is without a declaration, or None."""
+    if name == owners:
+        return IdentifierColumn(type="identifier")
+    item = source.schema.field(name)
+    if pa.types.is_boolean(item.type) and source.format != "csv":
+        return BooleanColumn(type="boolean", nullable=item.nullable)
+    return None
+
+
+def _template(type_: pa.DataType) -> str:
+    return next((words for fits, words in _TEMPLATES if fits(type_)), "text")
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z][A-Za-z0-9_\-]*", name) else repr(name)

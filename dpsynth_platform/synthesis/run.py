@@ -1,0 +1,238 @@
+"""The story of one synthetic table: declared, admitted, bounded, paid for, measured, fitted, drawn, stated.
+
+What belongs here: the order of the steps, and what is used again instead of being paid for twice. What does not: the
+steps themselves.
+
+Before the first row is read the plan is sealed and admitted; before the mechanism reads, its ledger entry is started,
+durably. A run that stops after that has spent. The same options again then find what is there: a complete model is
+drawn from, complete measurements are fitted, at no cost; a mechanism that did not finish is started again only with the
+explicit word, as another spend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpsynth_platform.errors import DpsynthError, LedgerError, SpendRepeated
+from dpsynth_platform.ledger.records import CostRequest, Entry
+from dpsynth_platform.lineage.redaction import safe_error
+from dpsynth_platform.permissions import private_directory, private_files
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.restricted_log import keep_traceback
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import digest_directory, digest_file, write_durably
+from dpsynth_platform.synth.interface import Progress, generator, silent
+from dpsynth_platform.synth.tabular.measurements import is_complete
+from dpsynth_platform.synthesis.budget import Budget, open_budget
+from dpsynth_platform.synthesis.place import Place, held
+from dpsynth_platform.synthesis.statement import Run, statement
+from dpsynth_platform.synthesis.task import Options, Task, task_of
+from dpsynth_platform.vault import SIGNING_KEY, key_id
+from dpsynth_platform.worker.job import WorkerJob
+
+
+@dataclass(frozen=True)
+class Synthesis:
+    """What a run made.
+
+    Attributes:
+        synthetic: the table.
+        statement: what it promises, in Markdown; beside it in JSON.
+        rows: how many synthetic rows.
+        guarantee: as it is claimed.
+        method: the generator.
+        ledger: directory of the ledger.
+        entry_id: the ledger entry that paid.
+        spent: whether it was paid for now, or before.
+        not_covered: accesses to the data that the guarantee does not cover.
+    """
+
+    synthetic: Path
+    statement: Path
+    rows: int
+    guarantee: Guarantee
+    method: str
+    ledger: Path
+    entry_id: str
+    spent: bool
+    not_covered: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        paths = {name: str(getattr(self, name)) for name in ("synthetic", "statement", "ledger")}
+        return asdict(self) | paths | {"not_covered": list(self.not_covered)}
+
+
+def synthesize(table: str | Path, out: str | Path, options: Options, *, progress: Progress = silent) -> Synthesis:
+    """Makes a differentially private synthetic table in the directory `out`.
+
+    Args:
+        table: a Parquet file or a directory of them, a Delta table, or a CSV file.
+        out: made where it is missing, for this user alone; see `place`.
+        progress: called with public stages and counts of steps.
+
+    Raises:
+        ContractError: options or declarations are not acceptable.
+        SourceError: the table cannot be read as declared.
+        BudgetExceeded: the run does not fit under the ledger's cap; nothing was spent.
+        SpendRepeated: an earlier attempt at this run started and left nothing; what it cost stays spent.
+        MechanismFailed: the mechanism stopped; what it cost stays spent.
+        DpsynthError: anything else that went wrong, free of any value of the data.
+    """
+    with private_files(), held(Path(out)) as place:
+        try:
+            return _synthesized(task_of(Path(table), options), place, progress)
+        except (DpsynthError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the panics of libraries in Rust are no `Exception`
+            log = place.log()
+            keep_traceback(log)
+            code, kind = safe_error(error)
+        failure = DpsynthError(f"unexpected error: {kind} (details: {log})")
+        failure.code = code
+    raise failure
+
+
+def _synthesized(task: Task, place: Place, progress: Progress) -> Synthesis:
+    settings, options = Settings.from_environment(), task.options
+    request = task.request(options.runner or settings.user)
+    ledger = Path(options.ledger) if options.ledger else place.ledger
+    budget = open_budget(ledger, task.contract, request, options.cap_epsilon)
+    place.vault.signing_key()
+    key = task.key(key_id(place.vault.read(SIGNING_KEY)))
+    entry = _paid(budget, key, place, options.spend_again)
+    spent = entry is None
+    if entry is None:
+        entry = _measured(task, budget, request, key, place, settings.device, progress)
+    elif entry.state != "spent":
+        _estimated(task, place, entry, settings.device, progress)
+    model = place.model(entry.entry_id)
+    entry = budget.ledger.complete(entry.entry_id, digest_directory(model))
+    return _drawn(task, budget, entry, place, spent, progress)
+
+
+def _paid(budget: Budget, key: str, place: Place, spend_again: str | None) -> Entry | None:
+    """The entry that has paid for this run and left what is needed, or None where it is to be paid for.
+
+    Raises:
+        SpendRepeated: one has paid and left nothing, and no word was given.
+        LedgerError: the word was given for another entry.
+    """
+    entry = budget.ledger.entry_for_key(key)
+    if spend_again is not None and (entry is None or entry.entry_id != spend_again):
+        raise LedgerError(
+            f"--spend-again {spend_again}: no entry of this run; accepted: the one that a refusal names, with the same "
+            "table and options"
+        )
+    if entry is None or entry.state in ("void", "reserved"):
+        return None
+    model = place.model(entry.entry_id)
+    if entry.state == "spent":
+        if model.is_dir() and digest_directory(model) == entry.model_digest:
+            return entry
+        raise SpendRepeated(
+            f"the model that ledger entry {entry.entry_id} paid for is gone from {model}, or was changed. Accepted: "
+            "restore it; or another output, which is paid for anew"
+        )
+    if is_complete(model):
+        return entry
+    if spend_again is not None:
+        return None
+    raise SpendRepeated(
+        f"the mechanism of ledger entry {entry.entry_id} started and did not finish: it failed or was killed. What it "
+        f"cost stays spent. To spend a second time, if the cap has room, say so: --spend-again {entry.entry_id}"
+    )
+
+
+def _measured(
+    task: Task, budget: Budget, request: CostRequest, key: str, place: Place, device: str, progress: Progress
+) -> Entry:
+    """The entry that pays from now on, with a complete model: every look at rows is in here."""
+    from dpsynth_platform.ledger.grants import issue_grant
+    from dpsynth_platform.scrub.fingerprints import FINGERPRINT_DTYPE, write_fingerprints
+    from dpsynth_platform.synthesis.rows import bounded_rows
+    from dpsynth_platform.worker.run import run
+
+    again = task.options.spend_again
+    budget.admit(request, key, again)
+    signing = place.vault.signing_key()
+    with place.work() as work:
+        bounded, participants = bounded_rows(task, place.vault, work, progress)
+        write_durably(work / "plan.json", task.plan.to_json())
+        write_fingerprints(work / "participants", participants)
+        write_fingerprints(work / "canaries", np.empty(0, FINGERPRINT_DTYPE))
+        entry = budget.start(request, key, again)
+        model = private_directory(place.model(entry.entry_id))
+        grant = issue_grant(
+            signing,
+            entry_id=entry.entry_id,
+            plan_digest=task.plan.digest,
+            data_digest=digest_directory(bounded),
+            participants_digest=digest_file(work / "participants"),
+            canaries_digest=digest_file(work / "canaries"),
+            model_directory=model.name,
+        )
+        job = WorkerJob(
+            plan=str(work / "plan.json"),
+            model=str(model),
+            mode="fit",
+            device=device,
+            grant=grant,
+            public_key=signing.public_key().public_bytes_raw().hex(),
+            bounded=str(bounded),
+            participants=str(work / "participants"),
+            canaries=str(work / "canaries"),
+        )
+        run(job, progress)
+    return entry
+
+
+def _estimated(task: Task, place: Place, entry: Entry, device: str, progress: Progress) -> None:
+    """Post-processing of the complete measurements of a run that was cut short; no row is read."""
+    from dpsynth_platform.worker.run import run
+
+    with place.work() as work:
+        write_durably(work / "plan.json", task.plan.to_json())
+        model = str(place.model(entry.entry_id))
+        run(WorkerJob(plan=str(work / "plan.json"), model=model, mode="estimate", device=device), progress)
+
+
+def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, progress: Progress) -> Synthesis:
+    """Post-processing: rows from the model, and the statement."""
+    from dpsynth_platform.synth.tabular.model import load_model
+    from dpsynth_platform.synthesis.output import write_rows, write_statement
+
+    model = place.model(entry.entry_id)
+    progress("drawing rows", 0, 1)
+    rows = task.options.rows or max(1, round(load_model(model).total))
+    table = generator(task.plan.method).sample(model, rows)
+    synthetic = write_rows(place.root, table.drop_columns([task.row]) if task.row else table, task.options.format)
+    progress("drawing rows", 1, 1)
+    said = statement(task.contract, budget.family, task.plan, _run(task, budget, entry, rows))
+    return Synthesis(
+        synthetic=synthetic,
+        statement=write_statement(place.root, said),
+        rows=rows,
+        guarantee=said.common.guarantee,
+        method=task.plan.method,
+        ledger=budget.directory,
+        entry_id=entry.entry_id,
+        spent=spent,
+        not_covered=said.not_covered,
+    )
+
+
+def _run(task: Task, budget: Budget, entry: Entry, rows: int) -> Run:
+    started = [item for item in budget.ledger.entries() if item.started_at is not None]
+    return Run(
+        entry_id=entry.entry_id,
+        others=sum(item.key != entry.key for item in started),
+        attempts=sum(item.key == entry.key for item in started),
+        rows=rows,
+        rows_given=task.options.rows is not None,
+        assumed=task.not_covered,
+    )

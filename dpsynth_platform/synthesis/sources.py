@@ -1,0 +1,147 @@
+"""One table in files: its columns, a name of its content, and its rows.
+
+What belongs here: opening a Parquet file (or a directory of them), a Delta table or a CSV file, and streaming rows of
+the types that its columns have. What does not: what is declared of the columns (`declaration`), and any change to rows.
+
+Parquet and Delta say in their metadata which types columns have. A CSV file does not: its columns have the types that
+are declared for them, and what is not declared is text. Nothing is inferred from values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from dpsynth_platform.bounding.ownership import open_table
+from dpsynth_platform.compute.reading import read_batches
+from dpsynth_platform.contracts import Column
+from dpsynth_platform.errors import SourceError, file_problem
+from dpsynth_platform.quality.files import looks_like_data, read_file
+from dpsynth_platform.storage import digest_directory, digest_file
+
+Format = Literal["parquet", "csv", "delta"]
+
+_CSV_TYPES = {"integer": pa.int64(), "float": pa.float64(), "date": pa.date32(), "boolean": pa.bool_()}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table at a path.
+
+    Attributes:
+        schema: columns with the types that they have; of dictionary-encoded ones that of the dictionary.
+    """
+
+    path: Path
+    format: Format
+    schema: pa.Schema
+
+    @cached_property
+    def version(self) -> str:
+        """A name of the content: two tables share it only if they hold the same. A function of the data: restricted."""
+        if self.format == "delta":
+            from deltalake import DeltaTable
+
+            table = DeltaTable(str(self.path))
+            return f"{table.metadata().id}@{table.version()}"
+        return digest_directory(self.path) if self.path.is_dir() else digest_file(self.path)
+
+    @property
+    def plain_schema(self) -> pa.Schema:
+        """Types of the rows as they are read: what is dictionary-encoded comes as plain values."""
+        return pa.schema([pa.field(item.name, _plain(item.type), item.nullable) for item in self.schema])
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, with the types of `plain_schema`.
+
+        Raises:
+            SourceError: a file is missing or damaged, a CSV column cannot be read as its type, or there is no row.
+        """
+        wanted, empty, problem = self.plain_schema, True, None
+        try:
+            for batch in self._read():
+                empty = empty and not batch.num_rows
+                columns = [_cast(self.path, batch.column(item.name), item) for item in wanted]
+                yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            # The library's own text may quote the data, so its type must do.
+            problem = f"a file of the table is missing or damaged ({type(error).__name__})"
+        if problem or empty:
+            raise SourceError(f"{self.path}: {problem or 'the table has no rows'}; accepted: a table with rows")
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        if self.format != "csv":
+            return read_batches(open_table(self.path))
+        table = read_file(self.path, like=self.schema)
+        if table.column_names != self.schema.names:
+            raise SourceError(f"{self.path}: its header is more than one line; accepted: names without line breaks")
+        return iter(table.to_batches())
+
+
+def open_source(path: Path, declared: Mapping[str, Column]) -> Source:
+    """The table at a path; reads metadata only, of a CSV file its first line.
+
+    Args:
+        declared: columns of which something is declared; only a CSV file's types follow from it.
+
+    Raises:
+        SourceError: there is no table that can be read, or two columns have the same name.
+    """
+    if path.suffix.lower() == ".csv":
+        fields = [pa.field(name, _csv_type(declared.get(name))) for name in _csv_header(path)]
+        source = Source(path, "csv", pa.schema(fields))
+    else:
+        dataset = open_table(path)
+        source = Source(path, "delta" if (path / "_delta_log").is_dir() else "parquet", dataset.schema)
+    names = source.schema.names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SourceError(f"{path}: column {twice[0]!r} stands in the table more than once; accepted: distinct names")
+    return source
+
+
+def guessed_types(source: Source) -> pa.Schema:
+    """The types that a CSV file's values suggest; of other files their own. Reads all values of a CSV file."""
+    return read_file(source.path).schema if source.format == "csv" else source.plain_schema
+
+
+def _csv_header(path: Path) -> list[str]:
+    from pyarrow import csv
+
+    problem = "the file is empty"
+    try:
+        with path.open("rb") as file:
+            header = file.readline()
+        if header.strip():
+            names = list(csv.read_csv(pa.BufferReader(header)).column_names)
+            if not any(map(looks_like_data, names)):
+                return names
+            # A first row that is no header must not be quoted in what is said of columns.
+            problem = "the first line has empty or numeric names, so it is no header"
+    except OSError as error:
+        problem = file_problem(error)
+    except (ValueError, pa.ArrowException) as error:
+        problem = f"its first line cannot be read ({type(error).__name__})"
+    raise SourceError(f"{path}: {problem}; accepted: CSV in UTF-8 with a header, comma-separated")
+
+
+def _csv_type(declared: Column | None) -> pa.DataType:
+    return _CSV_TYPES.get(declared.type if declared else "", pa.string())
+
+
+def _cast(path: Path, column: pa.Array, wanted: pa.Field) -> pa.Array:
+    try:
+        # Of a time of day with its date only the date is declared.
+        return column.cast(wanted.type, safe=not pa.types.is_timestamp(column.type))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        problem = f"column {wanted.name!r} is declared to hold {wanted.type}, and some of its values cannot be read so"
+    raise SourceError(f"{path}: {problem}; accepted: numbers, dates as 2026-01-31, true or false; or another type")
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    return type_.value_type if pa.types.is_dictionary(type_) else type_

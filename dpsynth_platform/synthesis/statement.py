@@ -1,0 +1,185 @@
+"""What a synthetic table outside of the asset line promises: the parts of a privacy statement, as JSON and in Markdown.
+
+What belongs here: what is particular to such a table: whom it protects, which accesses nothing covers, what its ledger
+knows. What does not: what follows from the event alone (`privacy.statement`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dpsynth_platform.contracts import DataContract, FamilyBudget
+from dpsynth_platform.privacy.statement import Assumption, PrivacyStatement, Tuning, privacy_statement, upper_bound
+from dpsynth_platform.synth.interface import SealedPlan
+
+KNOWS_ONLY = (
+    "A ledger knows only what is spent through it: whoever makes another synthetic table of the same people with "
+    "another ledger, or without one, spends what this one does not count."
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What happened, as far as it is public.
+
+    Attributes:
+        entry_id: of the ledger entry that paid.
+        others: other runs that this ledger has paid for.
+        attempts: how often this run's mechanism was started.
+        rows: number of synthetic rows.
+        rows_given: whether that number was given, or is the model's estimate.
+        assumed: columns whose domains were read off the data (`assumed.not_covered`), in words; empty: none.
+    """
+
+    entry_id: str
+    others: int
+    attempts: int
+    rows: int
+    rows_given: bool
+    assumed: str = ""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The statement: common parts beside those of such a table. Public throughout."""
+
+    common: PrivacyStatement
+    method: str
+    ledger_entry: str
+    covered: tuple[str, ...]
+    not_covered: tuple[str, ...]
+    assumptions: tuple[Assumption, ...]
+    account: str
+
+    def to_json(self) -> dict[str, Any]:
+        """All parts as a JSON value."""
+        common = self.common.to_json()
+        kept = ("guarantee", "tier", "unit", "adjacency", "accounting", "formal", "groups", "event", "renyi", "tuning")
+        return {name: common[name] for name in (*kept, "weak_reason")} | {
+            "method": self.method,
+            "ledger_entry": self.ledger_entry,
+            "covered": list(self.covered),
+            "not_covered": list(self.not_covered),
+            "assumptions": [asdict(item) for item in self.assumptions],
+            "account": self.account,
+        }
+
+    def to_markdown(self) -> str:
+        """All parts for people."""
+        promise, common = self.common.guarantee, self.common
+        unprotected = "" if promise.unit != "example" else " Rows are protected, not the people who have several."
+        lines = [
+            "# Privacy statement",
+            "",
+            f"The table beside this statement is ({upper_bound(promise.epsilon)}, {upper_bound(promise.delta)})"
+            f"-differentially private: epsilon {upper_bound(promise.epsilon)}, delta {upper_bound(promise.delta)} for "
+            f"one {promise.unit} with at most {promise.max_contributions} rows ({promise.adjacency}). That is a "
+            f"{common.tier} guarantee.{unprotected}",
+            *(["", f"Accepted although it is weak: {common.weak_reason}"] if common.weak_reason else []),
+            *_section("Whom it protects", [common.unit, common.adjacency]),
+            *_section("What it covers", self.covered),
+            *_section("What it does not cover", self.not_covered),
+            *_section(
+                "What it rests on",
+                [f"{item.assumption} **{item.holds}**: {item.because}" for item in self.assumptions],
+            ),
+            *_section("Accounting", [_accounting(common.accounting), common.formal, common.groups]),
+            *_section("The budget", [f"Paid by ledger entry {self.ledger_entry}.", self.account, KNOWS_ONLY]),
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def statement(contract: DataContract, family: FamilyBudget, plan: SealedPlan, run: Run) -> Statement:
+    """The statement of a run, from public inputs."""
+    common = privacy_statement(contract, family, plan.event, tuning=Tuning(run.others), attempts=run.attempts)
+    number = "" if run.rows_given else ", their number"
+    return Statement(
+        common=common,
+        method=plan.method,
+        ledger_entry=run.entry_id,
+        covered=(
+            f"{plan.describe()['event']}.",
+            f"Everything computed from these: the fitted model, the {run.rows} synthetic rows{number}.",
+        ),
+        not_covered=tuple(_not_covered(run)),
+        assumptions=tuple(_assumptions(contract, run)),
+        account=(
+            f"Of everything that this ledger pays for together, what may be claimed is its cap: epsilon "
+            f"{upper_bound(family.cap.epsilon, 6)}, delta {upper_bound(family.cap.delta)} for each {family.unit}, "
+            f"unless two people together raise it. {common.tuning['words']}"
+        ),
+    )
+
+
+def _not_covered(run: Run) -> list[str]:
+    return [
+        *([run.assumed] if run.assumed else []),
+        "Whether the table can be read as declared (present, readable, not empty, of these types, with an owner in "
+        "some row), and whether a column of ordinary values looks like personal data, which stops a run: seen by "
+        "whoever runs it.",
+        "When the run took place and how long its steps took: seen by whoever runs it.",
+        "What somebody saw elsewhere and chose the options by (domains, bound, epsilon, which of several tables was "
+        "kept).",
+    ]
+
+
+def _assumptions(contract: DataContract, run: Run) -> list[Assumption]:
+    privacy = contract.privacy
+    if privacy.unit == "example":
+        whose = [
+            Assumption(
+                "Each row stands for another unit.",
+                "as declared",
+                "No owners were named. Whoever has several rows is protected for each of them apart.",
+            )
+        ]
+    else:
+        (owner,) = privacy.owner_columns
+        whose = [
+            Assumption(
+                f"No owner contributes more than {privacy.max_contributions} rows, and which ones depends on that "
+                "owner's rows alone.",
+                "yes",
+                "Rows are chosen by a keyed hash, owner by owner, and counted again before the mechanism reads. Rows "
+                "without an owner are left out.",
+            ),
+            Assumption(
+                f"One person has one id in {owner}, written alike in all rows.",
+                "as declared",
+                "Two ids of one person are two owners.",
+            ),
+        ]
+    return [
+        Assumption(
+            "Noise and choices are drawn from their distributions, from unpredictable randomness.",
+            "yes",
+            "They come from the operating system's randomness; what floating point cannot decide is decided by more "
+            "digits of the same draw.",
+        ),
+        *whose,
+        Assumption(
+            "Domains, bins, the contribution bound and the number of expected units are public.",
+            "not established" if run.assumed else "as declared",
+            "Some domains were read off the data; see what is not covered."
+            if run.assumed
+            else "Values outside are clamped or counted as missing.",
+        ),
+        Assumption(
+            "The mechanism ran as planned, once for each ledger entry, after its cost was recorded.",
+            "yes",
+            "Sampler and accountant read the same sealed plan; an entry is started once, before the first record is "
+            "read by the mechanism, and never refunded.",
+        ),
+    ]
+
+
+def _accounting(accounting: dict[str, Any]) -> str:
+    bounds = {"privacy loss distributions": "epsilon_by_pld", "Renyi differential privacy": "epsilon_by_renyi"}
+    shown = [f"{name}: {accounting[key]:.4g}" for name, key in bounds.items() if accounting.get(key) is not None]
+    return f"Epsilon by {accounting['type']}, the smaller of proven bounds ({'; '.join(shown)})."
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    return ["", f"## {title}", "", *(f"- {line}" for line in lines)]

@@ -1,0 +1,188 @@
+"""What is to be made, decided before the ledger is asked: columns, contract, sealed plan, cost and the run's key.
+
+What belongs here: the options, and everything that follows from them and from what is public of the table. What does
+not: reading rows (`rows`), paying (`budget`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+
+from dpsynth_platform.contracts import DataContract, IdentifierColumn, canonical_digest
+from dpsynth_platform.errors import ContractError
+from dpsynth_platform.ledger.records import CostRequest
+from dpsynth_platform.planning import cost_request, plan_release
+from dpsynth_platform.scrub.scrub import check_source_schema
+from dpsynth_platform.synth.interface import METHODS, SealedPlan
+from dpsynth_platform.synthesis import assumed, declaration
+from dpsynth_platform.synthesis.sources import Format, Source, guessed_types, open_source
+
+Method = Literal["auto", "aim", "mst"]
+AUTO = "aim"
+"""What `auto` stands for: it keeps more of a table than `mst`, which is faster."""
+FORMATS: tuple[str, ...] = get_args(Format)
+LEAST_UNITS = 100
+MOST_CAP = 1000.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked for. All of it is public.
+
+    Attributes:
+        epsilon: of the guarantee.
+        delta: of the guarantee; None: 1/n^1.1 with n = `expected_units`.
+        expected_units: a public estimate of the number of owners (of rows, where each is its own unit).
+        method: a generator's name, or `auto`.
+        schema: a file with `columns:` as in a contract.
+        owners: the column that says whose a row is; None: each row is a unit of its own.
+        contributions: the most rows that an owner keeps; with `owners`.
+        rows: how many synthetic rows; None: what the noisy counts say that there are.
+        format: of the synthetic table: `parquet`, `csv` or `delta`.
+        ledger: directory of a ledger that several outputs share; None: one of the output's own.
+        cap_epsilon: what the ledger may ever pay for, sealed by its first run; None: what that run takes.
+        assume_public_domain: whether domains that are not declared are read off the data; no guarantee covers that.
+        accept_weak_guarantee: why epsilon may be above 10.
+        spend_again: id of a started ledger entry that left nothing: the explicit word for another spend.
+        runner: who asks; None: the deployment's user.
+    """
+
+    epsilon: float
+    delta: float | None = None
+    expected_units: int | None = None
+    method: Method = "auto"
+    schema: str | Path | None = None
+    owners: str | None = None
+    contributions: int | None = None
+    rows: int | None = None
+    format: Format = "parquet"
+    ledger: str | Path | None = None
+    cap_epsilon: float | None = None
+    assume_public_domain: bool = False
+    accept_weak_guarantee: str | None = None
+    spend_again: str | None = None
+    runner: str | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run, as far as it is public.
+
+    Attributes:
+        row: name of the column that tells rows apart, where each is a unit of its own; it is in no output.
+        not_covered: what the statement says of domains that were read off the data; empty: there are none.
+    """
+
+    options: Options
+    source: Source
+    contract: DataContract
+    row: str | None
+    plan: SealedPlan
+    not_covered: str
+
+    @property
+    def owner(self) -> str:
+        """The column of owners."""
+        return self.contract.privacy.owner_columns[0]
+
+    def request(self, runner: str) -> CostRequest:
+        """What the ledger is asked."""
+        return cost_request(self.plan, runner)
+
+    def key(self, place: str) -> str:
+        """Names the run: the same content, declarations, plan and output are the same run, and one spend."""
+        return canonical_digest(
+            {
+                "mechanism": self.contract.mechanism_snapshot(),
+                "source": self.source.version,
+                "plan": self.plan.digest,
+                "place": place,
+            }
+        )[:32]
+
+
+def task_of(table: Path, options: Options) -> Task:
+    """The run that these options ask for. Reads no row, unless domains are assumed or a CSV file lacks declarations.
+
+    Raises:
+        ContractError: options or declarations are not acceptable, or a column lacks one.
+        SourceError: the table cannot be read, or has other columns or types than declared.
+        AccountingError: no noise scale meets the guarantee.
+    """
+    _check_options(options)
+    declared = declaration.read_schema(Path(options.schema) if options.schema else None)
+    source = open_source(table, declared)
+    missing = declaration.undeclared(source, declared, options.owners)
+    if missing and not options.assume_public_domain:
+        raise declaration.refuse_undeclared(source, missing)
+    if missing:
+        declared |= assumed.assumed_columns(source, missing, guessed_types(source))
+        source = open_source(table, declared)
+    columns = declaration.complete(source, declared, options.owners)
+    row = None if options.owners else declaration.row_column(source)
+    if row:
+        columns[row] = IdentifierColumn(type="identifier")
+    privacy = _privacy(options, options.owners or str(row))
+    contract = declaration.contract_of(columns, privacy, generate=_generate(options))
+    check_source_schema(declaration.scrubbed_contract(contract), readable_schema(contract, source, row))
+    plan = plan_release(contract, _with_row(source.schema, row), None)
+    return Task(options, source, contract, row, plan, assumed.not_covered(missing) if missing else "")
+
+
+def readable_schema(contract: DataContract, source: Source, row: str | None) -> pa.Schema:
+    """The columns that are read, with plain types: all but text."""
+    kept = declaration.scrubbed_contract(contract).columns
+    return pa.schema([item for item in _with_row(source.plain_schema, row) if item.name in kept])
+
+
+def _with_row(schema: pa.Schema, row: str | None) -> pa.Schema:
+    return schema.append(pa.field(row, pa.string(), nullable=False)) if row else schema
+
+
+def _privacy(options: Options, owner: str) -> dict[str, Any]:
+    """The contract's part of that name."""
+    delta = options.delta if options.delta is not None else "auto"
+    units = options.expected_units or max(LEAST_UNITS, int(1 / (options.delta or 1)))
+    return {
+        "unit": "user" if options.owners else "example",
+        "owner_columns": [owner],
+        "max_contributions": options.contributions or 1,
+        "guarantee": {"epsilon": options.epsilon, "delta": delta},
+        "expected_units": units,
+        "accept_weak_guarantee": options.accept_weak_guarantee,
+    }
+
+
+def _generate(options: Options) -> dict[str, Any]:
+    # How many rows there are to be may only follow from the model; no part of the mechanism depends on it.
+    return {"method": AUTO if options.method == "auto" else options.method, "rows": options.rows or 1}
+
+
+def _check_options(options: Options) -> None:
+    """What no contract would refuse. Raises `ContractError`."""
+    methods = ("auto", *METHODS)
+    if options.method not in methods:
+        raise ContractError(f"--method {options.method!r}; accepted: {', '.join(methods)}")
+    if options.format not in FORMATS:
+        raise ContractError(f"--format {options.format!r}; accepted: {', '.join(FORMATS)}")
+    if options.delta is None and options.expected_units is None:
+        raise ContractError("--delta: missing; accepted: a number such as 1e-5, or --expected-units for 1/n^1.1")
+    if options.delta is not None and not 0 < options.delta < 1:
+        raise ContractError(f"--delta {options.delta:g}; accepted: above 0, below 1")
+    if options.expected_units is not None and options.expected_units < LEAST_UNITS:
+        raise ContractError(f"--expected-units {options.expected_units}; accepted: {LEAST_UNITS} or more")
+    if (options.owners is None) != (options.contributions is None):
+        raise ContractError(
+            "--owners and --contributions go together: the column that says whose a row is, and the most rows that "
+            "each of them keeps; without both, each row is a unit of its own"
+        )
+    if options.contributions is not None and options.contributions < 1:
+        raise ContractError(f"--contributions {options.contributions}; accepted: 1 or more")
+    if options.rows is not None and options.rows < 1:
+        raise ContractError(f"--rows {options.rows}; accepted: 1 or more")
+    if options.cap_epsilon is not None and not 0 < options.cap_epsilon <= MOST_CAP:
+        raise ContractError(f"--cap-epsilon {options.cap_epsilon:g}; accepted: above 0, at most {MOST_CAP:g}")

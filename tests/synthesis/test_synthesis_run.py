@@ -1,0 +1,327 @@
+"""One synthetic table from one table: what comes out, what is paid, what is stated."""
+
+from __future__ import annotations
+
+import json
+import stat
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyarrow import csv
+from synthesis_cases import SECRET, Make, people
+
+from dpsynth_platform.errors import (
+    BudgetExceeded,
+    ConfigurationError,
+    ContractError,
+    DpsynthError,
+    LedgerError,
+    SourceError,
+    SpendRepeated,
+)
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.storage import read_table
+from dpsynth_platform.synth.tabular.mst import Mst
+from dpsynth_platform.synthesis import Synthesis, rows, run
+from dpsynth_platform.synthesis.budget import least_cap
+from dpsynth_platform.synthesis.place import held
+
+
+def ledger_of(made: Synthesis) -> Ledger:
+    return Ledger(f"sqlite:///{made.ledger / 'ledger.db'}")
+
+
+@pytest.mark.parametrize("method", ["auto", "mst"])
+def test_a_table_comes_back_in_its_own_schema(make: Make, method: str) -> None:
+    made = make(method=method, rows=500, epsilon=8.0)
+    table, source = pq.read_table(made.synthetic), people()
+    assert table.schema.names == source.schema.names
+    assert table.schema.types == source.schema.types
+    assert table.num_rows == made.rows == 500
+    assert made.method == ("aim" if method == "auto" else "mst")
+    assert table["note"].null_count == 500
+    assert table["person"].to_pylist() == list(range(1, 501))
+    # Without noise this is 0 or 1; at epsilon 8 it is near enough to tell that data went through.
+    aix = table.filter(pc.equal(table["city"].cast(pa.string()), "Aix"))
+    assert pc.mean(pc.greater(aix["age"], 50).cast(pa.int8())).as_py() > 0.8
+
+
+@pytest.mark.parametrize("table", ["people.csv", "people", "people.parquet"])
+@pytest.mark.parametrize("written", ["parquet", "csv", "delta"])
+def test_every_format_in_and_out(make: Make, table: str, written: str) -> None:
+    made = make(table, format=written, rows=50)
+    found = {
+        "parquet": lambda path: pq.read_table(path),
+        "csv": lambda path: csv.read_csv(path),
+        "delta": lambda path: DeltaTable(path).to_pyarrow_table(),
+    }[written](made.synthetic)
+    assert found.num_rows == 50
+    assert found.schema.names == people().schema.names
+    assert set(found["city"].cast(pa.string()).unique().to_pylist()) <= {"Aix", "Bern", "Chur"}
+
+
+def test_the_number_of_rows_is_the_models_estimate(make: Make) -> None:
+    made = make(epsilon=8.0)
+    assert made.rows != 1200
+    # 300 owners, at most two rows of each; the noise of a total is a few dozen at most.
+    assert abs(made.rows - 595) < 100
+    assert "their number" in made.statement.read_text()
+    assert "their number" not in make(epsilon=8.0, rows=10).statement.read_text()
+
+
+def test_at_most_b_rows_of_each_owner_reach_the_mechanism(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+
+    def measure(self, plan, bounded, directory, progress):
+        table = pa.Table.from_batches(read_table(bounded))
+        counts = table.group_by("_owner").aggregate([("_owner", "count")])["_owner_count"]
+        seen.update(most=pc.max(counts).as_py(), rows=table.num_rows, owners=len(counts), columns=table.schema.names)
+        return original(self, plan, bounded, directory, progress)
+
+    original = Mst.measure
+    monkeypatch.setattr(Mst, "measure", measure)
+    make(contributions=3)
+    owners = np.unique(people()["person"].to_numpy(), return_counts=True)[1]
+    assert seen["most"] == 3 < owners.max()
+    assert (seen["rows"], seen["owners"]) == (np.minimum(owners, 3).sum(), len(owners))
+    assert not {"person", "note"} & set(seen["columns"])
+
+
+def test_without_owners_each_row_is_a_unit(make: Make, tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+
+    def measure(self, plan, bounded, directory, progress):
+        owners = pa.Table.from_batches(read_table(bounded, columns=["_owner"]))["_owner"]
+        seen.update(rows=len(owners), owners=len(owners.unique()))
+        return original(self, plan, bounded, directory, progress)
+
+    original = Mst.measure
+    monkeypatch.setattr(Mst, "measure", measure)
+    (tables / "people.yaml").write_text((tables / "people.yaml").read_text() + "  person: {type: identifier}\n")
+    made = make(owners=None, contributions=None)
+    assert seen == {"rows": 1200, "owners": 1200}
+    assert pq.read_table(made.synthetic).schema.names == people().schema.names
+    assert made.guarantee.unit == "example"
+    words = made.statement.read_text()
+    assert "Whoever has several rows is protected for each of them apart." in words
+    assert "id in" not in words
+
+
+def test_again_costs_nothing(make: Make) -> None:
+    first, again = make(), make(rows=33, format="csv")
+    assert (first.spent, again.spent) == (True, False)
+    assert first.entry_id == again.entry_id
+    assert again.rows == 33
+    assert len(ledger_of(first).entries()) == 1
+    assert ledger_of(first).verify().ok
+
+
+def test_a_moved_output_is_still_paid_for(make: Make, tmp_path: Path) -> None:
+    first = make()
+    (tmp_path / "out").rename(tmp_path / "moved")
+    assert make(out="moved").entry_id == first.entry_id
+
+
+def test_the_first_run_seals_a_cap_that_nothing_else_fits_under(make: Make) -> None:
+    first = make()
+    assert 4.0 < least_cap(ledger_of(first).entries()[0].request) < 4.6
+    with pytest.raises(BudgetExceeded, match=r"does not fit under that of the ledger.*Nothing was spent"):
+        make(epsilon=3.9)
+    with pytest.raises(BudgetExceeded):
+        make(contributions=1)
+    with pytest.raises(LedgerError, match="is sealed at"):
+        make(epsilon=3.9, cap_epsilon=20.0)
+    ledger = ledger_of(first)
+    assert len(ledger.entries()) == 1
+    assert {event.kind for event in ledger.history()} >= {"blocked"}
+    assert make().spent is False
+
+
+def test_a_refusal_reads_no_row(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    make()
+    monkeypatch.setattr(rows, "bounded_rows", lambda *_: pytest.fail("rows were read"))
+    with pytest.raises(BudgetExceeded):
+        make(epsilon=3.9)
+
+
+def test_a_larger_cap_is_said_beforehand(make: Make) -> None:
+    first = make(cap_epsilon=6.5)
+    second = make(epsilon=3.9, cap_epsilon=6.5)
+    assert (first.spent, second.spent) == (True, True)
+    assert "1 other run" in second.statement.read_text()
+    with pytest.raises(BudgetExceeded):
+        make(epsilon=3.8)
+
+
+def test_a_cap_that_is_too_small_is_refused_before_anything_is_spent(make: Make) -> None:
+    with pytest.raises(BudgetExceeded, match=r"takes epsilon 4\.\d+ of a cap"):
+        make(cap_epsilon=2.0)
+
+
+def test_outputs_share_a_ledger(make: Make, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    first = make(ledger=shared, cap_epsilon=6.0)
+    with pytest.raises(BudgetExceeded):
+        make(out="other", ledger=shared)
+    assert first.ledger == shared
+    assert not (tmp_path / "out" / "restricted" / "ledger").exists()
+    second = make(out="other", epsilon=1.0, ledger=shared)
+    assert [entry.entry_id for entry in ledger_of(first).entries()] == [first.entry_id, second.entry_id]
+
+
+def test_units_are_not_mixed_in_one_ledger(make: Make, tables: Path, tmp_path: Path) -> None:
+    make(ledger=tmp_path / "shared")
+    (tables / "people.yaml").write_text((tables / "people.yaml").read_text() + "  person: {type: identifier}\n")
+    with pytest.raises(LedgerError, match=r"is kept for one user .* this run is for one example"):
+        make(out="other", ledger=tmp_path / "shared", owners=None, contributions=None)
+
+
+def test_changed_rows_are_another_run(make: Make, tables: Path) -> None:
+    make()
+    pq.write_table(people(1201), tables / "people.parquet")
+    with pytest.raises(BudgetExceeded):
+        make()
+
+
+def test_a_table_that_changes_while_it_is_read(make: Make, tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def changing(*arguments, **others):
+        pq.write_table(people(1300), tables / "people.parquet")
+        return original(*arguments, **others)
+
+    original = rows.scrub_batches
+    monkeypatch.setattr(rows, "scrub_batches", changing)
+    with pytest.raises(SourceError, match="was changed while it was read"):
+        make()
+
+
+def test_what_is_restricted_is_private_and_rows_do_not_stay(make: Make, tmp_path: Path) -> None:
+    make()
+    found = list((tmp_path / "out").rglob("*"))
+    assert {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_file()} == {0o600}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_dir()} == {0o700}
+    assert not list((tmp_path / "out" / "restricted").glob("work-*"))
+    for path in found:
+        assert path.is_dir() or SECRET.encode() not in path.read_bytes(), path
+
+
+def test_the_statement_says_it_all(make: Make) -> None:
+    made = make()
+    document, words = json.loads((made.statement.parent / "statement.json").read_text()), made.statement.read_text()
+    assert document["guarantee"] == made.guarantee.to_json()
+    assert document["guarantee"]["epsilon"] <= 4.0
+    assert (document["guarantee"]["unit"], document["guarantee"]["max_contributions"]) == ("user", 2)
+    assert document["ledger_entry"] == made.entry_id
+    assert document["not_covered"] == list(made.not_covered)
+    assert document["event"] == ledger_of(made).entries()[0].request.event
+    for said in (
+        "for one user with at most 2 rows (add-or-remove)",
+        "all records with the same person",
+        "A ledger knows only what is spent through it",
+        "no other run of a mechanism",
+        made.entry_id,
+    ):
+        assert said in words
+    assert "canar" not in words + json.dumps(document)
+    assert SECRET not in words + json.dumps(document)
+
+
+def test_assumed_domains_are_stated(make: Make, tables: Path) -> None:
+    (tables / "people.yaml").write_text("columns:\n  age: {type: integer, min: 0, max: 99}\n")
+    made = make(assume_public_domain=True)
+    named = "city, income, joined, note"
+    assert made.not_covered[0].startswith("The domains (least and largest value")
+    assert named in made.not_covered[0]
+    words = made.statement.read_text()
+    assert named in words
+    assert "**not established**" in words
+    table = pq.read_table(made.synthetic)
+    assert set(table["city"].cast(pa.string()).unique().to_pylist()) == {"Aix", "Bern"}
+    assert table["note"].null_count == table.num_rows
+    assert make(assume_public_domain=True).spent is False
+
+
+def test_two_runs_in_one_output_wait(make: Make, tmp_path: Path) -> None:
+    with held(tmp_path / "out"), pytest.raises(ConfigurationError, match="another run is at work"):
+        make()
+    assert make().spent
+
+
+def test_two_runs_with_one_ledger_spend_once_each(make: Make, tmp_path: Path) -> None:
+    outcomes = []
+
+    def spend(out: str) -> None:
+        try:
+            outcomes.append(make(out=out, ledger=tmp_path / "shared", cap_epsilon=5.0).spent)
+        except BudgetExceeded:
+            outcomes.append(False)
+
+    threads = [threading.Thread(target=spend, args=(name,)) for name in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == [False, True]
+
+
+def test_an_unexpected_error_keeps_its_text_in_a_restricted_log(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_):
+        raise ValueError(SECRET)
+
+    monkeypatch.setattr(Mst, "measure", broken)
+    with pytest.raises(DpsynthError) as caught:
+        make()
+    assert SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None and caught.value.__context__ is None
+    (log,) = (tmp_path / "out" / "restricted" / "logs").iterdir()
+    assert SECRET in log.read_text()
+    assert log.name in str(caught.value)
+
+
+def test_a_failed_mechanism_stays_spent_until_the_word_is_given(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Mst, "measure", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            make(cap_epsilon=9.0)
+    with pytest.raises(SpendRepeated, match=r"--spend-again [0-9a-f]{32}") as caught:
+        make()
+    entry = str(caught.value).split()[-1]
+    with pytest.raises(LedgerError, match="no entry of this run"):
+        make(spend_again="f" * 32)
+    made = make(spend_again=entry)
+    assert made.spent
+    assert made.entry_id != entry
+    assert [item.state for item in ledger_of(made).entries()] == ["started", "spent"]
+    assert make().spent is False
+
+
+def test_what_fails_after_the_mechanism_costs_nothing_more(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "_drawn", None)
+        with pytest.raises(DpsynthError):
+            make()
+    assert make().spent is False
+
+
+def test_a_model_that_was_changed_is_not_used(make: Make, tmp_path: Path) -> None:
+    made = make()
+    (tmp_path / "out" / "restricted" / "models" / made.entry_id / "model.npz").write_bytes(b"")
+    with pytest.raises(SpendRepeated, match=r"is gone from .* or was changed"):
+        make()
+
+
+def test_a_weak_guarantee_needs_a_reason(make: Make) -> None:
+    with pytest.raises(ContractError, match="--epsilon: 12 is a weak guarantee"):
+        make(epsilon=12.0)
+    made = make(epsilon=12.0, accept_weak_guarantee="the people are fictional")
+    assert "Accepted although it is weak: the people are fictional" in made.statement.read_text()

@@ -79,4 +79,4 @@ def _batch_rows(group: pq.RowGroupMetaData, columns: Sequence[str]) -> int:
     """How many of a row group's rows make a batch, by their mean length."""
     parts = (group.column(place) for place in range(group.num_columns))
     size = sum(part.total_uncompressed_size for part in parts if part.path_in_schema.split(".")[0] in columns)
-    return min(BATCH_ROWS, max(1, BATCH_BYTES * group.num_rows // max(size, 1)))
+    return min(BATCH_ROWS, max(1, BATCH_BYTES * int(group.num_rows) // max(int(size), 1)))

@@ -166,8 +166,9 @@ class SparkEngine:
             self._copy(name, schema, read_batches(dataset, columns))
             return
         refuse_names(name, schema.names)
-        fields = Schema([field for field in table.schema().fields if field.name in schema.names])
-        reader = self._run(lambda: self._session.read().schema(self._type(fields.to_json())))
+        fields = {field.name: field for field in table.schema().fields}
+        read = Schema([fields[item] for item in schema.names])
+        reader = self._run(lambda: self._session.read().schema(self._type(read.to_json())))
         self._keep(name, self._run(lambda: reader.parquet(self._driver.texts(files))))
 
     def materialize(self, name: str, sql: str, parameters: Sequence[Value] = ()) -> None:

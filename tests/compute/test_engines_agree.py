@@ -358,7 +358,7 @@ def test_versions_partitions_and_changed_tables(engine: Engine, tmp_path: Path) 
 
 def test_columns_of_a_delta_table(engine: Engine, tmp_path: Path) -> None:
     parted, plain = tmp_path / "parted", tmp_path / "plain"
-    table = pa.table({"p": ["a", "b"], "x": [1, 2], "X": [3, 4]})  # of all columns SQL could not tell two apart
+    table = pa.table({"p": ["a", "b"], "x": [1, 2], 'a "name"': [3, 4]})  # a name that SQL cannot use
     write_deltalake(str(parted), table, partition_by="p")
     write_deltalake(str(plain), table)
     for place in (parted, plain):

@@ -17,7 +17,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -168,47 +168,176 @@ class _ScannedColumn(_Column):
     )
 
 
-class IntegerColumn(_ScannedColumn):
-    """Whole numbers in [min, max]; values outside are clamped. `bins`: how many, or the inner edges themselves."""
+BinRule = Literal["adaptive", "quantile"]
+"""How noisy counts over a fine grid are put together: see `synth.tabular.compression`."""
+_BIN_RULES = ("adaptive", "quantile")
+_BINS = "How values are told apart: adaptive (default), quantile, a number of equal bins"
+MOST_BINS = 1000
+MOST_POINTS = 100
+
+
+class _Binned(_Part):
+    """What columns with an order have in common."""
+
+    @field_validator("bins", mode="before", check_fields=False)
+    @classmethod
+    def _known_rule(cls, bins: Any) -> Any:
+        if isinstance(bins, str) and bins not in _BIN_RULES:
+            raise ValueError(f"{bins!r}; accepted: {', '.join(_BIN_RULES)}, or 1 to {MOST_BINS}")
+        if isinstance(bins, int) and not 1 <= bins <= MOST_BINS:
+            raise ValueError(f"{bins}; accepted: 1 to {MOST_BINS}, {', '.join(_BIN_RULES)}, or a list of inner edges")
+        return bins
+
+
+class IntegerColumn(_ScannedColumn, _Binned):
+    """Whole numbers in [min, max]; values outside are clamped."""
 
     type: Literal["integer"]
-    min: int
-    max: int
-    bins: int | list[int] | None = Field(default=None, description="Number of equal bins, or ascending inner edges.")
+    min: int = Field(ge=-(2**63), lt=2**64)
+    max: int = Field(ge=-(2**63), lt=2**64)
+    bins: int | list[int] | BinRule | None = Field(default=None, description=f"{_BINS}, or ascending inner edges.")
+    points: list[int] = Field(
+        default_factory=list,
+        max_length=MOST_POINTS,
+        description="Values that many records share, such as 0 or a top code; each is told apart from its neighbours.",
+    )
 
     @model_validator(mode="after")
     def _range(self) -> IntegerColumn:
-        _check_range(self.min, self.max, self.bins)
+        _check_range(self.min, self.max, self.bins, self.points)
         return self
 
 
-class FloatColumn(_ScannedColumn):
+class FloatColumn(_ScannedColumn, _Binned):
     """Real numbers in [min, max]; values outside are clamped."""
 
     type: Literal["float"]
     min: float
     max: float
-    bins: int | list[float] | None = None
+    bins: int | list[float] | BinRule | None = Field(default=None, description=f"{_BINS}, or ascending inner edges.")
+    points: list[float] = Field(
+        default_factory=list,
+        max_length=MOST_POINTS,
+        description="Values that many records share, such as 0 or a top code; each is told apart from its neighbours.",
+    )
+    decimals: int | None = Field(
+        default=None, ge=0, le=12, description="Digits after the decimal point that values have, as in 12.50 (2)."
+    )
 
     @model_validator(mode="after")
     def _range(self) -> FloatColumn:
-        _check_range(self.min, self.max, self.bins)
+        _check_range(self.min, self.max, self.bins, self.points)
+        for name, values in (("min", [self.min]), ("max", [self.max]), ("points", self.points), ("bins", self.bins)):
+            for value in values if isinstance(values, list) and self.decimals is not None else []:
+                if round(value, self.decimals) != value:
+                    raise ValueError(f"{name}: {value:.12g} has more than the {self.decimals} declared decimals")
+        if self.decimals is not None and max(-self.min, self.max) * 10**self.decimals >= 2**53:
+            raise ValueError(f"decimals: {self.decimals} are more than numbers of this size have in double precision")
         return self
 
 
-class DateColumn(_Column):
+class DateColumn(_Column, _Binned):
     """Calendar days in [min, max]; days outside are clamped."""
 
     type: Literal["date"]
     min: dt.date
     max: dt.date
-    bins: int | None = Field(default=None, ge=1, le=1000)
+    bins: int | BinRule | None = Field(default=None, description=f"{_BINS}.")
 
     @model_validator(mode="after")
     def _range(self) -> DateColumn:
         if self.min >= self.max:
             raise ValueError(f"min {self.min} is not before max {self.max}")
         return self
+
+
+Resolution = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,5}(ms|s|min|h)$")]
+_MICROSECONDS = {"ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
+DAY_MICROSECONDS = 24 * _MICROSECONDS["h"]
+EPOCH = dt.datetime(1970, 1, 1)
+
+
+class _Timed(_Column, _Binned):
+    """A column whose values are told apart in steps of its resolution."""
+
+    resolution: Resolution
+
+    @property
+    def step(self) -> int:
+        """The resolution in microseconds."""
+        number = self.resolution.rstrip("hmins")
+        return int(number) * _MICROSECONDS[self.resolution[len(number) :]]
+
+
+class DatetimeColumn(_Timed):
+    """Moments in [min, max]; moments outside are clamped. In UTC where the source's type has a time zone.
+
+    In a release, each moment is a whole multiple of the resolution.
+    """
+
+    type: Literal["datetime"]
+    min: dt.datetime
+    max: dt.datetime
+    resolution: Resolution = "1s"
+    bins: int | BinRule | None = Field(default=None, description=f"{_BINS}.")
+
+    @field_validator("min", "max")
+    @classmethod
+    def _in_utc(cls, moment: dt.datetime) -> dt.datetime:
+        return moment.astimezone(dt.UTC).replace(tzinfo=None) if moment.tzinfo else moment
+
+    @model_validator(mode="after")
+    def _range(self) -> DatetimeColumn:
+        _check_steps(self.min.isoformat(), self.max.isoformat(), *self.steps, self.step, self.resolution)
+        return self
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """First and last moment, in microseconds since 1970."""
+        first, last = ((moment - EPOCH) // dt.timedelta(microseconds=1) for moment in (self.min, self.max))
+        return first, last
+
+
+class TimeColumn(_Timed):
+    """Times of day in [min, max]; times outside are clamped. Sources hold times, or texts such as 07:30 or 07:30:00."""
+
+    type: Literal["time"]
+    min: dt.time = dt.time(0)
+    max: dt.time | None = Field(default=None, description="By default the day's last multiple of the resolution.")
+    resolution: Resolution = "1min"
+    bins: int | BinRule | None = Field(default=None, description=f"{_BINS}.")
+
+    @field_validator("min", "max", mode="before")
+    @classmethod
+    def _quoted(cls, value: Any) -> Any:
+        # YAML reads 12:30 as a number in base sixty.
+        if isinstance(value, (int, float)):
+            raise ValueError(f"{value}; accepted is a time of day in quotes, such as '12:30'")
+        return value
+
+    @field_validator("min", "max")
+    @classmethod
+    def _without_zone(cls, time: dt.time | None) -> dt.time | None:
+        if time is not None and time.tzinfo is not None:
+            raise ValueError(f"{time}; accepted is a time of day without a time zone")
+        return time
+
+    @model_validator(mode="after")
+    def _range(self) -> TimeColumn:
+        first, last = self.steps
+        _check_steps(str(self.min), str(self.max or "24:00"), first, last, self.step, self.resolution)
+        return self
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """First and last time of day, in microseconds since midnight."""
+        first = _since_midnight(self.min)
+        last = (DAY_MICROSECONDS - 1) // self.step * self.step if self.max is None else _since_midnight(self.max)
+        return first, last
+
+
+def _since_midnight(time: dt.time) -> int:
+    return (dt.datetime.combine(EPOCH, time) - EPOCH) // dt.timedelta(microseconds=1)
 
 
 class CategoricalColumn(_ScannedColumn):
@@ -256,19 +385,29 @@ _COLUMN_TYPES = (
     IntegerColumn,
     FloatColumn,
     DateColumn,
+    DatetimeColumn,
+    TimeColumn,
     CategoricalColumn,
     BooleanColumn,
     IdentifierColumn,
     TextColumn,
 )
-_COLUMN_TAGS = ("integer", "float", "date", "categorical", "boolean", "identifier", "text")
+_COLUMN_TAGS = ("integer", "float", "date", "datetime", "time", "categorical", "boolean", "identifier", "text")
 Column = Annotated[
-    IntegerColumn | FloatColumn | DateColumn | CategoricalColumn | BooleanColumn | IdentifierColumn | TextColumn,
+    IntegerColumn
+    | FloatColumn
+    | DateColumn
+    | DatetimeColumn
+    | TimeColumn
+    | CategoricalColumn
+    | BooleanColumn
+    | IdentifierColumn
+    | TextColumn,
     Field(discriminator="type"),
 ]
 RESERVED_COLUMNS = ("included",)
 """The canaries' coin. Other columns of the platform's own begin with `_`, which no declared name may."""
-MODELLED_TYPES = ("integer", "float", "date", "categorical", "boolean")
+MODELLED_TYPES = ("integer", "float", "date", "datetime", "time", "categorical", "boolean")
 WEIGHT_TYPES = ("integer", "float", "date")
 
 
@@ -314,6 +453,33 @@ class Scrub(_Part):
     ] = Field(default="en_US", description="Whose names, towns and companies fictional values are.")
 
 
+class Query(_Part):
+    """A marginal that matters by itself: counts of every combination of its columns' values."""
+
+    columns: list[ColumnName] = Field(min_length=2, max_length=6)
+    weight: float = Field(default=1.0, gt=0, le=1000)
+
+    @field_validator("columns")
+    @classmethod
+    def _distinct(cls, columns: list[str]) -> list[str]:
+        if len(set(columns)) < len(columns):
+            raise ValueError("a column stands twice; accepted: distinct columns")
+        return columns
+
+
+class Workload(_Part):
+    """What the synthetic rows should keep: the marginals that `aim` chooses from and weighs.
+
+    All combinations of `ways` columns; with `target`, every column's link to it before anything else; `weights` of
+    columns that matter more or less than 1; `queries`, combinations that matter by themselves.
+    """
+
+    ways: Literal[2, 3] = 2
+    target: ColumnName | None = None
+    weights: dict[ColumnName, Annotated[float, Field(gt=0, le=1000)]] = Field(default_factory=dict)
+    queries: list[Query] = Field(default_factory=list, max_length=1000)
+
+
 class Generate(_Part):
     """How the synthetic rows are made. `rows` is declared: the number of real rows is not public."""
 
@@ -322,6 +488,7 @@ class Generate(_Part):
         description="`mst` keeps the strongest links between columns, `aim` as many as the budget can tell.",
     )
     rows: int = Field(ge=1, le=100_000_000)
+    workload: Workload = Field(default_factory=Workload, description="Of `aim`; `mst` knows none.")
 
 
 class Audit(_Part):
@@ -457,6 +624,7 @@ class DataContract(_Part):
             column.pop("accept_pii", None)  # a word of the reviewers, which changes no value
         return parts | {
             "method": self.generate.method,
+            "workload": whole["generate"]["workload"] if self.generate.method == "aim" else None,
             "canaries": self.canary_count,
             "holdout": self.quality.holdout,
         }
@@ -794,13 +962,24 @@ def _accepted_keys(model: type[BaseModel], location: list[str]) -> list[str]:
     return sorted({key for part in parts for key in part.model_fields})
 
 
-def _check_range(low: float, high: float, bins: Any) -> None:
+def _check_range(low: float, high: float, bins: Any, points: Sequence[float]) -> None:
     if low >= high:
         raise ValueError(f"min {low} is not below max {high}")
-    if isinstance(bins, int) and not 1 <= bins <= 1000:
-        raise ValueError(f"bins: {bins}; accepted: 1 to 1000, or a list of inner edges")
     if isinstance(bins, list):
         inside = all(math.isfinite(edge) and low < edge <= high for edge in bins)
-        ascending = all(a < b for a, b in itertools.pairwise(bins))
-        if not bins or len(bins) > 1000 or not inside or not ascending:
+        if not bins or len(bins) > MOST_BINS or not inside or not _ascending(bins):
             raise ValueError(f"bins: accepted are ascending edges above {low} and up to {high}")
+    if not all(low <= point <= high for point in points) or not _ascending(points):
+        raise ValueError(f"points: accepted are ascending values from {low} to {high}")
+
+
+def _ascending(values: Sequence[float]) -> bool:
+    return all(a < b for a, b in itertools.pairwise(values))
+
+
+def _check_steps(low: str, high: str, first: int, last: int, step: int, resolution: str) -> None:
+    if first >= last:
+        raise ValueError(f"min {low} is not before max {high}")
+    for name, shown, value in (("min", low, first), ("max", high, last)):
+        if value % step:
+            raise ValueError(f"{name}: {shown} is no whole multiple of the resolution {resolution}")

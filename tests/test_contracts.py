@@ -106,12 +106,12 @@ FAULTS: list[tuple[str, Any, str]] = [
     (
         "columns.age.maximum",
         1,
-        "columns.age.maximum: unknown key (did you mean 'max'?); accepted: accept_pii, bins, max, min, ",
+        "columns.age.maximum: unknown key (did you mean 'max'?); accepted: accept_pii, bins, decimals, max, min, ",
     ),
     (
         "columns.note.pie",
         1,
-        "columns.note.pie: unknown key (did you mean 'pii'?); accepted: accept_pii, bins, max, min, nullable, ",
+        "columns.note.pie: unknown key (did you mean 'pii'?); accepted: accept_pii, bins, decimals, max, min, ",
     ),
     (
         "retention",
@@ -175,13 +175,13 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("release.start", "2026-13", "release.start: '2026-13'; accepted: text that matches"),
     # Columns.
     ("columns", {}, "columns: a dict; dictionary should have at least 1 item"),
-    ("columns.age", {"type": "number"}, "columns.age.type: 'number'; accepted: integer, float, date, categorical, "),
+    ("columns.age", {"type": "number"}, "columns.age.type: 'number'; accepted: integer, float, date, datetime, time, "),
     ("columns.age", {"min": 1}, "columns.age.type: None; accepted: integer, float"),
     ("columns.age", 7, "columns.age"),
     ("columns.age.max", 0, "columns.age: min 0 is not below max 0"),
     ("columns.age.bins", [5, 5], "columns.age.bins: accepted are ascending edges above 0 and up to 120"),
     ("columns.age.bins", [0], "columns.age.bins: accepted are ascending edges"),
-    ("columns.age.bins", 0, "columns.age.bins: 0; accepted: 1 to 1000, or a list of inner edges"),
+    ("columns.age.bins", 0, "columns.age.bins: 0; accepted: 1 to 1000, adaptive, quantile, or a list of inner edges"),
     ("columns.score.max", float("inf"), "columns.score.max: inf; input should be"),
     ("columns.day.max", "2025-01-01", "columns.day: min 2026-01-01 is not before max 2025-01-01"),
     ("columns.day.min", "someday", "columns.day.min: 'someday'; input should be a valid date"),
@@ -282,7 +282,9 @@ def test_two_columns_are_needed_to_model_anything() -> None:
     document = changed("columns", {"customer": {"type": "identifier"}, "member": {"type": "boolean"}})
     document["source"]["key"] = ["customer"]
     del document["quality"]
-    with pytest.raises(ContractError, match="columns: at least two of integer, float, date, categorical, boolean"):
+    with pytest.raises(
+        ContractError, match="columns: at least two of integer, float, date, datetime, time, categorical"
+    ):
         parse_contract(document, where="x", variables=VARIABLES)
 
 

@@ -214,10 +214,6 @@ def _plain(column: pa.ChunkedArray) -> pa.Array:
 
 def _declared(domain: ColumnDomain, tables: Sequence[pa.Table], as_cells: bool) -> Column:
     parts = [table.column(domain.name) for table in tables]
-    if as_cells or domain.kind in ("categorical", "boolean"):
+    if as_cells or not domain.ordered:
         return Column(domain.name, domain.size, tuple(domain.encode(part).astype(np.int64) for part in parts))
-    if domain.kind == "date":
-        parts = [part.cast(pa.date32(), safe=False).cast(pa.int32()) for part in parts]
-    # A whole number's last edge is one above the largest that it can have.
-    low, high = domain.edges[0], domain.edges[-1] - (domain.kind != "float")
-    return Column(domain.name, None, tuple(np.clip(_numbers(part), low, high) for part in parts))
+    return Column(domain.name, None, tuple(domain.numbers(part) for part in parts))

@@ -1,7 +1,7 @@
 """What the published rows look like: one histogram a column, of the synthetic data only.
 
 What belongs here: counting while the rows are written. What does not: the real data, and drawing. The bins and
-categories are the contract's own, which are public, so nothing is chosen by looking.
+categories are the contract's own, or equal ones over the declared range: public, so nothing is chosen by looking.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.contracts import Column, DataContract, DateColumn, FloatColumn, IntegerColumn
+from dpsynth_platform.contracts import (
+    EPOCH,
+    Column,
+    DataContract,
+    DateColumn,
+    DatetimeColumn,
+    FloatColumn,
+    IntegerColumn,
+    TimeColumn,
+)
+from dpsynth_platform.synth.tabular.domain import domain_of
 
 BINS = 24
 _EPOCH = dt.date(1970, 1, 1)
@@ -34,6 +44,7 @@ class Profiler:
 
     def __init__(self, contract: DataContract) -> None:
         self._columns = {name: contract.columns[name] for name in contract.modelled}
+        self._domains = {column.name: column for column in domain_of(contract)}
         self._edges = {name: _edges(column) for name, column in self._columns.items()}
         self._bins = {
             name: np.zeros(len(edges) - 1, np.int64) for name, edges in self._edges.items() if edges is not None
@@ -52,10 +63,11 @@ class Profiler:
                 for pair in pc.value_counts(present).to_pylist():
                     self._categories[name][_label(pair["values"])] += pair["counts"]
             else:
-                numbers = _numbers(present)
-                finite = numbers[np.isfinite(numbers)]
-                self._missing[name] += len(numbers) - len(finite)
-                self._bins[name] += np.histogram(np.clip(finite, edges[0], edges[-1]), edges)[0]
+                known = present.filter(pc.is_finite(present)) if pa.types.is_floating(present.type) else present
+                numbers = self._domains[name].numbers(known)
+                numbers = numbers[~np.isnan(numbers)]
+                self._missing[name] += len(present) - len(numbers)
+                self._bins[name] += np.histogram(numbers, edges)[0]
         return batch
 
     def histogram(self, name: str) -> dict[str, Any] | None:
@@ -68,7 +80,7 @@ class Profiler:
         if column is None:
             return None
         edges, missing = self._edges[name], self._missing[name]
-        if edges is not None and isinstance(column, IntegerColumn | FloatColumn | DateColumn):
+        if edges is not None:
             labels = [_edge_label(edge, column) for edge in edges]
             return {"kind": "bins", "edges": labels, "counts": self._bins[name].tolist(), "missing": missing}
         counts = self._categories[name]
@@ -78,34 +90,35 @@ class Profiler:
 
 def _edges(column: Column) -> np.ndarray[Any, np.dtype[np.float64]] | None:
     """The contract's bins; else at most `BINS` equal ones over the declared range. None for categories."""
-    if column.type == "date":
+    if isinstance(column, DateColumn):
         return np.linspace((column.min - _EPOCH).days, (column.max - _EPOCH).days + 1, BINS + 1)
-    if column.type not in ("integer", "float"):
+    if isinstance(column, DatetimeColumn | TimeColumn):
+        first, last = column.steps
+        return np.linspace(first, last + column.step, BINS + 1)
+    if not isinstance(column, IntegerColumn | FloatColumn):
         return None
     if isinstance(column.bins, list):
         inner = [edge for edge in column.bins if edge < column.max]
         return np.array([column.min, *inner, column.max], np.float64)
-    if column.type == "float":
-        return np.linspace(column.min, column.max, (column.bins or BINS) + 1)
+    bins = column.bins if isinstance(column.bins, int) else BINS
+    if isinstance(column, FloatColumn):
+        return np.linspace(column.min, column.max, bins + 1)
     # Whole numbers belong to one bin each, so the edges are whole too.
-    bins = min(column.bins or BINS, column.max - column.min + 1)
+    bins = min(bins, column.max - column.min + 1)
     return np.floor(np.linspace(column.min, column.max + 1, bins + 1))
-
-
-def _numbers(values: pa.Array) -> np.ndarray[Any, np.dtype[np.float64]]:
-    if pa.types.is_timestamp(values.type) or pa.types.is_date64(values.type):
-        values = values.cast(pa.date32())
-    if pa.types.is_date32(values.type):
-        values = values.cast(pa.int32())
-    return np.asarray(values.cast(pa.float64()).to_numpy(zero_copy_only=False))
 
 
 def _label(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _edge_label(edge: float, column: IntegerColumn | FloatColumn | DateColumn) -> str:
+def _edge_label(edge: float, column: Column) -> str:
     """An edge as a reader would write it; the upper end of the range is the declared one."""
     if isinstance(column, DateColumn):
         return min(_EPOCH + dt.timedelta(days=int(edge)), column.max).isoformat()
-    return f"{min(edge, column.max):,.3f}".rstrip("0").rstrip(".")
+    if isinstance(column, DatetimeColumn | TimeColumn):
+        moment = EPOCH + dt.timedelta(microseconds=int(min(edge, column.steps[1])))
+        return moment.isoformat(" ", "minutes") if isinstance(column, DatetimeColumn) else f"{moment:%H:%M}"
+    if isinstance(column, IntegerColumn | FloatColumn):
+        edge = min(edge, column.max)
+    return f"{edge:,.3f}".rstrip("0").rstrip(".")

@@ -104,6 +104,8 @@ class ColumnScan:
 
         if values.type.bit_width < 64:  # too small for a card number, or for all of its digits
             return
+        if pa.types.is_decimal(values.type):
+            values = values.cast(pa.float64())
         highest = _MOST_EXACT_FLOAT if pa.types.is_floating(values.type) else _MOST_CARD
         within = pc.and_(
             pc.greater_equal(values, pa.scalar(_LEAST_CARD, values.type)),

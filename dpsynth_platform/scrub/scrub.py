@@ -78,8 +78,10 @@ _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _FITS: dict[str, tuple[str, tuple[Callable[[pa.DataType], bool], ...]]] = {
     # Whole numbers with nulls often arrive as floating point.
     "integer": ("integer or float", (pa.types.is_integer, pa.types.is_floating)),
-    "float": ("float", (pa.types.is_floating,)),
+    "float": ("float or decimal", (pa.types.is_floating, pa.types.is_decimal)),
     "date": ("date or timestamp", (pa.types.is_date, pa.types.is_timestamp)),
+    "datetime": ("timestamp", (pa.types.is_timestamp,)),
+    "time": ("time or string", (pa.types.is_time, *_TEXT)),
     "categorical": ("string", _TEXT),
     "boolean": ("bool", (pa.types.is_boolean,)),
     "identifier": ("string or integer", (*_TEXT, pa.types.is_integer)),

@@ -19,6 +19,8 @@ _TYPES = {
     "integer": pa.int64(),
     "float": pa.float64(),
     "date": pa.date32(),
+    "datetime": pa.timestamp("us"),
+    "time": pa.string(),  # Delta tables hold no times of day
     "categorical": pa.string(),
     "boolean": pa.bool_(),
     "identifier": pa.int64(),

@@ -1,11 +1,28 @@
-"""Rare values told apart no longer: the smaller domain in which pairs of columns are measured.
+"""Cells told apart no longer: the states in which pairs of columns are measured.
 
-What belongs here: merging a column's cells by their noisy one-way counts, and giving merged cells back. All of it is
+What belongs here: putting a column's cells together by their noisy one-way counts, and giving them back. All of it is
 post-processing of noisy counts. What does not: the counts themselves.
 
-As in MST (McKenna, Miklau & Sheldon 2021): a cell whose noisy count is below three standard deviations is not
-measurable, so all such cells of a column become one *state*. Where the merged state has to be split again, each of its
-cells gets the share that its own noisy count suggests.
+Of **categories**, as in MST (McKenna, Miklau & Sheldon 2021): a cell whose noisy count is below three standard
+deviations is not measurable, so all such cells of a column become one *state*.
+
+Of columns **with an order**, only neighbours come together: what holds less than three standard deviations goes with
+the neighbour that holds less. Cells that hold more stand alone, so the zeros and the top code of a spiky column stay
+states of their own. What a cell holds is not its own noisy count, but what all counts of the column say (`smoothing`).
+Missing values are a state of their own.
+
+A fine grid (`binning`) tells much more of one column than pairs can tell: their noise is larger, and there is more of
+it the more states there are. So its states are fewer:
+
+- `adaptive`: the neighbours that hold least are put together until `ADAPTIVE_STATES` are left;
+- `quantile`: `QUANTILES` states that hold about the same each, as far as single cells allow.
+
+Cells that are finer where there are more records are what PrivTree is for (Zhang, Xiao & Xie 2016), and cells of equal
+contents what private quantiles are for. Both look at the data and have to be paid for, whereas every column's counts
+are measured anyway, and anything may be done with them. What PrivTree saves is the noise of many cells that hold
+nothing; the smoothing averages it. What it costs is a part of the budget, of every column.
+
+Where a state is split again, each of its cells gets the share that the smoothed counts say.
 """
 
 from __future__ import annotations
@@ -16,11 +33,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.synth.tabular.domain import Codes, Domain
+from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, Domain
 from dpsynth_platform.synth.tabular.estimation import Array, Measurement, project
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts
+from dpsynth_platform.synth.tabular.smoothing import smoothed
 
 THRESHOLD_SIGMAS = 3.0
+ADAPTIVE_STATES = 32
+QUANTILES = 16
 
 
 @dataclass(frozen=True)
@@ -30,10 +50,13 @@ class ColumnStates:
     Attributes:
         state_of: state of each cell, shape (cells,).
         share: P[cell | its state], shape (cells,); a state's shares sum to one.
+        fitted: where known, records in each cell as they are estimated from all the column's noisy counts; their sum
+            is that of the noisy counts. Shape (cells,).
     """
 
     state_of: Codes
     share: Array
+    fitted: Array | None = None
 
     @property
     def size(self) -> int:
@@ -49,10 +72,19 @@ class ColumnStates:
         return self.merge(cells.astype(np.float64)) > 0
 
 
-def compress(domain: Domain, one_way: Sequence[NoisyCounts]) -> tuple[ColumnStates, ...]:
-    """The states of every column, from its noisy one-way counts."""
+def compress(
+    domain: Domain, one_way: Sequence[NoisyCounts], most_states: int | None = None
+) -> tuple[ColumnStates, ...]:
+    """The states of every column, from its noisy one-way counts.
+
+    Args:
+        domain: the columns.
+        one_way: of every column, over cells.
+        most_states: of a column with an order, its missing values beside; by default as many as its `cutting` says.
+    """
     return tuple(
-        _states(column.size, measured.counts, measured.sigma) for column, measured in zip(domain, one_way, strict=True)
+        _ordered(column, measured, most_states) if column.ordered else _by_rarity(column.size, measured)
+        for column, measured in zip(domain, one_way, strict=True)
     )
 
 
@@ -61,14 +93,15 @@ def one_way_measurements(one_way: Sequence[NoisyCounts], states: Sequence[Column
     return [
         Measurement(
             measured.clique,
-            column.merge(measured.counts.astype(np.float64)),
+            column.merge(measured.counts.astype(np.float64) if column.fitted is None else column.fitted),
             column.merge(np.full(measured.counts.shape, measured.variance)),
         )
         for measured, column in zip(one_way, states, strict=True)
     ]
 
 
-def _states(size: int, counts: npt.NDArray[np.int64], sigma: float) -> ColumnStates:
+def _by_rarity(size: int, measured: NoisyCounts) -> ColumnStates:
+    counts, sigma = measured.counts, measured.sigma
     rare = counts < THRESHOLD_SIGMAS * sigma
     if rare.sum() <= 1:
         return ColumnStates(np.arange(size, dtype=np.int32), np.ones(size))
@@ -81,8 +114,55 @@ def _states(size: int, counts: npt.NDArray[np.int64], sigma: float) -> ColumnSta
 
 def _shares(counts: Array, sigma: float) -> Array:
     """Shares of merged cells: the nearest non-negative counts to the noisy ones, or equal where nothing is left."""
-    total = counts.sum()
+    total = float(counts.sum())
     if total <= 0:
         return np.full(counts.size, 1 / counts.size)
-    projected = project(counts, np.full(counts.size, sigma**2), float(total))
-    return np.asarray(projected / total, dtype=np.float64)
+    return project(counts, np.full(counts.size, sigma**2), total) / total
+
+
+def _ordered(column: ColumnDomain, measured: NoisyCounts, most_states: int | None) -> ColumnStates:
+    counts, sigma = measured.counts[:-1].astype(np.float64), measured.sigma
+    fitted = smoothed(counts, sigma, column.widths)
+    most = most_states or counts.size
+    if column.cutting == "quantile":
+        state_of = _quantiles(fitted, min(QUANTILES, most))
+    else:
+        most = min(ADAPTIVE_STATES, most) if column.cutting == "adaptive" else most
+        state_of = _together(fitted, THRESHOLD_SIGMAS * sigma, most)
+    of_state = np.bincount(state_of, weights=fitted)[state_of]
+    equal = 1 / np.bincount(state_of)[state_of]
+    share = np.divide(fitted, of_state, out=equal, where=of_state > 0)
+    return ColumnStates(
+        state_of=np.append(state_of, state_of[-1] + 1).astype(np.int32),
+        share=np.append(share, 1.0),
+        fitted=np.append(fitted, measured.counts[-1]),
+    )
+
+
+def _together(masses: Array, threshold: float, most: int) -> npt.NDArray[np.int64]:
+    """The state of each cell.
+
+    Whatever holds less than the threshold goes with the neighbour that holds less, the lightest first; then the two
+    neighbours that hold least come together until so many are left.
+    """
+    held, sizes = masses.copy(), np.ones(masses.size, dtype=np.int64)
+    while held.size > 1:
+        lightest = int(np.argmin(held))
+        if held[lightest] < threshold:
+            before, after = (held[at] if 0 <= at < held.size else np.inf for at in (lightest - 1, lightest + 1))
+            first = lightest - 1 if before < after else lightest
+        elif held.size > most:
+            first = int(np.argmin(held[:-1] + held[1:]))
+        else:
+            break
+        held[first] += held[first + 1]
+        sizes[first] += sizes[first + 1]
+        held, sizes = np.delete(held, first + 1), np.delete(sizes, first + 1)
+    return np.repeat(np.arange(sizes.size), sizes)
+
+
+def _quantiles(masses: Array, number: int) -> npt.NDArray[np.int64]:
+    """The state of each cell where each state holds about the same."""
+    middles = np.cumsum(masses) - masses / 2
+    wanted = np.floor(number * middles / max(float(masses.sum()), np.finfo(np.float64).tiny))
+    return np.asarray(np.unique(wanted, return_inverse=True)[1], dtype=np.int64)

@@ -1,17 +1,21 @@
 """The public domain of the modelled columns: values to cell codes and back.
 
 What belongs here: which cells a column has, and coding Arrow columns into them. All of it follows from the contract
-(and, for the period column, from the period), so it costs nothing. What does not: counting cells, or anything that a
-look at the data could change.
+(and, for the period column, from the period), so it costs nothing. What does not: how a declared range is cut into
+cells (`binning`), what a value is in numbers (`scales`), counting cells, or anything that a look at the data could
+change.
 
-Every column has one more cell than its declared values: "missing or unlisted", always the last. Null, NaN and unlisted
-categories go there. Numbers and days outside the declared range are clamped into the first or last bin.
+Every column has one more cell than its declared values: "missing or unlisted", always the last. Null, NaN, unlisted
+categories and texts that are no time of day go there. Numbers, days, moments and times outside the declared range are
+clamped into the first or last cell.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -21,22 +25,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.contracts import (
-    BooleanColumn,
     CategoricalColumn,
+    Column,
     DataContract,
     DateColumn,
+    DatetimeColumn,
     FloatColumn,
     IntegerColumn,
+    TimeColumn,
 )
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.source import period_bounds
+from dpsynth_platform.synth.tabular import shapes
+from dpsynth_platform.synth.tabular.binning import real_edges, whole_edges
+from dpsynth_platform.synth.tabular.scales import Scale
 
-Kind = Literal["integer", "float", "date", "categorical", "boolean"]
+Kind = Literal["integer", "float", "date", "datetime", "time", "categorical", "boolean"]
+Cutting = Literal["declared", "adaptive", "quantile"]
 Codes = npt.NDArray[np.int32]
-
-MAX_SINGLE_VALUES = 100
-"""A whole-number range up to this long gets one cell a value; a longer one without declared bins gets DEFAULT_BINS."""
-DEFAULT_BINS = 32
 
 _EPOCH = dt.date(1970, 1, 1)
 
@@ -46,10 +52,14 @@ class ColumnDomain:
     """The cells of one column.
 
     Attributes:
-        edges: of numbers and dates (days since 1970-01-01): bin i is [edges[i], edges[i+1]). A float column's last bin
-            also holds its upper end, the declared maximum; for whole numbers the upper end is the maximum plus one.
+        edges: of columns with an order, in steps of their scale (`scales`): cell i is [edges[i], edges[i+1]). Where
+            steps are whole, the last edge is one above the largest value. Otherwise the last cell holds its upper end
+            too, the declared maximum.
         values: of categorical columns, the listed values.
         nullable: whether the last cell may stand in a release, as null.
+        decimals: of a float column, if declared: digits after the point; its steps are whole then.
+        step: of moments and times of day, the resolution in microseconds.
+        cutting: whether the cells are as declared, or a fine grid, and how it is put together (`compression`).
     """
 
     name: str
@@ -57,6 +67,9 @@ class ColumnDomain:
     nullable: bool
     edges: tuple[float, ...] = ()
     values: tuple[str, ...] = ()
+    decimals: int | None = None
+    step: int = 1
+    cutting: Cutting = "declared"
 
     @property
     def size(self) -> int:
@@ -71,6 +84,24 @@ class ColumnDomain:
         return len(self.values) if self.kind == "categorical" else len(self.edges) - 1
 
     @property
+    def ordered(self) -> bool:
+        """Whether neighbouring cells hold neighbouring values."""
+        return self.kind not in ("categorical", "boolean")
+
+    @property
+    def scale(self) -> Scale:
+        """What the values of a column with an order are in steps."""
+        return Scale(self.kind, self.decimals, self.step)
+
+    @property
+    def widths(self) -> npt.NDArray[np.float64]:
+        """Widths in steps of a column with an order, without the last cell; a cell of one real number has none."""
+        pairs = itertools.pairwise(self.edges)
+        if self.scale.whole:
+            return np.array([float(high - low) for low, high in pairs])
+        return np.array([0.0 if high <= math.nextafter(low, math.inf) else high - low for low, high in pairs])
+
+    @property
     def allowed(self) -> npt.NDArray[np.bool_]:
         """Which cells may stand in a release, shape (size,)."""
         allowed = np.ones(self.size, dtype=np.bool_)
@@ -83,31 +114,55 @@ class ColumnDomain:
             column = column.combine_chunks()
         if self.kind == "categorical":
             listed = pa.array(self.values, pa.string())
-            found = pc.index_in(column.cast(pa.string()), value_set=listed)
-            return _filled(found, self.missing)
+            return _filled(pc.index_in(column.cast(pa.string()), value_set=listed), self.missing)
         if self.kind == "boolean":
             return _filled(column.cast(pa.int32()), self.missing)
-        if self.kind == "date":
-            column = column.cast(pa.date32(), safe=False).cast(pa.int32())
-        return self._bin(column)
+        low, high = self._range
+        found = self.scale.steps(column, low, high)
+        if self.scale.whole:
+            edges = np.array([edge - low for edge in self.edges[:-1]], dtype=np.uint64)
+        else:
+            edges = np.asarray(self.edges[:-1])
+        cells = np.searchsorted(edges, found.values, side="right") - 1
+        return np.where(found.absent, self.missing, cells).astype(np.int32)
 
     def decode(self, codes: Codes, type_: pa.DataType, rng: np.random.Generator) -> pa.Array:
-        """Values of the given Arrow type: uniform inside a bin, null for the last cell."""
+        """Values of the given Arrow type: inside of a cell by the shape of its neighbourhood, null for the last cell.
+
+        The shape follows from how many of these codes are in a cell and in those beside it (`shapes`).
+        """
         absent = codes == self.missing
         if self.kind == "categorical":
             texts = pa.array(self.values, pa.string()).take(pa.array(codes, mask=absent))
             return _cast_text(texts, type_)
         if self.kind == "boolean":
             return pa.array(codes == 1, mask=absent).cast(type_)
-        bins = np.where(absent, 0, codes)
-        if self.kind == "float":
-            bounds = np.asarray(self.edges, dtype=np.float64)
-            return pa.array(rng.uniform(bounds[bins], bounds[bins + 1]), mask=absent).cast(type_)
-        edges = np.asarray(self.edges, dtype=np.int64)
-        drawn = rng.integers(edges[bins], edges[bins + 1])
-        if self.kind == "integer":
-            return pa.array(drawn, mask=absent).cast(type_)
-        return pa.array(drawn.astype(np.int32), mask=absent).cast(pa.date32()).cast(type_)
+        counts = np.bincount(codes, minlength=self.size)[: self.missing].astype(np.float64)
+        cells = np.where(absent, 0, codes)
+        if not self.scale.whole:
+            bounds = np.asarray(self.edges)
+            places = shapes.draw(shapes.tilts(counts, self.widths)[cells], rng)
+            low, high = bounds[cells], bounds[cells + 1]
+            # Rounding must not lead out of the cell, and the last cell alone holds its upper end.
+            values = np.clip(low + (high - low) * places, low, np.maximum(low, np.nextafter(high, -np.inf)))
+            return self.scale.restored(values, absent, type_)
+        # Cells of one value have no shape, nor do they tell of that of wider ones: they may be peaks.
+        wide = np.where(self.widths > 1, self.widths, 0.0)
+        places = shapes.draw(shapes.tilts(counts, wide)[cells], rng)
+        lowest = int(self.edges[0])
+        starts = np.array([int(edge) - lowest for edge in self.edges[:-1]], dtype=np.uint64)
+        inside = np.minimum(np.floor(places * self.widths[cells]), self.widths[cells] - 1)
+        return self.scale.restored(starts[cells] + inside.astype(np.uint64), absent, type_, lowest)
+
+    def numbers(self, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.float64]:
+        """Values of a column with an order as numbers in its own unit, inside the declared range; NaN where missing.
+
+        Days since 1970, microseconds since 1970 or midnight.
+        """
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        low, high = self._range
+        return self.scale.numbers(self.scale.steps(column, low, high), low)
 
     def label(self, code: int) -> str:
         """A cell in words, such as `[17, 20)`, `Private` or `missing`."""
@@ -118,9 +173,11 @@ class ColumnDomain:
         if self.kind == "boolean":
             return "true" if code else "false"
         low, high = self.edges[code], self.edges[code + 1]
-        if self.kind == "float":
+        if not self.scale.whole:
+            if not self.widths[code]:
+                return f"{low:g}"
             return f"[{low:g}, {high:g}{']' if code + 1 == self.missing else ')'}"
-        first, last = (self._shown(int(value)) for value in (low, high - 1))
+        first, last = self.scale.shown(int(low)), self.scale.shown(int(high) - 1)
         return first if first == last else f"{first} to {last}"
 
     def to_json(self) -> dict[str, Any]:
@@ -133,17 +190,10 @@ class ColumnDomain:
         tuples = {"edges": tuple(document["edges"]), "values": tuple(document["values"])}
         return cls(**(document | tuples))
 
-    def _bin(self, column: pa.Array) -> Codes:
-        exact = self.kind != "float" and pa.types.is_signed_integer(column.type)
-        numbers = column.cast(pa.int64() if exact else pa.float64(), safe=False)
-        absent = numbers.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
-        values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
-        edges = np.asarray(self.edges[:-1], dtype=values.dtype)
-        bins = np.searchsorted(edges, values, side="right") - 1
-        return np.where(absent, self.missing, np.clip(bins, 0, self.missing - 1)).astype(np.int32)
-
-    def _shown(self, value: int) -> str:
-        return (_EPOCH + dt.timedelta(days=value)).isoformat() if self.kind == "date" else str(value)
+    @property
+    def _range(self) -> tuple[float, float]:
+        """Least and largest value in steps."""
+        return self.edges[0], self.edges[-1] - 1 if self.scale.whole else self.edges[-1]
 
 
 @dataclass(frozen=True)
@@ -185,10 +235,15 @@ class Domain:
         return cls(tuple(ColumnDomain.from_json(column) for column in document))
 
 
-def domain_of(contract: DataContract, period: str | None = None) -> Domain:
+def domain_of(contract: DataContract, period: str | None = None, *, coarse: bool = False) -> Domain:
     """The cells that a contract declares; the period column is narrowed to the period, which is public.
 
     Owner columns are never modelled, whatever their declared type.
+
+    Args:
+        contract: declares the columns.
+        period: `YYYY-MM` for datasets with a cadence.
+        coarse: for the eyes: few equal bins in place of a fine grid.
 
     Raises:
         ContractError: the period has no day inside the period column's declared range.
@@ -196,53 +251,54 @@ def domain_of(contract: DataContract, period: str | None = None) -> Domain:
     columns = []
     for name in contract.modelled:
         declared = contract.columns[name]
-        bounds = period_bounds(period) if period and name == contract.source.period_column else None
-        if isinstance(declared, IntegerColumn):
-            edges = _whole_edges(declared.min, declared.max, declared.bins)
-            columns.append(ColumnDomain(name, "integer", declared.nullable, edges))
-        elif isinstance(declared, FloatColumn):
-            columns.append(ColumnDomain(name, "float", declared.nullable, _float_edges(declared)))
-        elif isinstance(declared, DateColumn):
-            first, last = _narrowed(contract, name, declared, bounds)
-            edges = _whole_edges((first - _EPOCH).days, (last - _EPOCH).days, declared.bins)
-            columns.append(ColumnDomain(name, "date", declared.nullable, edges))
-        elif isinstance(declared, CategoricalColumn):
-            columns.append(ColumnDomain(name, "categorical", declared.nullable, values=tuple(declared.values)))
-        elif isinstance(declared, BooleanColumn):
-            columns.append(ColumnDomain(name, "boolean", declared.nullable))
+        if period and name == contract.source.period_column and isinstance(declared, DateColumn):
+            declared = _narrowed(contract, name, declared, period_bounds(period))
+        columns.append(_column(name, declared, coarse))
     return Domain(tuple(columns))
 
 
-def _whole_edges(low: int, high: int, bins: int | list[int] | None) -> tuple[int, ...]:
-    """Edges of whole-number bins that cover low..high; the last edge is high + 1."""
-    if isinstance(bins, list):
-        return (low, *bins, high + 1)
-    values = high - low + 1
-    if bins is None:
-        bins = values if values <= MAX_SINGLE_VALUES else DEFAULT_BINS
-    bins = min(bins, values)
-    return tuple(low + values * index // bins for index in range(bins + 1))
+def _column(name: str, declared: Column, coarse: bool) -> ColumnDomain:
+    if isinstance(declared, CategoricalColumn):
+        return ColumnDomain(name, "categorical", declared.nullable, values=tuple(declared.values))
+    if not isinstance(declared, IntegerColumn | FloatColumn | DateColumn | DatetimeColumn | TimeColumn):
+        return ColumnDomain(name, "boolean", declared.nullable)
+    rule: Cutting = "declared"
+    if not isinstance(declared.bins, int | list) and not coarse:
+        rule = declared.bins or "adaptive"
+    bins: Any = declared.bins if isinstance(declared.bins, int | list) else None
+    step, decimals = 1, None
+    edges: tuple[float, ...]
+    if isinstance(declared, FloatColumn) and declared.decimals is None:
+        edges = real_edges(declared.min, declared.max, bins, declared.points, coarse=coarse)
+    elif isinstance(declared, FloatColumn):
+        decimals = declared.decimals
+        low, high, *points = _counted([declared.min, declared.max, *declared.points], decimals)
+        inner = _counted(bins, decimals) if isinstance(bins, list) else bins
+        edges = whole_edges(low, high, inner, points, amounts=True, coarse=coarse)
+    elif isinstance(declared, IntegerColumn):
+        edges = whole_edges(declared.min, declared.max, bins, declared.points, amounts=True, coarse=coarse)
+    elif isinstance(declared, DateColumn):
+        edges = whole_edges((declared.min - _EPOCH).days, (declared.max - _EPOCH).days, bins, coarse=coarse)
+    else:
+        step = declared.step
+        first, last = declared.steps
+        edges = whole_edges(first // step, last // step, bins, coarse=coarse)
+    return ColumnDomain(name, declared.type, declared.nullable, edges, decimals=decimals, step=step, cutting=rule)
 
 
-def _float_edges(declared: FloatColumn) -> tuple[float, ...]:
-    if isinstance(declared.bins, list):
-        return (declared.min, *declared.bins, declared.max)
-    edges = np.linspace(declared.min, declared.max, (declared.bins or DEFAULT_BINS) + 1)
-    return tuple(float(edge) for edge in edges)
+def _counted(values: Sequence[float], decimals: int | None) -> list[int]:
+    """Real numbers in steps of their last digit."""
+    return [round(value * 10 ** (decimals or 0)) for value in values]
 
 
-def _narrowed(
-    contract: DataContract, name: str, declared: DateColumn, bounds: tuple[dt.date, dt.date] | None
-) -> tuple[dt.date, dt.date]:
-    if bounds is None:
-        return declared.min, declared.max
+def _narrowed(contract: DataContract, name: str, declared: DateColumn, bounds: tuple[dt.date, dt.date]) -> DateColumn:
     first, last = max(declared.min, bounds[0]), min(declared.max, bounds[1])
     if first > last:
         raise ContractError(
             f"{contract.dataset}: columns.{name}: the period {bounds[0]:%Y-%m} lies outside the declared range; "
             f"accepted: {declared.min} to {declared.max}"
         )
-    return first, last
+    return declared.model_copy(update={"min": first, "max": last})
 
 
 def _filled(codes: pa.Array, missing: int) -> Codes:

@@ -20,7 +20,15 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from dpsynth_platform.contracts import DataContract, DateColumn, IdentifierColumn, IntegerColumn, TextColumn
+from dpsynth_platform.contracts import (
+    DataContract,
+    DateColumn,
+    DatetimeColumn,
+    FloatColumn,
+    IdentifierColumn,
+    IntegerColumn,
+    TextColumn,
+)
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.scrub.owners import is_id_list
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
@@ -29,8 +37,10 @@ Treatment = Literal["modelled", "regenerated", "empty", "absent"]
 
 _ACCEPTED = {
     "integer": "integers or floating-point numbers",
-    "float": "floating-point numbers",
+    "float": "floating-point numbers or decimals",
     "date": "dates or timestamps",
+    "datetime": "timestamps",
+    "time": "times, or strings such as 07:30",
     "categorical": "strings, plain or dictionary-encoded",
     "boolean": "booleans",
 }
@@ -114,8 +124,10 @@ def _check_type(contract: DataContract, field: pa.Field) -> None:
     type_ = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     fits = {
         "integer": pa.types.is_integer(type_) or pa.types.is_floating(type_),
-        "float": pa.types.is_floating(type_),
+        "float": pa.types.is_floating(type_) or pa.types.is_decimal(type_),
         "date": pa.types.is_date(type_) or pa.types.is_timestamp(type_),
+        "datetime": pa.types.is_timestamp(type_),
+        "time": pa.types.is_time(type_) or _is_text(type_),
         "categorical": _is_text(type_),
         "boolean": pa.types.is_boolean(type_),
     }
@@ -124,10 +136,10 @@ def _check_type(contract: DataContract, field: pa.Field) -> None:
             f"{contract.dataset}: columns.{field.name}: declared {declared.type}, but the source holds {field.type}; "
             f"accepted: {_ACCEPTED[declared.type]}"
         )
-    if isinstance(declared, IntegerColumn | DateColumn):
+    if isinstance(declared, IntegerColumn | FloatColumn | DateColumn | DatetimeColumn):
         try:
-            pa.array([declared.min, declared.max]).cast(type_)
-        except pa.ArrowException:
+            pa.array([declared.min, declared.max]).cast(type_, safe=not pa.types.is_floating(type_))
+        except (pa.ArrowException, OverflowError):
             raise ContractError(
                 f"{contract.dataset}: columns.{field.name}: the declared range {declared.min} to {declared.max} does "
                 f"not fit the source's type {field.type}"

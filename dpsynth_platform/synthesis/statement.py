@@ -11,12 +11,23 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.privacy.statement import Assumption, PrivacyStatement, Tuning, privacy_statement, upper_bound
+from dpsynth_platform.privacy.statement import (
+    Assumption,
+    PrivacyStatement,
+    Tuning,
+    number_of,
+    privacy_statement,
+    upper_bound,
+)
 from dpsynth_platform.synth.interface import SealedPlan
 
 KNOWS_ONLY = (
     "A ledger knows only what is spent through it: whoever makes another synthetic table of the same people with "
     "another ledger, or without one, spends what this one does not count."
+)
+_EARLIER = (
+    "What {attempts} at this run did before it failed: charged to the ledger beside this table's epsilon, and no part "
+    "of the table."
 )
 
 
@@ -122,6 +133,7 @@ def _not_covered(run: Run) -> list[str]:
         "When the run took place and how long its steps took: seen by whoever runs it.",
         "What somebody saw elsewhere and chose the options by (domains, bound, epsilon, which of several tables was "
         "kept).",
+        *([_EARLIER.format(attempts=number_of(run.attempts - 1, "earlier attempt"))] if run.attempts > 1 else []),
     ]
 
 
@@ -167,7 +179,8 @@ def _assumptions(contract: DataContract, run: Run) -> list[Assumption]:
             else "Values outside are clamped or counted as missing.",
         ),
         Assumption(
-            "The mechanism ran as planned, once for each ledger entry, after its cost was recorded.",
+            "The mechanism ran as planned after its cost was recorded; it was started "
+            f"{number_of(run.attempts, 'time')}, and the table comes from the last.",
             "yes",
             "Sampler and accountant read the same sealed plan; an entry is started once, before the first record is "
             "read by the mechanism, and never refunded.",

@@ -1,0 +1,243 @@
+"""What is refused before anything is spent, and in which words; what is read off the data only on somebody's word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from synthesis_cases import SECRET, Make, people
+
+from dpsynth_platform.contracts import read_yaml
+from dpsynth_platform.errors import ContractError, DpsynthError, SourceError
+from dpsynth_platform.synthesis import Options, rows, run
+from dpsynth_platform.synthesis.assumed import assumed_columns
+from dpsynth_platform.synthesis.declaration import SchemaFile
+from dpsynth_platform.synthesis.sources import open_source
+from dpsynth_platform.synthesis.task import task_of
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test of this file may come to the ledger's start."""
+    monkeypatch.setattr(run.Budget, "start", lambda *_: pytest.fail("something was paid for"))
+
+
+def template_in(message: str) -> str:
+    """The file to fill in that a refusal prints."""
+    return message[message.index("columns:") : message.index("or --assume-public-domain")]
+
+
+def test_what_is_not_declared_is_asked_for_by_type_only(tables: Path) -> None:
+    with pytest.raises(ContractError) as caught:
+        task_of(tables / "people.parquet", Options(epsilon=1, delta=1e-5))
+    said = str(caught.value)
+    assert "person (int64), age (int16), city (string), income (double), joined (date32[day]), note (string)" in said
+    assert "rich" not in said  # a boolean's values follow from its type
+    found = yaml.safe_load(template_in(said))["columns"]
+    assert {name: column["type"] for name, column in found.items()} == {
+        "person": "integer",
+        "age": "integer",
+        "city": "categorical",
+        "income": "float",
+        "joined": "date",
+        "note": "categorical",
+    }
+    for value in (SECRET, "Aix", "Bern", "99"):
+        assert value not in said
+
+
+def test_the_template_once_filled_in_is_accepted(tables: Path, tmp_path: Path) -> None:
+    options = {"epsilon": 1, "delta": 1e-5, "owners": "person", "contributions": 1}
+    with pytest.raises(ContractError) as caught:
+        task_of(tables / "people.csv", Options(**options))
+    assert "The types are guesses from the values" in str(caught.value)
+    document = yaml.safe_load(template_in(str(caught.value)))
+    known: dict[str, dict[str, Any]] = {
+        "age": {"min": 0, "max": 99},
+        "city": {"values": ["Aix", "Bern"]},
+        "income": {"min": 0, "max": 1000},
+        "joined": {"min": "2020-01-01", "max": "2025-12-31"},
+        "note": {"values": ["a", "b"]},
+    }
+    for name, values in known.items():
+        document["columns"][name] |= values
+    (tmp_path / "filled.yaml").write_text(yaml.safe_dump(document))
+    task = task_of(tables / "people.csv", Options(schema=tmp_path / "filled.yaml", **options))
+    assert task.contract.modelled == ["age", "city", "income", "joined", "rich", "note"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ("colums: {}", "colums: unknown key (did you mean 'columns'?)"),
+        ("columns: {age: {type: integer, min: 0}}", "columns.age.max: missing"),
+        ("columns: {age: {type: integr}}", "columns.age.type: 'integr'; accepted: integer"),
+        ("columns: {age: {type: integer, min: 9, max: 0}}", "columns.age: min 9 is not below max 0"),
+        ("columns: {age: {type: integer, min: 0, max: 9, bin: 3}}", "columns.age.bin: unknown key (did you mean 'bin"),
+        ("columns: {city: {type: categorical, values: [Aix]}}", "columns.city.values"),
+        ("columns: {}", "columns"),
+        ("- a", "accepted is a mapping"),
+        ("columns: {age: {type: [}}", "not valid YAML"),
+        ("columns: {size: {type: boolean}}", "there is no column 'size'; accepted: person, age, city"),
+    ],
+)
+def test_faults_of_the_schema_file(make: Make, tables: Path, schema: str, words: str) -> None:
+    (tables / "people.yaml").write_text(schema)
+    with pytest.raises((ContractError, SourceError)) as caught:
+        make()
+    assert words in str(caught.value)
+
+
+def test_a_schema_file_that_is_not_there(make: Make, tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match="no such file"):
+        make(schema=tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epsilon": 0.0}, "--epsilon: 0.0; input should be greater than 0"),
+        ({"epsilon": float("nan")}, "--epsilon: nan"),
+        ({"delta": None}, "--delta: missing; accepted: a number such as 1e-5, or --expected-units"),
+        ({"delta": 0.0}, "--delta 0; accepted: above 0, below 1"),
+        ({"delta": 1e-3, "expected_units": 5000}, "--delta: 0.001 exceeds 1/expected_units"),
+        ({"expected_units": 5}, "--expected-units 5; accepted: 100 or more"),
+        ({"method": "gan"}, "--method 'gan'; accepted: auto, aim, mst"),
+        ({"format": "xlsx"}, "--format 'xlsx'; accepted: parquet, csv, delta"),
+        ({"contributions": None}, "--owners and --contributions go together"),
+        ({"owners": None}, "--owners and --contributions go together"),
+        ({"contributions": 0}, "--contributions 0; accepted: 1 or more"),
+        ({"rows": 0}, "--rows 0; accepted: 1 or more"),
+        ({"cap_epsilon": 0.0}, "--cap-epsilon 0; accepted: above 0"),
+        ({"owners": "owner"}, "there is no column 'owner'"),
+    ],
+)
+def test_impossible_options(make: Make, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(DpsynthError) as caught:
+        make(**options)
+    assert words in str(caught.value)
+
+
+def test_an_owner_column_holds_ids(make: Make, tables: Path) -> None:
+    (tables / "people.yaml").write_text((tables / "people.yaml").read_text() + "  person: {type: identifier}\n")
+    with pytest.raises(ContractError, match="--owners: 'age' is a integer column; accepted: a column of type identif"):
+        make(owners="age")
+
+
+def test_delta_follows_from_the_expected_units(tables: Path) -> None:
+    options = Options(epsilon=1, expected_units=5000, owners="person", contributions=1, schema=tables / "people.yaml")
+    assert task_of(tables / "people.parquet", options).plan.guarantee["delta"] == pytest.approx(5000**-1.1)
+
+
+def written(tables: Path, **columns: Any) -> None:
+    table = people()
+    for name, values in columns.items():
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
+    pq.write_table(table, tables / "people.parquet")
+
+
+def test_types_that_are_not_as_declared(make: Make, tables: Path) -> None:
+    written(tables, age=[SECRET] * 1200)
+    with pytest.raises(SourceError, match=r"columns\.age: declared integer, found Arrow type string") as caught:
+        make()
+    assert SECRET not in str(caught.value)
+
+
+def test_values_of_a_csv_file_that_are_not_as_declared(make: Make, tables: Path) -> None:
+    lines = (tables / "people.csv").read_text().splitlines()
+    lines[7] = f'1,"{SECRET}","Aix",3.0,2021-01-01,true,"x"'
+    (tables / "people.csv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(SourceError, match="column 'age' is declared to hold int64, and some of its values") as caught:
+        make("people.csv")
+    assert SECRET not in str(caught.value)
+
+
+def test_ids_of_a_csv_file_stay_text(tables: Path) -> None:
+    source = open_source(tables / "people.csv", {})
+    assert set(source.schema.types) == {pa.string()}
+
+
+def test_personal_data_in_ordinary_columns_stops_the_run(make: Make, tables: Path) -> None:
+    written(tables, city=[f"zaphod{row}@example.com" for row in range(1200)])
+    with pytest.raises(SourceError, match=r"columns\.city: values look like EMAIL_ADDRESS"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("nothing.csv", None, "there is no such file"),
+        ("nothing.parquet", None, "there is no table at this place"),
+        ("empty.csv", "", "the file is empty"),
+        ("numbers.csv", "1,2,3\n4,5,6\n", "the first line has empty or numeric names, so it is no header"),
+        ("damaged.parquet", "PAR1 nothing", "the table cannot be read"),
+        ("twice.csv", "a,b,a\n1,2,3\n", "column 'a' stands in the table more than once"),
+    ],
+)
+def test_tables_that_cannot_be_read(make: Make, tables: Path, name: str, content: str | None, words: str) -> None:
+    if content is not None:
+        (tables / name).write_text(content)
+    with pytest.raises(SourceError) as caught:
+        make(name)
+    assert words in str(caught.value)
+
+
+def test_a_table_without_rows(make: Make, tables: Path) -> None:
+    pq.write_table(people().slice(0, 0), tables / "people.parquet")
+    with pytest.raises(SourceError, match="the table has no rows"):
+        make()
+
+
+def test_names_that_no_contract_can_hold(make: Make, tables: Path) -> None:
+    pq.write_table(
+        people().rename_columns(["person", "age at entry", *people().column_names[2:]]), tables / "odd.parquet"
+    )
+    (tables / "people.yaml").write_text((tables / "people.yaml").read_text().replace("age:", "age at entry:"))
+    with pytest.raises(ContractError, match=r"age at entry.*accepted: text that matches"):
+        make("odd.parquet")
+
+
+def test_columns_of_other_types_are_left_empty(tables: Path) -> None:
+    table = people().append_column("tags", pa.array([["a"]] * 1200)).append_column("none", pa.nulls(1200))
+    pq.write_table(table, tables / "wide.parquet")
+    (tables / "wide.yaml").write_text(
+        (tables / "people.yaml").read_text() + "  tags: {type: text}\n  none: {type: text}\n"
+    )
+    options = Options(epsilon=1, delta=1e-5, owners="person", contributions=1, schema=tables / "wide.yaml")
+    task = task_of(tables / "wide.parquet", options)
+    assert not {"tags", "none", "note"} & set(task.contract.modelled)
+    read = pa.Table.from_batches(rows._owned(task))
+    assert not {"tags", "none", "note"} & set(read.schema.names)
+
+
+def test_assumed_domains_are_what_the_data_says(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "whole": pa.array([3, 1, None, 2]),
+            "real": pa.array([0.5, float("nan"), float("inf"), 2.5]),
+            "word": pa.array(["b", "a", "b", None]),
+            "day": pa.array([18_262, 18_300, 18_301, 18_302], pa.int32()).cast(pa.date32()),
+            "same": pa.array([7, 7, 7, 7]),
+            "void": pa.array([None, None, None, None], pa.string()),
+            "yes": pa.array([True, False, True, True]),
+        }
+    )
+    pq.write_table(table, tmp_path / "t.parquet")
+    source = open_source(tmp_path / "t.parquet", {})
+    found = assumed_columns(source, source.schema.names, source.schema)
+    assert (found["whole"].min, found["whole"].max, found["whole"].nullable) == (1, 3, True)
+    assert (found["real"].min, found["real"].max, found["real"].nullable) == (0.5, 2.5, True)
+    assert (found["word"].values, found["word"].nullable) == (["a", "b"], True)
+    assert (str(found["day"].min), str(found["day"].max)) == ("2020-01-01", "2020-02-10")
+    assert {found["same"].type, found["void"].type} == {"text"}
+    assert found["yes"].type == "boolean"
+
+
+def test_schema_files_are_parts_of_contracts(tables: Path) -> None:
+    assert set(SchemaFile.model_validate(read_yaml(tables / "people.yaml")).columns) == set(people().column_names) - {
+        "person"
+    }

@@ -1,0 +1,165 @@
+"""`dpsynth synth table`, as people and programs call it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from dpsynth_platform.cli import app
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.synth.tabular.mst import Mst
+
+SECRET = "Zaphodina Quillmarker"
+ASKED = ("people.parquet", "--out", "out", "--epsilon", "2", "--delta", "1e-5", "--schema", "people.yaml")
+MST = ("--method", "mst")
+Use = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Use:
+    """Runs the command inside the directory of the table; returns status and all output."""
+    age = np.random.default_rng(3).integers(0, 10, 800)
+    table = pa.table({"age": age, "old": np.where(age > 5, "yes", "no"), "name": [SECRET] * 800})
+    pq.write_table(table, tmp_path / "people.parquet")
+    (tmp_path / "people.yaml").write_text(
+        "columns:\n  age: {type: integer, min: 0, max: 9}\n  old: {type: categorical, values: ['no', 'yes']}\n"
+        "  name: {type: text}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+
+    def call(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(app, ["synth", "table", *arguments])
+        return result.exit_code, result.output + "".join(capfd.readouterr())
+
+    return call
+
+
+def test_for_people(use: Use, tmp_path: Path) -> None:
+    status, text = use(*ASKED)
+    assert status == 0, text
+    for words in (
+        "out/synthetic.parquet",
+        "1e-05)-DP for one example (add-or-remove, at most 1 records); method aim",
+        "paid now; the ledger in out/restricted/ledger knows only what is spent through it",
+        "Not covered by the guarantee:",
+        "out/statement.md",
+    ):
+        assert words in text
+    assert SECRET not in text
+    status, text = use(*ASKED, "--rows", "7")
+    assert status == 0
+    assert "was paid before: nothing new was spent" in text
+    assert "7 rows: out/synthetic.parquet" in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "people.parquet", "people.yaml"]
+
+
+def test_json_for_programs(use: Use) -> None:
+    status, text = use(*ASKED, *MST, "--json", "--format", "csv", "--rows", "9")
+    assert status == 0, text
+    found = json.loads(text)
+    assert found["rows"] == 9
+    assert found["synthetic"] == "out/synthetic.csv"
+    assert found["guarantee"]["epsilon"] <= 2.0
+    assert found["spent"] is True
+    assert len(Path(found["synthetic"]).read_text().splitlines()) == 10
+    assert json.loads(Path("out/statement.json").read_text())["ledger_entry"] == found["entry_id"]
+
+
+def test_beyond_the_budget_the_status_is_3(use: Use) -> None:
+    assert use(*ASKED, *MST)[0] == 0
+    status, text = use(*ASKED, *MST, "--epsilon", "1.9")
+    assert status == 3
+    assert "Nothing was spent" in text
+    status, text = use(*ASKED, *MST, "--epsilon", "1.9", "--json")
+    assert status == 3
+    assert json.loads(text)["error"]["code"] == "budget"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--contributions", "2"), "--owners and --contributions go together"),
+        (("--schema", "nowhere.yaml"), "nowhere.yaml: no such file"),
+        (("--owners", "nobody", "--contributions", "1"), "there is no column 'nobody'"),
+        (("--epsilon", "20"), "--accept-weak-guarantee"),
+    ],
+)
+def test_what_is_wrong_is_said_without_a_value(use: Use, arguments: tuple[str, ...], words: str) -> None:
+    status, text = use(*ASKED, *arguments)
+    assert status == 1
+    assert words in text
+    assert SECRET not in text
+    assert "Traceback" not in text
+
+
+def test_without_a_schema_the_refusal_is_a_template(use: Use) -> None:
+    status, text = use("people.parquet", "--out", "out", "--epsilon", "2", "--delta", "1e-5")
+    assert status == 1
+    assert "age: {type: integer, min: , max: }" in text
+    status, text = use("people.parquet", "--out", "out", "--epsilon", "2", "--delta", "1e-5", "--assume-public-domain")
+    assert status == 0
+    assert "The domains (least and largest value, lists of values, whether values miss) of age, old, name" in text
+    assert SECRET not in text
+
+
+def test_what_libraries_print_stays_off_the_terminal(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    def noisy(*_):
+        os.write(1, SECRET.encode())
+        raise ValueError(SECRET)
+
+    monkeypatch.setattr(Mst, "measure", noisy)
+    status, text = use(*ASKED, *MST)
+    assert status == 1
+    assert "unexpected error: ValueError" in text
+    assert SECRET not in text
+
+
+def test_ctrl_c_on_a_terminal(use: Use, tmp_path: Path) -> None:
+    """A real process on a real terminal: its stages are shown, what it started stays spent, no row stays behind."""
+    script = (
+        "import time\n"
+        "from dpsynth_platform.cli import main\n"
+        "from dpsynth_platform.synth.tabular import mst\n"
+        "mst.count_cliques = lambda *_: time.sleep(60)\n"
+        "main()\n"
+    )
+    leader, terminal = pty.openpty()
+    arguments = [sys.executable, "-c", script, "synth", "table", *ASKED, *MST]
+    process = subprocess.Popen(arguments, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True)
+    os.close(terminal)
+    shown = b""
+    deadline = time.monotonic() + 60
+    while b"counting pairs" not in shown and time.monotonic() < deadline:
+        shown += os.read(leader, 4096)
+    process.send_signal(signal.SIGINT)
+    try:
+        while part := os.read(leader, 4096):
+            shown += part
+    except OSError:
+        pass  # the terminal's other end is closed
+    assert process.wait(timeout=30) == 130, shown
+    assert b"measuring columns" in shown
+    assert b"Interrupted. Run the same command again" in shown
+    assert b"Traceback" not in shown
+    restricted = tmp_path / "out" / "restricted"
+    assert not list(restricted.glob("work-*"))
+    assert [entry.state for entry in Ledger(f"sqlite:///{restricted / 'ledger' / 'ledger.db'}").entries()] == [
+        "started"
+    ]
+    status, text = use(*ASKED, *MST)
+    assert status == 1
+    assert "--spend-again" in text

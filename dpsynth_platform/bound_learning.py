@@ -6,7 +6,8 @@ differentially private and may stand in a contract; reading the number of record
 access that no guarantee covers.
 
 The choice looks at the owners whom its ledger entry charges, in the scrubbed rows of the current run, so that fewer
-records are read than a release would: no text, no values, only whose they are.
+records are read than a release would: no text, no values, only whose they are. Those rows belong to the contract that
+`raw` sealed, and so does the account: the contract's file may say something else by now.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ def learn_bound(
     time leaves a START and one terminal event, whatever happens.
 
     Args:
+        contract: whose dataset is asked about; what it says besides, the one that `raw` sealed says here.
         warn: called with a sentence for each event that could not be delivered.
 
     Raises:
@@ -99,7 +101,7 @@ def learn_bound(
     run = _lineage_run(contract, place, storage)
     _tell(lineage.start(run), warn)
     try:
-        found, finished = _learned(contract, place, question, ledger, storage, runner, run)
+        found, finished = _learned(place, question, ledger, storage, runner, run)
     except BaseException as error:
         _tell(_ended_badly(lineage, run, error), warn)
         raise
@@ -108,28 +110,23 @@ def learn_bound(
 
 
 def _learned(
-    contract: DataContract,
-    place: Place,
-    question: Question,
-    ledger: Ledger,
-    storage: Storage,
-    runner: str,
-    run: StepRun,
+    place: Place, question: Question, ledger: Ledger, storage: Storage, runner: str, run: StepRun
 ) -> tuple[LearnedBound, StepRun]:
     """The answer, and the lineage run with what was read and written."""
     from dpsynth_platform.bounding.quantile import check_question, quantile_event
 
-    if contract.privacy.on_overlap != "compose":
-        raise BoundingError(
-            f"{place.label}: on_overlap: {contract.privacy.on_overlap!r} bars owners who were charged before, and this "
-            "would charge all of them; accepted: compose, or a declared max_contributions"
-        )
     check_question(question.at_most, question.quantile)
     raw, scrubbed = storage.read(place, "raw"), storage.read(place, "scrubbed")
     if raw is None or scrubbed is None or scrubbed.run_key != raw.run_key or not storage.exists(scrubbed):
         raise StaleInput(
             f"{place.label}/scrubbed is missing or of another run than raw; make it with: dpsynth run "
             f"{place.arguments} --up-to scrubbed"
+        )
+    contract = DataContract.model_validate(raw.facts["contract"])
+    if contract.privacy.on_overlap != "compose":
+        raise BoundingError(
+            f"{place.label}: on_overlap: {contract.privacy.on_overlap!r} bars owners who were charged before, and this "
+            "would charge all of them; accepted: compose, or a declared max_contributions"
         )
     adjacency = contract.privacy.adjacency
     asked = {"bound": asdict(question) | {"quantile": str(question.quantile)}, "adjacency": adjacency}

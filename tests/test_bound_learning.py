@@ -23,7 +23,7 @@ from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.owner_keys import KEY_IDS
 from dpsynth_platform.scrub.fingerprints import distinct_owners, write_fingerprints
 from dpsynth_platform.settings import PACKAGE_ROOT
-from dpsynth_platform.storage import Place, Storage, write_table
+from dpsynth_platform.storage import Place, StepRecord, Storage, write_table
 
 KEYS = ["first", "second"]
 PLACE = Place("letters")
@@ -58,6 +58,10 @@ def contract(**privacy: Any) -> DataContract:
     return parse_contract(DOCUMENT | {"privacy": DOCUMENT["privacy"] | privacy}, where="x", variables={})
 
 
+def seal(storage: Storage, of: DataContract, source: str = "table@4") -> StepRecord:
+    return storage.record(PLACE, "raw", run_key="run", facts={"source": source, "contract": of.snapshot()})
+
+
 def owner(number: int) -> str:
     return hashlib.sha256(str(number).encode()).hexdigest()[:32]
 
@@ -72,14 +76,15 @@ def ledger(tmp_path):
         "cap": {"epsilon": 4.0, "delta": 1e-3},
     }
     opened = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    opened.open_account(FamilyBudget.model_validate(budget), KEYS)
+    for family in ("letters", "fresh"):
+        opened.open_account(FamilyBudget.model_validate(budget | {"family": family}), KEYS)
     return opened
 
 
 @pytest.fixture
 def storage(tmp_path):
     kept = Storage(tmp_path / "restricted")
-    raw = kept.record(PLACE, "raw", run_key="run", facts={"source": "table@4"})
+    raw = seal(kept, contract())
     table = pa.table({"_owner": [owner(number) for number, times in RECORDS.items() for _ in range(times)]})
     with kept.new_output(PLACE, "scrubbed") as directory:
         write_table(directory / "table", table.schema, table.to_batches())
@@ -124,7 +129,7 @@ def test_another_table_in_the_sources_place_is_another_question(learn, ledger, s
     """Versions are numbered from nought in every table: the same number is not the same rows."""
     first = learn()
     directory = storage.require(PLACE, "scrubbed").directory
-    raw = storage.record(PLACE, "raw", run_key="run", facts={"source": "another@4"})
+    raw = seal(storage, contract(), "another@4")
     storage.record(PLACE, "scrubbed", run_key="run", directory=directory, inputs=[raw], facts={KEY_IDS: KEYS})
     other = learn()
     assert not other.reused
@@ -177,10 +182,18 @@ def test_the_entry_is_started_before_a_record_is_read(learn, ledger, monkeypatch
         (Question(Fraction(3, 2), 9, 1.0), {}, "quantile 3/2; accepted: above 0, at most 1"),
     ],
 )
-def test_what_cannot_be_asked_costs_nothing(learn, ledger, question, privacy, message):
+def test_what_cannot_be_asked_costs_nothing(learn, ledger, storage, question, privacy, message):
+    seal(storage, contract(**privacy))
     with pytest.raises(BoundingError, match=message):
-        learn(question, contract(**privacy))
+        learn(question)
     assert ledger.entries("letters") == []
+
+
+def test_the_contract_counts_under_which_the_rows_were_made(learn, ledger):
+    """The file as it is now could name an account on which the same people have spent nothing yet."""
+    found = learn(of=contract().model_copy(update={"family": "fresh"}))
+    assert ledger.entries("fresh") == []
+    assert [entry.entry_id for entry in ledger.entries("letters")] == [found.entry_id]
 
 
 def test_rows_of_another_run_or_of_earlier_keys_are_refused(learn, ledger, storage):

@@ -69,6 +69,9 @@ def synth_table(
     method: Annotated[MethodName, typer.Option(help="The generator; auto: what keeps most of a table.")] = (
         MethodName.auto
     ),
+    target: Annotated[
+        str | None, typer.Option(help="Column that the synthetic rows shall predict well; its links come first.")
+    ] = None,
     rows: Annotated[
         int | None, typer.Option(help="Number of synthetic rows; default: what the noisy counts say that there are.")
     ] = None,
@@ -112,6 +115,7 @@ def synth_table(
         schema=schema,
         owners=owners,
         contributions=contributions,
+        target=target,
         rows=rows,
         format=format.value,
         ledger=ledger,

@@ -7,7 +7,6 @@ learns domains with differential privacy belongs beside this module and is charg
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,9 +18,11 @@ from dpsynth_platform.contracts import (
     CategoricalColumn,
     Column,
     DateColumn,
+    DatetimeColumn,
     FloatColumn,
     IntegerColumn,
     TextColumn,
+    TimeColumn,
 )
 from dpsynth_platform.synthesis.sources import Source
 
@@ -48,8 +49,8 @@ def assumed_columns(source: Source, names: Sequence[str], types: pa.Schema) -> d
         SourceError: the rows cannot be read.
     """
     whole = Source(source.path, source.format, types)
-    table = pa.Table.from_batches(whole.batches()).select(list(names))
-    return {name: _assumed(table.column(name)) for name in names}
+    table = pa.Table.from_batches(whole.batches())
+    return {name: _assumed(table.column(whole.names[name])) for name in names}
 
 
 def _assumed(values: pa.ChunkedArray) -> Column:
@@ -71,17 +72,26 @@ def _assumed(values: pa.ChunkedArray) -> Column:
         low, high = _ends(known)
         if low is not None and low < high:
             return IntegerColumn(type="integer", min=low, max=high, nullable=nullable)
-    elif pa.types.is_date(type_) or pa.types.is_timestamp(type_):
-        low, high = (_day(end) for end in _ends(known))
-        if low is not None and high is not None and low < high:
+    elif pa.types.is_decimal(type_):
+        low, high = _ends(known)
+        if low is not None and low < high:
+            return FloatColumn(
+                type="float", min=float(low), max=float(high), decimals=max(type_.scale, 0), nullable=nullable
+            )
+    elif pa.types.is_date(type_):
+        low, high = _ends(known)
+        if low is not None and low < high:
             return DateColumn(type="date", min=low, max=high, nullable=nullable)
+    elif pa.types.is_timestamp(type_):
+        # Whole seconds, in UTC.
+        low, high = _ends(pc.floor_temporal(known.cast(pa.timestamp("us"), safe=False), unit="second"))
+        if low is not None and low < high:
+            return DatetimeColumn(type="datetime", min=low, max=high, nullable=nullable)
+    elif pa.types.is_time(type_):
+        return TimeColumn(type="time", resolution="1s", nullable=nullable)
     return TextColumn(type="text")
 
 
 def _ends(values: pa.ChunkedArray) -> tuple[Any, Any]:
     ends = pc.min_max(values)
     return ends["min"].as_py(), ends["max"].as_py()
-
-
-def _day(value: dt.date | None) -> dt.date | None:
-    return value.date() if isinstance(value, dt.datetime) else value

@@ -11,7 +11,8 @@ needs nothing else, since its values follow from its type.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,15 @@ _OPTIONS = {
     "accept_weak_guarantee": "--accept-weak-guarantee",
     "generate.method": "--method",
     "generate.rows": "--rows",
-    "quality.target": "--target",
+    "generate.workload.target": "--target",
 }
 _TEMPLATES = (
     (pa.types.is_integer, "integer, min: , max: "),
     (pa.types.is_floating, "float, min: , max: "),
     (pa.types.is_date, "date, min: , max: "),
-    (pa.types.is_timestamp, "date, min: , max: "),
+    (pa.types.is_timestamp, "datetime, min: , max: "),
+    (pa.types.is_time, "time"),
+    (pa.types.is_decimal, "float, min: , max: , decimals: "),
     (pa.types.is_boolean, "boolean"),
     (pa.types.is_string, "categorical, values: []"),
     (pa.types.is_large_string, "categorical, values: []"),
@@ -107,7 +110,7 @@ def refuse_undeclared(source: Source, names: list[str]) -> ContractError:
 
 
 def complete(source: Source, declared: Mapping[str, Column], owners: str | None) -> dict[str, Column]:
-    """All columns in the table's order; what its type or its part tells of a column is added.
+    """All columns in the table's order, by a contract's names; what its type or its part tells of one is added.
 
     Args:
         declared: of every column that `undeclared` names.
@@ -117,13 +120,13 @@ def complete(source: Source, declared: Mapping[str, Column], owners: str | None)
         column = declared.get(name) or _known(source, name, owners)
         if column is None:
             raise refuse_undeclared(source, [name])
-        columns[name] = column
+        columns[source.names[name]] = column
     return columns
 
 
 def row_column(source: Source) -> str:
     """A name for the column that tells rows apart, which no column of the table has."""
-    taken = {name.casefold() for name in source.schema.names}
+    taken = {name.casefold() for name in source.names.values()}
     return next(name for number in range(len(taken) + 1) if (name := f"{ROW}{number or ''}") not in taken)
 
 
@@ -135,7 +138,7 @@ def contract_of(columns: Mapping[str, Column], privacy: Mapping[str, Any], **oth
         others: further parts, such as `generate`.
 
     Raises:
-        ContractError: one line for each fault, which names the option or the column.
+        ContractError: one line for each fault.
     """
     document = {
         "dataset": DATASET,
@@ -147,8 +150,15 @@ def contract_of(columns: Mapping[str, Column], privacy: Mapping[str, Any], **oth
         "columns": {name: column.model_dump() for name, column in columns.items()},
         "release": {"uri": "synthetic", "approvals": 0},
     } | others
+    return parse_contract(document, where=DATASET, variables={})
+
+
+@contextmanager
+def in_options() -> Iterator[None]:
+    """Names what a `ContractError` inside says of a contract's keys by the options that they come from."""
     try:
-        return parse_contract(document, where=DATASET, variables={})
+        yield
+        return
     except ContractError as error:
         problem = str(error)
     pattern = "|".join(map(re.escape, sorted(_OPTIONS, key=len, reverse=True)))

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.storage import sync, write_durably, write_table
+from dpsynth_platform.synthesis.delta_types import kept
 from dpsynth_platform.synthesis.sources import Format
 from dpsynth_platform.synthesis.statement import Statement
 
@@ -61,6 +62,7 @@ def _write(path: Path, table: pa.Table, format_: Format) -> None:
     elif format_ == "csv":
         csv.write_csv(_flat(table), path)
     else:
+        table = pa.table([kept(column) for column in table.columns], names=table.column_names)
         write_table(path, table.schema, table.to_batches())
 
 

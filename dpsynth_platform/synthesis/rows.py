@@ -29,6 +29,7 @@ from dpsynth_platform.scrub.scrub import ScrubKeys, scrub_batches
 from dpsynth_platform.storage import read_table, write_table
 from dpsynth_platform.synth.interface import Progress
 from dpsynth_platform.synthesis.declaration import scrubbed_contract
+from dpsynth_platform.synthesis.delta_types import kept
 from dpsynth_platform.synthesis.task import Task, readable_schema
 from dpsynth_platform.vault import Vault
 
@@ -77,9 +78,15 @@ def bounded_rows(task: Task, vault: Vault, work: Path, progress: Progress) -> tu
 def _owned(task: Task) -> Iterator[pa.RecordBatch]:
     """The rows, without text; where each is a unit of its own, with a random id each."""
     schema = readable_schema(task.contract, task.source, task.row)
+
+    def column(batch: pa.RecordBatch, item: pa.Field) -> pa.Array:
+        if item.name == task.row:
+            return _random_ids(batch.num_rows)
+        found = batch.column(item.name)
+        return found if found.type == item.type else kept(found)
+
     for batch in task.source.batches():
-        columns = [_random_ids(batch.num_rows) if item.name == task.row else batch.column(item.name) for item in schema]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        yield pa.RecordBatch.from_arrays([column(batch, item) for item in schema], schema=schema)
 
 
 def _random_ids(rows: int) -> pa.Array:

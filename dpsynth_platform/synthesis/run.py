@@ -210,7 +210,7 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
     progress("drawing rows", 0, 1)
     rows = task.options.rows or max(1, round(load_model(model).total))
     table = generator(task.plan.method).sample(model, rows)
-    synthetic = write_rows(place.root, table.drop_columns([task.row]) if task.row else table, task.options.format)
+    synthetic = write_rows(place.root, task.given(table), task.options.format)
     progress("drawing rows", 1, 1)
     said = statement(task.contract, budget.family, task.plan, _run(task, budget, entry, rows))
     return Synthesis(

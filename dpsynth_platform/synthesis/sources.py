@@ -5,10 +5,13 @@ the types that its columns have. What does not: what is declared of the columns 
 
 Parquet and Delta say in their metadata which types columns have. A CSV file does not: its columns have the types that
 are declared for them, and what is not declared is text. Nothing is inferred from values.
+
+Columns in files may have any name, those of a contract may not: in between, `Source.names` says what each is called.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,14 +22,22 @@ import pyarrow as pa
 
 from dpsynth_platform.bounding.ownership import open_table
 from dpsynth_platform.compute.reading import read_batches
-from dpsynth_platform.contracts import Column
+from dpsynth_platform.contracts import RESERVED_COLUMNS, Column
 from dpsynth_platform.errors import SourceError, file_problem
 from dpsynth_platform.quality.files import looks_like_data, read_file
 from dpsynth_platform.storage import digest_directory, digest_file
 
 Format = Literal["parquet", "csv", "delta"]
 
-_CSV_TYPES = {"integer": pa.int64(), "float": pa.float64(), "date": pa.date32(), "boolean": pa.bool_()}
+_LONGEST_NAME = 100
+
+_CSV_TYPES = {
+    "integer": pa.int64(),
+    "float": pa.float64(),
+    "date": pa.date32(),
+    "datetime": pa.timestamp("us"),
+    "boolean": pa.bool_(),
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,7 @@ class Source:
     """A table at a path.
 
     Attributes:
-        schema: columns with the types that they have; of dictionary-encoded ones that of the dictionary.
+        schema: columns with the names and types that they have in the file.
     """
 
     path: Path
@@ -51,13 +62,30 @@ class Source:
             return f"{table.metadata().id}@{table.version()}"
         return digest_directory(self.path) if self.path.is_dir() else digest_file(self.path)
 
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """What a contract calls each column, by its name in the file: the same where it can be."""
+        found: dict[str, str] = {}
+        for name in self.schema.names:
+            plain = re.sub(r"[^A-Za-z0-9_\-]+", "_", name)
+            plain = (plain if re.match("[A-Za-z]", plain) else f"column_{plain}")[:_LONGEST_NAME]
+            taken = {other.casefold() for other in found.values()} | set(RESERVED_COLUMNS)
+            options = (plain, *(f"{plain}_{number}" for number in range(2, len(taken) + 3)))
+            found[name] = next(option for option in options if option.casefold() not in taken)
+        return found
+
+    @property
+    def own_schema(self) -> pa.Schema:
+        """The file's types under a contract's names."""
+        return pa.schema([item.with_name(self.names[item.name]) for item in self.schema])
+
     @property
     def plain_schema(self) -> pa.Schema:
-        """Types of the rows as they are read: what is dictionary-encoded comes as plain values."""
-        return pa.schema([pa.field(item.name, _plain(item.type), item.nullable) for item in self.schema])
+        """The rows as they are read: a contract's names, and plain values of what is dictionary-encoded."""
+        return pa.schema([item.with_type(_plain(item.type)) for item in self.own_schema])
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, with the types of `plain_schema`.
+        """All rows, as `plain_schema` says.
 
         Raises:
             SourceError: a file is missing or damaged, a CSV column cannot be read as its type, or there is no row.
@@ -66,7 +94,10 @@ class Source:
         try:
             for batch in self._read():
                 empty = empty and not batch.num_rows
-                columns = [_cast(self.path, batch.column(item.name), item) for item in wanted]
+                columns = [
+                    _cast(self.path, batch.column(given), given, item.type)
+                    for given, item in zip(self.schema.names, wanted, strict=True)
+                ]
                 yield pa.RecordBatch.from_arrays(columns, schema=wanted)
         except (OSError, ValueError, pa.ArrowException) as error:
             # The library's own text may quote the data, so its type must do.
@@ -107,7 +138,9 @@ def open_source(path: Path, declared: Mapping[str, Column]) -> Source:
 
 def guessed_types(source: Source) -> pa.Schema:
     """The types that a CSV file's values suggest; of other files their own. Reads all values of a CSV file."""
-    return read_file(source.path).schema if source.format == "csv" else source.plain_schema
+    if source.format == "csv":
+        return read_file(source.path).schema
+    return pa.schema([item.with_type(_plain(item.type)) for item in source.schema])
 
 
 def _csv_header(path: Path) -> list[str]:
@@ -134,12 +167,12 @@ def _csv_type(declared: Column | None) -> pa.DataType:
     return _CSV_TYPES.get(declared.type if declared else "", pa.string())
 
 
-def _cast(path: Path, column: pa.Array, wanted: pa.Field) -> pa.Array:
+def _cast(path: Path, column: pa.Array, name: str, wanted: pa.DataType) -> pa.Array:
     try:
-        # Of a time of day with its date only the date is declared.
-        return column.cast(wanted.type, safe=not pa.types.is_timestamp(column.type))
+        # Where only the date of a moment is declared, its time of day goes.
+        return column.cast(wanted, safe=not pa.types.is_timestamp(column.type))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        problem = f"column {wanted.name!r} is declared to hold {wanted.type}, and some of its values cannot be read so"
+        problem = f"column {name!r} is declared to hold {wanted}, and some of its values cannot be read so"
     raise SourceError(f"{path}: {problem}; accepted: numbers, dates as 2026-01-31, true or false; or another type")
 
 

@@ -19,6 +19,7 @@ from dpsynth_platform.planning import cost_request, plan_release
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.synth.interface import METHODS, SealedPlan
 from dpsynth_platform.synthesis import assumed, declaration
+from dpsynth_platform.synthesis.delta_types import kept_type
 from dpsynth_platform.synthesis.sources import Format, Source, guessed_types, open_source
 
 Method = Literal["auto", "aim", "mst"]
@@ -41,6 +42,7 @@ class Options:
         schema: a file with `columns:` as in a contract.
         owners: the column that says whose a row is; None: each row is a unit of its own.
         contributions: the most rows that an owner keeps; with `owners`.
+        target: the column that the synthetic rows shall predict well: its links to others come first. For `aim`.
         rows: how many synthetic rows; None: what the noisy counts say that there are.
         format: of the synthetic table: `parquet`, `csv` or `delta`.
         ledger: directory of a ledger that several outputs share; None: one of the output's own.
@@ -58,6 +60,7 @@ class Options:
     schema: str | Path | None = None
     owners: str | None = None
     contributions: int | None = None
+    target: str | None = None
     rows: int | None = None
     format: Format = "parquet"
     ledger: str | Path | None = None
@@ -84,10 +87,11 @@ class Task:
     plan: SealedPlan
     not_covered: str
 
-    @property
-    def owner(self) -> str:
-        """The column of owners."""
-        return self.contract.privacy.owner_columns[0]
+    def given(self, table: pa.Table) -> pa.Table:
+        """A sampled table as the source's file has it: without the column of rows, under the file's names."""
+        named = {plain: given for given, plain in self.source.names.items()}
+        kept = [name for name in table.column_names if name != self.row]
+        return table.select(kept).rename_columns([named[name] for name in kept])
 
     def request(self, runner: str) -> CostRequest:
         """What the ledger is asked."""
@@ -126,17 +130,20 @@ def task_of(table: Path, options: Options) -> Task:
     row = None if options.owners else declaration.row_column(source)
     if row:
         columns[row] = IdentifierColumn(type="identifier")
-    privacy = _privacy(options, options.owners or str(row))
-    contract = declaration.contract_of(columns, privacy, generate=_generate(options))
-    check_source_schema(declaration.scrubbed_contract(contract), readable_schema(contract, source, row))
-    plan = plan_release(contract, _with_row(source.schema, row), None)
+    owner = source.names[options.owners] if options.owners else str(row)
+    with declaration.in_options():
+        contract = declaration.contract_of(columns, _privacy(options, owner), generate=_generate(options, source))
+        check_source_schema(declaration.scrubbed_contract(contract), readable_schema(contract, source, row))
+        plan = plan_release(contract, _with_row(source.own_schema, row), None)
     return Task(options, source, contract, row, plan, assumed.not_covered(missing) if missing else "")
 
 
 def readable_schema(contract: DataContract, source: Source, row: str | None) -> pa.Schema:
-    """The columns that are read, with plain types: all but text."""
-    kept = declaration.scrubbed_contract(contract).columns
-    return pa.schema([item for item in _with_row(source.plain_schema, row) if item.name in kept])
+    """The columns that are read: all but text, what is modelled as a Delta table can keep it."""
+    read = declaration.scrubbed_contract(contract).columns
+    fields = [item for item in _with_row(source.plain_schema, row) if item.name in read]
+    modelled = set(contract.modelled)
+    return pa.schema([item.with_type(kept_type(item.type)) if item.name in modelled else item for item in fields])
 
 
 def _with_row(schema: pa.Schema, row: str | None) -> pa.Schema:
@@ -157,9 +164,15 @@ def _privacy(options: Options, owner: str) -> dict[str, Any]:
     }
 
 
-def _generate(options: Options) -> dict[str, Any]:
+def _generate(options: Options, source: Source) -> dict[str, Any]:
+    """The contract's part of that name."""
+    target = None if options.target is None else source.names.get(options.target, options.target)
     # How many rows there are to be may only follow from the model; no part of the mechanism depends on it.
-    return {"method": AUTO if options.method == "auto" else options.method, "rows": options.rows or 1}
+    return {"method": _method(options), "rows": options.rows or 1, "workload": {"target": target}}
+
+
+def _method(options: Options) -> str:
+    return AUTO if options.method == "auto" else options.method
 
 
 def _check_options(options: Options) -> None:
@@ -167,6 +180,8 @@ def _check_options(options: Options) -> None:
     methods = ("auto", *METHODS)
     if options.method not in methods:
         raise ContractError(f"--method {options.method!r}; accepted: {', '.join(methods)}")
+    if options.target is not None and _method(options) != AUTO:
+        raise ContractError(f"--target {options.target!r} is for --method {AUTO}; accepted: that, or no target")
     if options.format not in FORMATS:
         raise ContractError(f"--format {options.format!r}; accepted: {', '.join(FORMATS)}")
     if options.delta is None and options.expected_units is None:

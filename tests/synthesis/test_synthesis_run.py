@@ -65,6 +65,34 @@ def test_every_format_in_and_out(make: Make, table: str, written: str) -> None:
     assert set(found["city"].cast(pa.string()).unique().to_pylist()) <= {"Aix", "Bern", "Chur"}
 
 
+def test_odd_names_and_other_types(make: Make, tables: Path) -> None:
+    table = people().rename_columns(["person id", "age", "city", "income", "joined", "rich", "note"])
+    rng = np.random.default_rng(1)
+    table = table.append_column("paid at", pa.array(rng.integers(0, 10**14, 1200)).cast(pa.timestamp("us", "UTC")))
+    table = table.append_column("clock", pa.array(rng.integers(0, 86_400, 1200), pa.int32()).cast(pa.time32("s")))
+    table = table.append_column("count", pa.array(rng.integers(40_000, 65_535, 1200), pa.uint16()))
+    table = table.append_column("price", pa.array(rng.integers(0, 99, 1200)).cast(pa.decimal128(21, 2)))
+    table = table.append_column("tags", pa.array([["a"]] * 1200))
+    pq.write_table(table, tables / "odd.parquet")
+    options = {"owners": "person id", "schema": None, "assume_public_domain": True, "rows": 30}
+    made = make("odd.parquet", **options)
+    found = pq.read_table(made.synthetic)
+    assert found.schema.names == table.schema.names
+    assert found.schema.types == pq.read_schema(tables / "odd.parquet").types
+    for name in ("paid at", "clock", "count", "price"):
+        assert found[name].null_count == 0
+    assert pc.min(found["count"]).as_py() >= 40_000
+    assert found["tags"].null_count == 30
+    for written in ("delta", "csv"):
+        assert make("odd.parquet", format=written, **options).spent is False
+
+
+def test_a_target_is_part_of_the_plan(make: Make) -> None:
+    make(method="aim", target="rich", cap_epsilon=7.0)
+    assert make(method="aim", target="rich", cap_epsilon=7.0).spent is False
+    assert make(method="aim", target="city", cap_epsilon=7.0).spent
+
+
 def test_the_number_of_rows_is_the_models_estimate(make: Make) -> None:
     made = make(epsilon=8.0)
     assert made.rows != 1200

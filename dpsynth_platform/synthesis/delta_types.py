@@ -1,0 +1,29 @@
+"""Types that Delta tables lack, and what their values are kept as.
+
+What belongs here: Arrow columns to ones that a Delta table can hold, without a loss that a domain would notice. What
+does not: writing tables (`storage`). Delta tables know no times of day, no integers without a sign, no nanoseconds.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+_SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.float64()}
+
+
+def kept_type(type_: pa.DataType) -> pa.DataType:
+    """What a column of a type is kept as: times of day as texts, the largest integers in double precision."""
+    if pa.types.is_time(type_):
+        return pa.string()
+    if pa.types.is_timestamp(type_):
+        return pa.timestamp("us", type_.tz)
+    if pa.types.is_decimal256(type_):
+        return pa.float64()
+    return pa.float32() if pa.types.is_float16(type_) else _SIGNED.get(type_, type_)
+
+
+def kept(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """A column as one of its `kept_type`."""
+    if column.type == pa.time64("ns"):
+        column = column.cast(pa.time64("us"), safe=False)
+    return column.cast(kept_type(column.type), safe=False)

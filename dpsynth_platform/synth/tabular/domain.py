@@ -118,11 +118,11 @@ class ColumnDomain:
         if self.kind == "boolean":
             return _filled(column.cast(pa.int32()), self.missing)
         low, high = self._range
-        found = self.scale.steps(column, low, high)
+        edges = np.asarray(self.edges[:-1])
+        points = edges[:0] if self.scale.whole else edges[self.widths == 0]
+        found = self.scale.steps(column, low, high, points)
         if self.scale.whole:
             edges = np.array([edge - low for edge in self.edges[:-1]], dtype=np.uint64)
-        else:
-            edges = np.asarray(self.edges[:-1])
         cells = np.searchsorted(edges, found.values, side="right") - 1
         return np.where(found.absent, self.missing, cells).astype(np.int32)
 
@@ -151,7 +151,7 @@ class ColumnDomain:
         places = shapes.draw(shapes.tilts(counts, wide)[cells], rng)
         lowest = int(self.edges[0])
         starts = np.array([int(edge) - lowest for edge in self.edges[:-1]], dtype=np.uint64)
-        inside = np.minimum(np.floor(places * self.widths[cells]), self.widths[cells] - 1)
+        inside = np.floor(np.minimum(places * self.widths[cells], np.nextafter(self.widths[cells], 0)))
         return self.scale.restored(starts[cells] + inside.astype(np.uint64), absent, type_, lowest)
 
     def numbers(self, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.float64]:

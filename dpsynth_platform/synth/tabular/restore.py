@@ -138,12 +138,18 @@ def _check_type(contract: DataContract, field: pa.Field) -> None:
         )
     if isinstance(declared, IntegerColumn | FloatColumn | DateColumn | DatetimeColumn):
         try:
-            pa.array([declared.min, declared.max]).cast(type_, safe=not pa.types.is_floating(type_))
+            ends = [declared.min, declared.max]
+            pa.array(ends, type_) if pa.types.is_integer(type_) else _plain(ends).cast(type_)
         except (pa.ArrowException, OverflowError):
             raise ContractError(
                 f"{contract.dataset}: columns.{field.name}: the declared range {declared.min} to {declared.max} does "
                 f"not fit the source's type {field.type}"
             ) from None
+
+
+def _plain(ends: list[Any]) -> pa.Array:
+    """The ends of a range; whole numbers in double precision, since it holds those of every integer type."""
+    return pa.array([float(end) if isinstance(end, int) else end for end in ends])
 
 
 def _surrogates(rows: int, field: pa.Field) -> pa.Array:

@@ -56,8 +56,16 @@ class Scale:
         """Whether values are whole numbers of steps."""
         return self.kind != "float" or self.decimals is not None
 
-    def steps(self, column: pa.Array, low: float, high: float) -> Steps:
-        """The values of an Arrow column of a fitting type; what is outside of [low, high] becomes its nearer end."""
+    def steps(self, column: pa.Array, low: float, high: float, points: npt.NDArray[np.float64] | None = None) -> Steps:
+        """The values of an Arrow column of a fitting type; what is outside of [low, high] becomes its nearer end.
+
+        Args:
+            column: of a fitting type, one chunk.
+            low: in steps.
+            high: in steps.
+            points: real numbers that must be recognized as they are, in ascending order: a column of less than double
+                precision holds 0.1 as another number.
+        """
         if self.kind == "date":
             column = column.cast(pa.date32(), safe=False).cast(pa.int32())
         elif self.kind == "datetime":
@@ -75,6 +83,10 @@ class Scale:
             return Steps(_offsets_of_reals(np.floor(values), int(low), int(high)), absent)
         if self.decimals is not None:
             return Steps(_offsets_of_reals(np.rint(values * 10**self.decimals), int(low), int(high)), absent)
+        if points is not None and points.size and column.type.bit_width < 64:
+            held = points.astype(column.type.to_pandas_dtype()).astype(np.float64)
+            nearest = np.minimum(np.searchsorted(held, values), points.size - 1)
+            values = np.where(held[nearest] == values, points[nearest], values)
         return Steps(np.clip(values, low, high), absent)
 
     def numbers(self, found: Steps, low: float) -> npt.NDArray[np.float64]:
@@ -122,6 +134,8 @@ def _offsets(values: npt.NDArray[Any], low: int, high: int) -> npt.NDArray[np.ui
     """Integers clamped to the range, less its least value; exact, since both are taken modulo 2^64."""
     wide = values.astype(np.int64 if values.dtype.kind == "i" else np.uint64)
     limits = np.iinfo(wide.dtype)
+    if high < limits.min or low > limits.max:  # no value of this type is inside
+        return np.full(wide.size, high - low if high < limits.min else 0, dtype=np.uint64)
     clamped = np.clip(wide, max(low, limits.min), min(high, limits.max))
     return clamped.astype(np.uint64) - np.uint64(low % _WORDS)
 

@@ -18,16 +18,19 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
+NO_WIDTH = 1e-12
+"""Of the widest cell's: below it, a cell counts as a point."""
+
 
 def tilts(masses: Array, widths: Array) -> Array:
     """The tilt of each cell, shape (cells,).
 
     Args:
         masses: of neighbouring cells in order, not negative, shape (cells,).
-        widths: of the cells, not negative; a cell of no width is nobody's neighbour.
+        widths: of the cells, not negative; a cell of (next to) no width is nobody's neighbour.
     """
     tilt = np.zeros(masses.size)
-    wide = np.flatnonzero(widths > 0)
+    wide = np.flatnonzero(widths > NO_WIDTH * widths.max())
     if wide.size < 3:
         return tilt
     width = widths[wide] / widths[wide].max()

@@ -47,7 +47,8 @@ def smoothed(counts: Array, sigma: float, widths: Array) -> Array:
     fitted = held[piece_of]
     for piece in np.flatnonzero(sizes > 1):
         cells = slice(starts[piece], starts[piece] + sizes[piece])
-        ways = np.cumsum(widths[cells]) / spans[piece]
+        ways = np.cumsum(widths[cells] if spans[piece] else np.ones(sizes[piece]))
+        ways /= ways[-1]
         fitted[cells] *= np.diff(shapes.share_below(tilt[piece], ways), prepend=0.0)
     return fitted
 
@@ -56,7 +57,7 @@ def _pieces(counts: Array, widths: Array) -> npt.NDArray[np.int64]:
     """First cell of each piece; counts in units of the noise's deviation."""
     cells = counts.size
     penalty = 2 * math.log(cells) if cells > 1 else 0.0
-    widths = widths / widths.max()
+    widths = widths / (widths.max() or 1.0)
     # Sums over the first cells of c^2, w c and w^2, so that any piece's misfit is known at once.
     sums = [np.append(0.0, np.cumsum(values)) for values in (counts**2, widths * counts, widths**2)]
     best, first = np.zeros(cells + 1), np.zeros(cells + 1, dtype=np.int64)

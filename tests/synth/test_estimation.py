@@ -7,6 +7,11 @@ from dpsynth_platform.synth.tabular.estimation import Estimator, Measurement, es
 from dpsynth_platform.synth.tabular.propagation import marginal
 
 
+def states(*sizes):
+    """Attributes with one resolution each."""
+    return [[np.arange(size)] for size in sizes]
+
+
 def exact(joint, clique, scale=5000, variance=1.0):
     values = scale * joint.sum(axis=tuple(axis for axis in range(joint.ndim) if axis not in clique))
     return Measurement(clique, values, np.full(values.shape, variance))
@@ -24,7 +29,7 @@ def random_joint(sizes, seed=7):
 
 def test_precise_measurements_are_met():
     joint = random_joint((3, 4, 2, 3))
-    estimator = Estimator((3, 4, 2, 3), [exact(joint, (index,)) for index in range(4)])
+    estimator = Estimator(states(3, 4, 2, 3), [exact(joint, (index,)) for index in range(4)])
     estimator.add([exact(joint, clique) for clique in ((0, 1), (1, 2), (2, 3))])
     assert estimator.total == pytest.approx(5000)
     estimator.fit(3000)
@@ -35,7 +40,7 @@ def test_precise_measurements_are_met():
 
 def test_single_columns_alone_need_no_steps():
     joint = random_joint((3, 4))
-    estimator = Estimator((3, 4), [exact(joint, (0,)), exact(joint, (1,))])
+    estimator = Estimator(states(3, 4), [exact(joint, (0,)), exact(joint, (1,))])
     product = np.outer(joint.sum(axis=1), joint.sum(axis=0))
     np.testing.assert_allclose(marginal(estimator.beliefs, (0, 1)).numpy(), product, atol=1e-12)
     np.testing.assert_allclose(estimator.expected((0, 1)).numpy(), 5000 * product, atol=1e-6)
@@ -45,7 +50,7 @@ def test_repeated_measurements_count_by_their_precision():
     precise = Measurement((0,), np.array([700.0, 300.0]), np.full(2, 1.0))
     vague = Measurement((0,), np.array([300.0, 700.0]), np.full(2, 9.0))
     np.testing.assert_allclose(
-        marginal(Estimator((2,), [precise, vague]).beliefs, (0,)).numpy(), [0.66, 0.34], atol=1e-6
+        marginal(Estimator(states(2), [precise, vague]).beliefs, (0,)).numpy(), [0.66, 0.34], atol=1e-6
     )
 
 
@@ -56,7 +61,7 @@ def test_cells_where_nothing_is_expected_do_not_follow_the_noise():
     product = 10_000 * np.outer(shares, shares)
     noise = np.random.default_rng(3).normal(0, sigma, sizes)
     one_way = [Measurement((axis,), 10_000 * shares, np.ones(20)) for axis in range(2)]
-    estimator = Estimator(sizes, one_way)
+    estimator = Estimator(states(*sizes), one_way)
     estimator.add([Measurement((0, 1), product + noise, np.full(sizes, sigma**2))])
     estimator.fit(500)
     off = np.abs(estimator.expected((0, 1)).numpy() - product).sum()
@@ -65,7 +70,7 @@ def test_cells_where_nothing_is_expected_do_not_follow_the_noise():
 
 def test_steps_are_reported_and_more_of_them_change_little():
     joint = random_joint((3, 4, 2))
-    estimator = Estimator((3, 4, 2), [exact(joint, (index,), variance=400.0) for index in range(3)])
+    estimator = Estimator(states(3, 4, 2), [exact(joint, (index,), variance=400.0) for index in range(3)])
     estimator.add([exact(joint, (0, 1), variance=400.0), exact(joint, (1, 2), variance=400.0)])
     seen = []
     estimator.fit(5, lambda *step: seen.append(step))

@@ -16,13 +16,17 @@ What differs from the paper, and why:
   the model only, so that a score's sensitivity is as before.
 - Choices all have the same epsilon, fixed beforehand, and only the precision of measurements adapts. That makes exact
   (PLD) accounting of the adaptive mechanism possible, which is worth more than adapting choices (`privacy.selection`).
+- A pair may be measured with each column coarse or fine (`resolution`), whichever is worth more: the more of its counts
+  rise above the noise, the better.
+- A declared target's links to all other columns are measured before the rounds, with a share of the budget of their
+  own: what predicts the target is wanted whatever the L1 distances say.
 - Single columns get a third of the measurements' precision: what they tell serves every pair.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -56,11 +60,15 @@ from dpsynth_platform.synth.tabular.marginals import (
 )
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
 from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian, select_by_exponential_mechanism
-from dpsynth_platform.synth.tabular.propagation import pair_marginals
+from dpsynth_platform.synth.tabular.propagation import marginal, pair_marginals
+from dpsynth_platform.synth.tabular.resolution import Groups, View, resolutions, views_of
+from dpsynth_platform.synth.tabular.workload import WEIGHT_SCALE, workload_of
 
 ROUNDS_PER_COLUMN = 4
 SELECTION_SHARE = 0.05
 ONE_WAY_SHARE = 1 / 3
+TARGET_SHARE = 0.15
+LINK_ITERATIONS = 20
 ROUND_ITERATIONS = 6
 """Steps of the fit in each round: enough to choose by; the last fit takes more."""
 MODEL_CELLS = 2**19
@@ -74,7 +82,11 @@ class AimParameters:
     Attributes:
         sigma_total: see `SelectionBudget`; so are `epsilon_select`, `rounds` and `rho`.
         one_way_share: part of the measurements' precision for single columns.
+        target_share: part of the measurements' precision for the links to the target; 0 without one.
         model_cells: most cells of the junction tree; in early rounds less, in proportion to the budget used.
+        target: the target column's index, if there is one.
+        workload: the cliques that may be measured (`workload`).
+        workload_weights: the weight of each of them.
     """
 
     sigma_total: float
@@ -82,12 +94,26 @@ class AimParameters:
     rounds: int
     rho: float
     one_way_share: float
+    target_share: float
     model_cells: int
+    target: int | None
+    workload: list[list[int]]
+    workload_weights: list[int]
 
     @property
     def budget(self) -> SelectionBudget:
         """What the mechanism may use."""
         return SelectionBudget(self.sigma_total, self.epsilon_select, self.rounds, self.rho)
+
+    @property
+    def weights(self) -> dict[Clique, int]:
+        """The workload as a mapping."""
+        return {tuple(clique): weight for clique, weight in zip(self.workload, self.workload_weights, strict=True)}
+
+    @property
+    def rounds_share(self) -> float:
+        """Part of the measurements' precision for the rounds."""
+        return 1 - self.one_way_share - self.target_share
 
 
 class Aim(MarginalGenerator):
@@ -97,11 +123,19 @@ class Aim(MarginalGenerator):
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         """The fields of `AimParameters`."""
-        columns = len(domain)
-        rounds = min(ROUNDS_PER_COLUMN * columns, columns * (columns - 1) // 2)
+        columns, asked = len(domain), workload_of(contract, domain.names)
+        rounds = min(ROUNDS_PER_COLUMN * columns, len(asked.weights))
         budget = calibrate_selection(guarantee, rounds, SELECTION_SHARE if rounds else 0.0)
-        one_way_share = ONE_WAY_SHARE if rounds else 1.0
-        return asdict(AimParameters(**asdict(budget), one_way_share=one_way_share, model_cells=MODEL_CELLS))
+        parameters = AimParameters(
+            **asdict(budget),
+            one_way_share=ONE_WAY_SHARE if rounds else 1.0,
+            target_share=TARGET_SHARE if rounds and asked.target is not None else 0.0,
+            model_cells=MODEL_CELLS,
+            target=asked.target,
+            workload=[list(clique) for clique in asked.weights],
+            workload_weights=list(asked.weights.values()),
+        )
+        return asdict(parameters)
 
     def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
         """See `selection_event`."""
@@ -144,57 +178,96 @@ class Aim(MarginalGenerator):
         }
 
     def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:
-        """One-way marginals, then rounds of choosing and measuring; see `MarginalGenerator.measure`."""
+        """One-way marginals, links to the target, rounds of choosing and measuring; see `MarginalGenerator.measure`."""
         self.check(plan)
-        chosen, sensitivity = AimParameters(**plan.parameters), score_sensitivity(plan)
+        chosen, sensitivity = AimParameters(**plan.parameters), WEIGHT_SCALE * score_sensitivity(plan)
         domain = Domain.from_json(plan.columns)
-        columns = len(domain)
         with MeasurementLog.create(directory, plan.digest) as log:
             progress("counting columns", 0, 1)
-            exact = count_one_way(bounded, domain)
+            counted = count_one_way(bounded, domain)
             progress("counting columns", 1, 1)
-            left, sigma = chosen.budget.precision, _noise_of_one_way(chosen, columns)
+            left, sigma = chosen.budget.precision, _noise_of_one_way(chosen, len(domain))
             one_way = []
-            for index, counts in enumerate(exact):
+            for index, counts in enumerate(counted):
                 left = left.spend(sigma)
-                noisy = NoisyCounts((index,), sample_rounded_gaussian(counts, sigma), sigma)
-                log.counts("one-way", noisy)
-                one_way.append(noisy)
-                progress("measuring columns", index + 1, columns)
+                one_way.append(_drawn("one-way", (index,), counts, sigma, log))
+                progress("measuring columns", index + 1, len(domain))
             states = compress(domain, one_way)
-            progress("counting pairs", 0, 1)
-            pairs = count_cliques(bounded, domain, states, itertools.combinations(range(columns), 2))
-            progress("counting pairs", 1, 1)
-            estimator = Estimator([column.size for column in states], one_way_measurements(one_way, states))
+            links, weights = _links(chosen, len(domain)), chosen.weights
+            progress("counting combinations", 0, 1)
+            exact = count_cliques(bounded, domain, states, {*links, *weights})
+            progress("counting combinations", 1, 1)
+            measured = one_way_measurements(one_way, states)
+            groups = resolutions(domain, states, [item.counts for item in measured])
+            estimator = Estimator(groups, measured)
+            if links:
+                sigma = _noise(chosen, chosen.target_share / len(links))
+                for link in links:
+                    left = left.spend(sigma)
+                    estimator.add([as_measurement(_drawn("joint", link, exact[link], sigma, log))])
+                estimator.fit(LINK_ITERATIONS)
             rounds = _Rounds(chosen, left)
             while (sigma_now := rounds.sigma) is not None:
-                candidates = _candidates(estimator, pairs, chosen.model_cells * rounds.share_used)
-                shares = pair_marginals(estimator.beliefs, candidates)
-                expected = {pair: estimator.total * values.numpy() for pair, values in shares.items()}
-                scores = [score(pairs[pair], expected[pair], sigma_now) for pair in candidates]
-                pair = candidates[select_by_exponential_mechanism(scores, chosen.epsilon_select, sensitivity)]
-                log.choice(pair)
+                cliques = _candidates(estimator, weights, chosen.model_cells * rounds.share_used)
+                expected = _expected(estimator, cliques)
+                scores = {
+                    view: weights[view.clique]
+                    * score(view, exact[view.clique], expected[view.clique], groups, sigma_now)
+                    for clique in cliques
+                    for view in views_of(clique, groups)
+                }
+                best = select_by_exponential_mechanism(list(scores.values()), chosen.epsilon_select, sensitivity)
+                view = list(scores)[best]
+                log.choice(view.clique, view.levels)
                 rounds = rounds.spend(sigma_now)
-                noisy = NoisyCounts(pair, sample_rounded_gaussian(pairs[pair], sigma_now), sigma_now)
-                log.counts("joint", noisy)
+                counts = view.counts(exact[view.clique], groups)
+                noisy = _drawn("joint", view.clique, counts, sigma_now, log, view.levels)
                 estimator.add([as_measurement(noisy)])
                 estimator.fit(ROUND_ITERATIONS)
-                change = np.abs(estimator.expected(pair).numpy() - expected[pair]).sum()
-                if change <= _noise_in(expected[pair], sigma_now):
+                before, after = (
+                    view.sums(values, groups)
+                    for values in (expected[view.clique], estimator.expected(view.clique).numpy())
+                )
+                if np.abs(after - before).sum() <= _noise_in(before, sigma_now):
                     rounds = rounds.finer()
-                progress("measuring pairs", rounds.done, chosen.rounds)
+                progress("measuring combinations", rounds.done, chosen.rounds)
             log.complete()
 
 
-def score(counts: Counts, expected: Array, sigma: float) -> int:
-    """What measuring a clique is worth: the L1 distance of its counts from the model, less what noise would hide.
+def _drawn(
+    kind: str, clique: Clique, counts: Counts, sigma: float, log: MeasurementLog, levels: tuple[int, ...] = ()
+) -> NoisyCounts:
+    """Noisy counts, on disk before anything can depend on them."""
+    noisy = NoisyCounts(clique, sample_rounded_gaussian(counts, sigma), sigma, levels)
+    log.counts(kind, noisy)
+    return noisy
+
+
+def _links(chosen: AimParameters, columns: int) -> list[Clique]:
+    """The pairs of the target and each other column."""
+    target = chosen.target
+    if target is None or not chosen.target_share:
+        return []
+    return [(min(index, target), max(index, target)) for index in range(columns) if index != target]
+
+
+def score(view: View, counts: Counts, expected: Array, groups: Groups, sigma: float) -> int:
+    """What measuring a view is worth: the L1 distance of its counts from the model, less what noise would hide.
 
     In units of 1/SCORE_SCALE record; the model's part is rounded to them before the counts come in, so that the score
     is an exact integer and moves by no more than the counts do. Sensitive.
+
+    Args:
+        view: of a clique.
+        counts: exact numbers of records in the clique's states.
+        expected: the model's.
+        groups: the columns' resolutions.
+        sigma: of the noise that measuring would add.
     """
-    scaled = np.rint(expected * SCORE_SCALE).astype(np.int64)
-    hidden = int(np.rint(_noise_in(expected, sigma) * SCORE_SCALE))
-    return int(np.abs(counts * SCORE_SCALE - scaled).sum()) - hidden
+    known = view.sums(expected, groups)
+    scaled = np.rint(known * SCORE_SCALE).astype(np.int64)
+    hidden = int(np.rint(_noise_in(known, sigma) * SCORE_SCALE))
+    return int(np.abs(view.counts(counts, groups) * SCORE_SCALE - scaled).sum()) - hidden
 
 
 @dataclass(frozen=True)
@@ -242,8 +315,7 @@ class _Rounds:
 
     @property
     def _even(self) -> Fraction:
-        joint = self.chosen.budget.precision.left * (1 - Fraction(self.chosen.one_way_share))
-        return joint / self.chosen.rounds
+        return self.chosen.budget.precision.left * Fraction(self.chosen.rounds_share) / self.chosen.rounds
 
 
 def _noise_of_one_way(chosen: AimParameters, columns: int) -> float:
@@ -254,7 +326,7 @@ def _noise_of_round(chosen: AimParameters) -> float:
     """Noise of each round's measurement where all rounds are used."""
     if not chosen.rounds:
         return _noise_of_one_way(chosen, 1)
-    return _noise(chosen, (1 - chosen.one_way_share) / chosen.rounds)
+    return _noise(chosen, chosen.rounds_share / chosen.rounds)
 
 
 def _noise(chosen: AimParameters, share: float) -> float:
@@ -272,13 +344,22 @@ def _noise_in(expected: Array, sigma: float) -> float:
     return float(np.minimum(expected, expected_error(sigma)).sum())
 
 
-def _candidates(estimator: Estimator, pairs: Mapping[Clique, Counts], most_cells: float) -> list[Clique]:
-    """The pairs with which the model stays within its size; those that it covers already always do."""
+def _candidates(estimator: Estimator, weights: Mapping[Clique, int], most_cells: float) -> list[Clique]:
+    """The cliques with which the model stays within its size; those that it covers already always do."""
     tree = estimator.tree
-    measured = list(estimator.potentials)
+    measured = estimator.cliques
     found = []
-    for pair in pairs:
-        within = tree.home(pair) is not None or tree.extended_cells(pair) <= most_cells
-        if within or junction_cells(tree.sizes, [*measured, pair]) <= most_cells:
-            found.append(pair)
-    return found or [min(pairs, key=lambda pair: pairs[pair].size)]
+    for clique in weights:
+        within = tree.home(clique) is not None or tree.extended_cells(clique) <= most_cells
+        if within or junction_cells(tree.sizes, [*measured, clique]) <= most_cells:
+            found.append(clique)
+    return found or [min(weights, key=tree.shape_cells)]
+
+
+def _expected(estimator: Estimator, cliques: Sequence[Clique]) -> dict[Clique, Array]:
+    """What the model expects of each clique, in records."""
+    pairs = pair_marginals(estimator.beliefs, [clique for clique in cliques if len(clique) == 2])
+    return {
+        clique: estimator.total * (pairs[clique] if clique in pairs else marginal(estimator.beliefs, clique)).numpy()
+        for clique in cliques
+    }

@@ -3,13 +3,14 @@
 What belongs here: combining measurements, and potentials that fit them. What does not: how they were measured (`mst`,
 `aim`) and inference itself (`propagation`). All of it is post-processing of noisy counts.
 
-P is proportional to exp(sum of potentials), one potential for each cell of each measured clique. Matching all noisy
+P is proportional to exp(sum of potentials), one potential for each cell of each measured view (`resolution`): a pair of
+columns may be measured coarsely, and then all its states in one coarse cell have one potential. Matching all noisy
 counts y as closely as can be would fit the noise: a cell in which nothing is expected takes whatever noise it was
 given. So the noisy counts are taken as what they are, uncertain, and the potentials minimize
 
     T log Z(potentials) - sum y * potential + sum sigma / (2 trust) * (potential - anchor)^2
 
-over the cells of all measured cliques (T the number of records, sigma the deviation of a cell's noise): the likelihood
+over the cells of all measured views (T the number of records, sigma the deviation of a cell's noise): the likelihood
 of the counts, with a Gaussian prior around the *anchor*, the model of independent columns. At the minimum each cell's
 expected count differs from its noisy one by sigma / trust for every unit that the potential is off its anchor: a cell
 that would have to be e times as frequent to meet its noisy count is left off by about a deviation. (Relaxed maximum
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -32,10 +34,11 @@ import torch
 from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.synth.tabular.junction import Clique, JunctionTree, junction_tree
 from dpsynth_platform.synth.tabular.propagation import Beliefs, Layout, Propagator, marginal
+from dpsynth_platform.synth.tabular.resolution import Groups, View
 
 Array = npt.NDArray[np.float64]
 
-TRUST = 1.0
+TRUST = 1.5
 ONE_WAY_TRUST = 0.5
 # Pairs of steps and slopes that L-BFGS keeps, and how far its first step goes.
 MEMORY = 20
@@ -53,13 +56,20 @@ class Measurement:
 
     Attributes:
         clique: attribute indices, ascending.
-        counts: shape (size of each attribute of the clique).
+        counts: shape (groups of each attribute).
         variance: of each cell's noise, same shape.
+        levels: resolution of each attribute; () for states, all told apart.
     """
 
     clique: Clique
     counts: Array
     variance: Array
+    levels: tuple[int, ...] = ()
+
+    @property
+    def view(self) -> View:
+        """What was counted."""
+        return View(self.clique, self.levels) if self.levels else View.finest(self.clique)
 
 
 def estimate_total(measurements: Sequence[Measurement]) -> float:
@@ -86,7 +96,7 @@ class Estimator:
     """A distribution that is fitted to measurements, more of which may come while it is used.
 
     Args:
-        sizes: number of states of each attribute.
+        groups: the attributes' resolutions.
         one_way: measurements of single attributes; where there is none, nothing is known of an attribute at first.
         device: torch's.
 
@@ -96,30 +106,36 @@ class Estimator:
         beliefs: the distribution as it is now.
     """
 
-    def __init__(self, sizes: Sequence[int], one_way: Sequence[Measurement], *, device: str = "cpu") -> None:
-        self._sizes, self._device = tuple(sizes), device
-        self._combined: dict[Clique, Measurement] = {}
+    def __init__(self, groups: Groups, one_way: Sequence[Measurement], *, device: str = "cpu") -> None:
+        self.groups, self._device = groups, device
+        self._sizes = tuple(len(levels[0]) for levels in groups)
+        self._combined: dict[View, Measurement] = {}
         for measurement in one_way:
             self._combine(measurement)
         self.total = estimate_total(list(self._combined.values()))
-        self._potentials: dict[Clique, torch.Tensor] = {
-            (index,): self._zeros([size]) for index, size in enumerate(sizes)
-        }
-        for clique, measurement in self._combined.items():
-            self._potentials[clique] = self._tensor(_independent(measurement, self.total))
-        self._anchors = dict(self._potentials)
-        self.tree: JunctionTree = junction_tree(self._sizes, self._potentials)
+        self._parameters: dict[View, torch.Tensor] = {}
+        for index, size in enumerate(self._sizes):
+            self._parameters[View.finest((index,))] = self._tensor(np.zeros(size))
+        for view, measurement in self._combined.items():
+            self._parameters[view] = self._tensor(_independent(measurement, self.total))
+        self._anchors = dict(self._parameters)
+        self.tree: JunctionTree = junction_tree(self._sizes, self.cliques)
         self._task = self._arranged()
-        self.beliefs, _ = self._task.propagator.run(self._flat())
+        self.beliefs = self._task.at(self._flat()).beliefs
+
+    @property
+    def cliques(self) -> list[Clique]:
+        """Every attribute and every measured clique."""
+        return sorted({view.clique for view in self._parameters}, key=lambda clique: (len(clique), clique))
 
     def add(self, measurements: Sequence[Measurement]) -> None:
         """Takes measurements in; `fit` makes use of them. Repeated ones are combined by inverse variance."""
         for measurement in measurements:
             self._combine(measurement)
-            self._potentials.setdefault(measurement.clique, self._zeros(measurement.counts.shape))
+            self._parameters.setdefault(measurement.view, self._tensor(np.zeros(measurement.counts.shape)))
         self.total = estimate_total(list(self._combined.values()))
-        if any(self.tree.home(clique) is None for clique in self._potentials):
-            self.tree = junction_tree(self._sizes, self._potentials)
+        if any(self.tree.home(clique) is None for clique in self.cliques):
+            self.tree = junction_tree(self._sizes, self.cliques)
         self._task = self._arranged()
 
     def fit(self, iterations: int, progress: Progress = silent) -> None:
@@ -132,13 +148,13 @@ class Estimator:
             gain = float(now.slope @ direction)
             length = 1.0
             for _ in range(MAX_BACKTRACKS):
-                moved = task.at(now.potentials - length * direction)
+                moved = task.at(now.parameters - length * direction)
                 if moved.value <= now.value - SUFFICIENT_DECREASE * length * gain:
                     break
                 length *= SHRINK
             else:
                 break  # no step improves the fit any more: converged to machine precision
-            step, change = moved.potentials - now.potentials, moved.slope - now.slope
+            step, change = moved.parameters - now.parameters, moved.slope - now.slope
             if float(step @ change) > 0:
                 history = [*history[1 - MEMORY :], (step, change)]
             small = now.value - moved.value < TOLERANCE * self.total
@@ -148,8 +164,9 @@ class Estimator:
                 break
         progress("estimating", iterations, iterations)
         self.beliefs = now.beliefs
-        layout = task.propagator.layout
-        self._potentials = {clique: layout.view(now.potentials, clique) for clique in layout.cliques}
+        ends = list(accumulate((values.numel() for values in self._parameters.values()), initial=0))
+        for number, (view, values) in enumerate(self._parameters.items()):
+            self._parameters[view] = now.parameters[ends[number] : ends[number + 1]].view(values.shape)
 
     def expected(self, clique: Clique) -> torch.Tensor:
         """Expected counts of a clique's cells, shape of its sizes."""
@@ -157,57 +174,62 @@ class Estimator:
 
     @property
     def potentials(self) -> dict[Clique, Array]:
-        """The potentials of every attribute and every measured clique."""
-        return {clique: values.cpu().numpy() for clique, values in self._potentials.items()}
+        """The potentials of every attribute and every measured clique, over states."""
+        layout = self._task.propagator.layout
+        flat = self._task.potentials(self._flat())
+        return {clique: layout.view(flat, clique).cpu().numpy() for clique in layout.cliques}
 
     def _combine(self, new: Measurement) -> None:
-        old = self._combined.get(new.clique)
+        old = self._combined.get(new.view)
         if old is None:
-            self._combined[new.clique] = new
+            self._combined[new.view] = new
             return
         weight = 1 / old.variance + 1 / new.variance
         counts = (old.counts / old.variance + new.counts / new.variance) / weight
-        self._combined[new.clique] = Measurement(new.clique, counts, 1 / weight)
+        self._combined[new.view] = Measurement(new.clique, counts, 1 / weight, new.levels)
 
     def _arranged(self) -> _Task:
-        """Everything in flat arrays, in the order of the layout."""
-        layout = Layout(self._sizes, tuple(sorted(self._potentials, key=lambda clique: (len(clique), clique))))
-        counts, prior = [], []
-        for clique in layout.cliques:
-            measured = self._combined.get(clique)
-            trust = ONE_WAY_TRUST if len(clique) == 1 else TRUST
-            counts.append(measured.counts if measured else np.zeros(layout.shape(clique)))
-            prior.append(np.sqrt(measured.variance) / trust if measured else np.ones(layout.shape(clique)))
-        anchors = [self._anchors.get(clique, self._zeros(layout.shape(clique))) for clique in layout.cliques]
+        """Everything in flat arrays, in the order of the parameters."""
+        layout = Layout(self._sizes, tuple(self.cliques))
+        counts, prior, anchors, source, target = [], [], [], [], []
+        start = 0
+        for view, values in self._parameters.items():
+            measured = self._combined.get(view)
+            trust = ONE_WAY_TRUST if len(view.clique) == 1 else TRUST
+            counts.append(measured.counts.ravel() if measured else np.zeros(values.numel()))
+            prior.append(np.sqrt(measured.variance.ravel()) / trust if measured else np.ones(values.numel()))
+            anchors.append(self._anchors.get(view, torch.zeros_like(values)).reshape(-1))
+            source.append(start + view.cells(self.groups))
+            target.append(np.arange(layout.slices[view.clique].start, layout.slices[view.clique].stop))
+            start += values.numel()
         return _Task(
             Propagator(self.tree, layout),
             self.total,
-            counts=self._tensor(np.concatenate([part.ravel() for part in counts])),
-            prior=self._tensor(np.concatenate([part.ravel() for part in prior])),
-            anchor=torch.cat([values.reshape(-1) for values in anchors]),
+            counts=self._tensor(np.concatenate(counts)),
+            prior=self._tensor(np.concatenate(prior)),
+            anchor=torch.cat(anchors),
+            source=torch.as_tensor(np.concatenate(source), device=self._device),
+            target=torch.as_tensor(np.concatenate(target), device=self._device),
         )
 
     def _flat(self) -> torch.Tensor:
-        """The potentials in the order of the layout."""
-        return torch.cat([self._potentials[clique].reshape(-1) for clique in self._task.propagator.layout.cliques])
+        """All parameters, in order."""
+        return torch.cat([values.reshape(-1) for values in self._parameters.values()])
 
     def _tensor(self, values: Array) -> torch.Tensor:
         return torch.as_tensor(values, dtype=torch.float64, device=self._device)
 
-    def _zeros(self, shape: Sequence[int]) -> torch.Tensor:
-        return self._tensor(np.zeros(shape))
-
 
 @dataclass(frozen=True)
 class _Point:
-    """The function that is minimized, at some potentials.
+    """The function that is minimized, at some parameters.
 
     Attributes:
         slope: its gradient.
         curvature: diagonal of its Hessian, as if the cells were independent.
     """
 
-    potentials: torch.Tensor
+    parameters: torch.Tensor
     value: float
     slope: torch.Tensor
     curvature: torch.Tensor
@@ -216,22 +238,34 @@ class _Point:
 
 @dataclass(frozen=True)
 class _Task:
-    """What is fitted, as flat arrays over the cells of all cliques: noisy counts, the prior's precision and mean."""
+    """What is fitted, as flat arrays over the cells of all views: noisy counts, the prior's precision and mean.
+
+    Attributes:
+        source, target: a cell's parameter counts in these cells of the cliques: pairs of places, one for each cell of
+            states that a cell of a view holds.
+    """
 
     propagator: Propagator
     total: float
     counts: torch.Tensor
     prior: torch.Tensor
     anchor: torch.Tensor
+    source: torch.Tensor
+    target: torch.Tensor
 
-    def at(self, potentials: torch.Tensor) -> _Point:
-        """The function at these potentials; see the module."""
-        beliefs, marginals = self.propagator.run(potentials)
-        off = potentials - self.anchor
+    def potentials(self, parameters: torch.Tensor) -> torch.Tensor:
+        """The potentials of the cliques' cells: of each, the sum of the parameters of all views' cells that hold it."""
+        cells = self.propagator.layout.cells
+        return parameters.new_zeros(cells).index_add_(0, self.target, parameters[self.source])
+
+    def at(self, parameters: torch.Tensor) -> _Point:
+        """The function at these parameters; see the module."""
+        beliefs, marginals = self.propagator.run(self.potentials(parameters))
+        off = parameters - self.anchor
         pull = self.prior * off
-        expected = self.total * marginals
-        value = self.total * beliefs.log_partition - self.counts @ potentials + (pull @ off) / 2
-        return _Point(potentials, float(value), expected - self.counts + pull, expected + self.prior, beliefs)
+        expected = torch.zeros_like(parameters).index_add_(0, self.source, marginals[self.target]).mul_(self.total)
+        value = self.total * beliefs.log_partition - self.counts @ parameters + (pull @ off) / 2
+        return _Point(parameters, float(value), expected - self.counts + pull, expected + self.prior, beliefs)
 
 
 def _direction(now: _Point, history: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:

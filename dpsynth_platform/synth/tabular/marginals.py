@@ -30,6 +30,7 @@ from dpsynth_platform.synth.tabular.domain import Domain, domain_of
 from dpsynth_platform.synth.tabular.estimation import Estimator, Measurement
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts, read_measurements
 from dpsynth_platform.synth.tabular.model import Model, load_model, save_model
+from dpsynth_platform.synth.tabular.resolution import resolutions
 from dpsynth_platform.synth.tabular.restore import release_schema
 from dpsynth_platform.synth.tabular.sampling import sample
 
@@ -138,9 +139,9 @@ class MarginalGenerator(ABC):
         domain = Domain.from_json(plan.columns)
         stored = read_measurements(directory, plan.digest)
         states = compress(domain, stored.one_way)
-        estimator = Estimator(
-            [column.size for column in states], one_way_measurements(stored.one_way, states), device=device
-        )
+        one_way = one_way_measurements(stored.one_way, states)
+        groups = resolutions(domain, states, [measured.counts for measured in one_way])
+        estimator = Estimator(groups, one_way, device=device)
         estimator.add([as_measurement(noisy) for noisy in stored.joint])
         estimator.fit(ITERATIONS, progress)
         save_model(directory, Model(plan, states, estimator.potentials, estimator.total, stored))
@@ -169,4 +170,4 @@ def expected_error(sigma: float) -> float:
 def as_measurement(noisy: NoisyCounts) -> Measurement:
     """Noisy counts over states, as the estimator takes them."""
     counts = noisy.counts.astype(np.float64)
-    return Measurement(noisy.clique, counts, np.full(counts.shape, noisy.variance))
+    return Measurement(noisy.clique, counts, np.full(counts.shape, noisy.variance), noisy.levels)

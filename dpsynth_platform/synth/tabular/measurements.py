@@ -28,11 +28,13 @@ _COMPLETE = {"kind": "complete"}
 
 @dataclass(frozen=True)
 class NoisyCounts:
-    """One noisy marginal: the columns' indices, the counts, and the noise scale that they were drawn with."""
+    """One noisy marginal: the columns' indices, the counts, the noise scale that they were drawn with, and the columns'
+    resolutions (`resolution`), () for the finest."""
 
     clique: Clique
     counts: Counts
     sigma: float
+    levels: tuple[int, ...] = ()
 
     @property
     def variance(self) -> float:
@@ -87,12 +89,13 @@ class MeasurementLog:
                 "shape": list(measured.counts.shape),
                 "counts": measured.counts.ravel().tolist(),
                 "sigma": measured.sigma,
+                "levels": list(measured.levels),
             }
         )
 
-    def choice(self, clique: Clique) -> None:
-        """Appends a chosen clique."""
-        self._append({"kind": "chosen", "clique": list(clique)})
+    def choice(self, clique: Clique, levels: tuple[int, ...] = ()) -> None:
+        """Appends a chosen clique, and the resolutions that it is to be measured at."""
+        self._append({"kind": "chosen", "clique": list(clique), "levels": list(levels)})
 
     def complete(self) -> None:
         """Appends the last line: from here on nothing needs the data."""
@@ -139,7 +142,7 @@ def read_measurements(directory: Path, plan_digest: str) -> Measurements:
 
 def _noisy(line: dict[str, Any]) -> NoisyCounts:
     counts = np.array(line["counts"], dtype=np.int64).reshape(line["shape"])
-    return NoisyCounts(tuple(line["clique"]), counts, float(line["sigma"]))
+    return NoisyCounts(tuple(line["clique"]), counts, float(line["sigma"]), tuple(line["levels"]))
 
 
 def _lines(directory: Path) -> list[Any]:

@@ -38,6 +38,7 @@ from dpsynth_platform.synth.tabular.estimation import Array
 from dpsynth_platform.synth.tabular.junction import Clique, junction_tree
 from dpsynth_platform.synth.tabular.measurements import Measurements, read_measurements
 from dpsynth_platform.synth.tabular.propagation import Beliefs, Layout, Propagator
+from dpsynth_platform.synth.tabular.resolution import resolutions
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 
 MODEL_FILE = "model.json"
@@ -184,9 +185,16 @@ def clique_scores(model: Model, table: pa.Table) -> CliqueScores:
     for index, measured in enumerate(model.measurements.one_way):
         counts.append(measured.counts[codes[:, index]])
         expected.append(np.full(table.num_rows, model.total / measured.counts.size))
+    groups = resolutions(model.domain, model.states, merged)
     for measured in model.measurements.joint:
-        counts.append(measured.counts.ravel()[joint_codes(states, measured.clique, model.sizes)])
-        shares = [merged[index][states[:, index]].clip(0) / model.total for index in measured.clique]
+        levels = measured.levels or (0,) * len(measured.clique)
+        seen = [groups[index][level] for index, level in zip(measured.clique, levels, strict=True)]
+        codes_seen = np.stack([group[states[:, index]] for index, group in zip(measured.clique, seen, strict=True)], 1)
+        counts.append(measured.counts[tuple(codes_seen.T)])
+        shares = [
+            np.bincount(group, weights=merged[index].clip(0))[codes_seen[:, place]] / model.total
+            for place, (index, group) in enumerate(zip(measured.clique, seen, strict=True))
+        ]
         expected.append(model.total * np.prod(shares, axis=0))
     every = (*model.measurements.one_way, *model.measurements.joint)
     return CliqueScores(

@@ -1,0 +1,126 @@
+"""How finely columns are told apart where sets of columns are measured.
+
+What belongs here: the groups of a column's states, and cells of cliques seen through them. What does not: how cells
+become states (`compression`). The groups follow from noisy one-way counts: post-processing.
+
+Noise is the same for every count, however many records it counts. A link between two columns that every fine cell
+shows weakly may be plain in few coarse ones: age and working hours in eight classes each, or a column of forty
+countries as the largest and the rest. So a mechanism may measure a clique with each column at one of two resolutions:
+all states, or `COARSE_GROUPS` groups of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
+from dpsynth_platform.synth.tabular.junction import Clique
+
+if TYPE_CHECKING:
+    from dpsynth_platform.synth.tabular.compression import ColumnStates
+
+COARSE_GROUPS = 8
+
+Groups = Sequence[Sequence[npt.NDArray[np.int64]]]
+"""For each attribute and resolution, the group of every state, shape (states,). Resolution 0 tells all states apart."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A clique as it is measured: each attribute at some resolution.
+
+    Attributes:
+        clique: attribute indices, ascending.
+        levels: resolution of each of them.
+    """
+
+    clique: Clique
+    levels: tuple[int, ...]
+
+    @classmethod
+    def finest(cls, clique: Clique) -> View:
+        """The clique with all states told apart."""
+        return cls(clique, (0,) * len(clique))
+
+    def cells(self, groups: Groups) -> npt.NDArray[np.int64]:
+        """The view's cell of each cell of the clique's states, both flat; shape (cells of the clique's states,)."""
+        found = np.zeros(1, dtype=np.int64)
+        for index, level in zip(self.clique, self.levels, strict=True):
+            group = groups[index][level]
+            found = (found[:, None] * (int(group.max()) + 1) + group).ravel()
+        return found
+
+    def shape(self, groups: Groups) -> tuple[int, ...]:
+        """Number of groups of each attribute."""
+        return tuple(int(groups[index][level].max()) + 1 for index, level in zip(self.clique, self.levels, strict=True))
+
+    def sums(self, values: npt.NDArray[np.float64], groups: Groups) -> npt.NDArray[np.float64]:
+        """Sums of values over the clique's states, by cell of the view; of the view's shape."""
+        if not any(self.levels):
+            return values
+        shape = self.shape(groups)
+        sums = np.bincount(self.cells(groups), weights=values.ravel(), minlength=math.prod(shape))
+        return sums.astype(np.float64).reshape(shape)
+
+    def counts(self, values: npt.NDArray[np.int64], groups: Groups) -> npt.NDArray[np.int64]:
+        """The same of whole numbers, exactly (below 2^53)."""
+        return self.sums(values.astype(np.float64), groups).astype(np.int64)
+
+
+def views_of(clique: Clique, groups: Groups) -> Iterator[View]:
+    """The clique at every combination of its columns' resolutions."""
+    for levels in itertools.product(*(range(len(groups[index])) for index in clique)):
+        yield View(clique, levels)
+
+
+def resolutions(
+    domain: Domain, states: Sequence[ColumnStates], one_way: Sequence[npt.NDArray[np.float64]]
+) -> list[list[npt.NDArray[np.int64]]]:
+    """The groups of every column: all states, and fewer where there are more than `COARSE_GROUPS`.
+
+    Args:
+        domain: the columns.
+        states: how cells map to states.
+        one_way: noisy counts of each column's states.
+    """
+    return [_levels(column, merged, counts) for column, merged, counts in zip(domain, states, one_way, strict=True)]
+
+
+def _levels(column: ColumnDomain, states: ColumnStates, counts: npt.NDArray[np.float64]) -> list[npt.NDArray[np.int64]]:
+    finest = np.arange(states.size)
+    if states.size <= COARSE_GROUPS:
+        return [finest]
+    if not column.ordered:
+        return [finest, _largest_and_rest(counts)]
+    # States stand in the order of their values; missing values are no neighbours of anything.
+    coarse = np.full(states.size, -1, dtype=np.int64)
+    missing = int(states.state_of[column.missing])
+    present = finest != missing
+    coarse[present] = _lightest_together(counts[present], COARSE_GROUPS - 1)
+    coarse[missing] = coarse.max() + 1
+    return [finest, coarse]
+
+
+def _largest_and_rest(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Each of the largest by itself, all others together."""
+    groups = np.full(counts.size, COARSE_GROUPS - 1, dtype=np.int64)
+    groups[np.argsort(-counts, kind="stable")[: COARSE_GROUPS - 1]] = np.arange(COARSE_GROUPS - 1)
+    return groups
+
+
+def _lightest_together(counts: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.int64]:
+    """Groups of neighbours: those two that hold least together are joined until no more than `most` are left."""
+    masses = counts.clip(0).tolist()
+    members = [1] * len(masses)
+    while len(masses) > most:
+        place = min(range(len(masses) - 1), key=lambda index: masses[index] + masses[index + 1])
+        masses[place] += masses.pop(place + 1)
+        members[place] += members.pop(place + 1)
+    return np.repeat(np.arange(len(members)), members)

@@ -1,0 +1,91 @@
+"""The workload: which marginals the synthetic rows should keep, and how much each of them matters.
+
+What belongs here: from the contract's words to weighted cliques that a mechanism may measure. What does not: measuring
+them (`aim`). All of it is public.
+
+After AIM (McKenna et al. 2022, section 4): a mechanism may measure every marginal of the workload and everything below
+it, and one is worth as much as the workload's marginals that it has columns in common with, by weight times number of
+common columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.errors import ContractError
+from dpsynth_platform.synth.tabular.junction import Clique
+
+WEIGHT_SCALE = 256
+"""The weightiest clique's weight: weights are whole, so that weighted scores stay exact integers."""
+MAX_CLIQUES = 200_000
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What may be measured.
+
+    Attributes:
+        weights: weight of each clique of two columns and more, from 1 to WEIGHT_SCALE.
+        target: index of the column that the others shall predict, if one is declared.
+    """
+
+    weights: Mapping[Clique, int]
+    target: int | None
+
+
+def workload_of(contract: DataContract, names: Sequence[str]) -> Workload:
+    """The contract's workload over the modelled columns.
+
+    Raises:
+        ContractError: it names a column that is not modelled, or has too many marginals.
+    """
+    declared = contract.generate.workload
+    place = {name: index for index, name in enumerate(names)}
+
+    def index_of(name: str, where: str) -> int:
+        if name not in place:
+            raise ContractError(
+                f"{contract.dataset}: generate.workload.{where}: {name!r} is no modelled column; accepted: "
+                f"{', '.join(names)}"
+            )
+        return place[name]
+
+    column_weights = [1.0] * len(names)
+    for name, weight in declared.weights.items():
+        column_weights[index_of(name, "weights")] = weight
+    wanted: dict[Clique, float] = {}
+    for ways in range(2, min(declared.ways, len(names)) + 1) if len(names) > 1 else ():
+        for clique in itertools.combinations(range(len(names)), ways):
+            wanted[clique] = 1.0
+            for index in clique:
+                wanted[clique] *= column_weights[index]
+            if len(wanted) > MAX_CLIQUES:
+                raise ContractError(
+                    f"{contract.dataset}: generate.workload.ways: {declared.ways}, which makes more than {MAX_CLIQUES} "
+                    "marginals; accepted: fewer ways"
+                )
+    for number, query in enumerate(declared.queries):
+        clique = tuple(sorted({index_of(name, f"queries.{number}") for name in query.columns}))
+        wanted[clique] = wanted.get(clique, 0.0) + query.weight
+    target = None if declared.target is None else index_of(declared.target, "target")
+    return Workload(_weighted(wanted, len(names)), target)
+
+
+def _weighted(wanted: Mapping[Clique, float], columns: int) -> dict[Clique, int]:
+    """Weights of the workload's cliques and all cliques of two columns and more below them."""
+    shared = [0.0] * columns
+    for clique, weight in wanted.items():
+        for index in clique:
+            shared[index] += weight
+    candidates = {
+        below
+        for clique in wanted
+        for ways in range(2, len(clique) + 1)
+        for below in itertools.combinations(clique, ways)
+    }
+    weights = {clique: sum(shared[index] for index in clique) for clique in sorted(candidates)}
+    largest = max(weights.values(), default=1.0)
+    return {clique: max(1, round(WEIGHT_SCALE * weight / largest)) for clique, weight in weights.items()}

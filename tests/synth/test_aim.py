@@ -1,0 +1,197 @@
+import dataclasses
+import itertools
+import json
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
+
+from dpsynth_platform.errors import GrantRefused
+from dpsynth_platform.privacy.events import event_from_json
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.units import count_sensitivity
+from dpsynth_platform.synth.interface import generator
+from dpsynth_platform.synth.tabular import aim
+from dpsynth_platform.synth.tabular.aim import AimParameters, score
+from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.marginals import SCORE_SCALE
+from dpsynth_platform.synth.tabular.measurements import read_measurements
+from dpsynth_platform.synth.tabular.model import clique_scores, load_model
+from dpsynth_platform.synth.tabular.resolution import View, views_of
+from dpsynth_platform.synth.tabular.workload import WEIGHT_SCALE
+
+AIM = generator("aim")
+
+
+def plan_with(**workload):
+    contract = contract_with(generate={"rows": 500, "method": "aim", "workload": workload})
+    return AIM.plan(contract, SCHEMA, Guarantee.target(contract))
+
+
+@pytest.fixture(scope="module")
+def aim_plan():
+    return plan_with(target="city")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    return write_bounded(people(3000), tmp_path_factory.mktemp("aim") / "table")
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """What reaches the two draws, in order; nothing is drawn."""
+    asked = []
+    monkeypatch.setattr(aim, "sample_rounded_gaussian", lambda counts, sigma: asked.append(("noise", sigma)) or counts)
+    monkeypatch.setattr(
+        aim,
+        "select_by_exponential_mechanism",
+        lambda scores, epsilon, sensitivity: asked.append(("choice", epsilon, sensitivity)) or int(np.argmax(scores)),
+    )
+    return asked
+
+
+def test_everything_drawn_is_within_the_sealed_budget(aim_plan, rows, tmp_path, recorded):
+    """Added up independently: precisions are 1 / sigma^2, and there are no more choices than rounds."""
+    AIM.measure(aim_plan, rows, tmp_path)
+    chosen = AimParameters(**aim_plan.parameters)
+    used = sum(1 / Fraction(entry[1]) ** 2 for entry in recorded if entry[0] == "noise")
+    total = 1 / Fraction(chosen.sigma_total) ** 2
+    assert Fraction(99, 100) * total < used <= total
+    choices = [entry for entry in recorded if entry[0] == "choice"]
+    assert 1 <= len(choices) <= chosen.rounds
+    # b = 2 in the contract: a user moves an L1 distance by two records.
+    assert set(choices) == {("choice", chosen.epsilon_select, WEIGHT_SCALE * 2 * SCORE_SCALE)}
+    assert [entry[0] for entry in recorded[:9]] == ["noise"] * 9  # five columns, four links to the target
+
+
+def test_the_event_names_all_precision_and_all_choices(aim_plan):
+    chosen = AimParameters(**aim_plan.parameters)
+    counts, choices = event_from_json(aim_plan.event).events
+    assert counts.sigma == chosen.sigma_total
+    assert (choices.count, choices.event.epsilon) == (chosen.rounds, chosen.epsilon_select)
+    assert {counts.max_contributions, choices.event.max_contributions} == {2}
+
+
+@pytest.mark.parametrize("change", [{"sigma_total": 0.5}, {"epsilon_select": 1.0}, {"rounds": 400}])
+def test_a_budget_that_the_event_does_not_account_for_is_refused(aim_plan, rows, tmp_path, change):
+    cheaper = dataclasses.replace(aim_plan, parameters=aim_plan.parameters | change)
+    with pytest.raises(GrantRefused, match="not that of its noise scales"):
+        AIM.fit(cheaper, rows, grant_for(cheaper), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_result_is_durable_before_the_next_draw(aim_plan, rows, tmp_path, monkeypatch):
+    lines = lambda: (tmp_path / "measurements.jsonl").read_bytes().count(b"\n")  # noqa: E731
+    seen = []
+    monkeypatch.setattr(aim, "sample_rounded_gaussian", lambda counts, sigma: seen.append(lines()) or counts)
+    monkeypatch.setattr(aim, "select_by_exponential_mechanism", lambda scores, e, s: seen.append(lines()) or 0)
+    AIM.measure(aim_plan, rows, tmp_path)
+    assert seen == list(range(1, len(seen) + 1))
+    assert lines() == len(seen) + 2
+
+
+def test_without_noise_the_sample_follows_the_data(rows, tmp_path, recorded):
+    plan = plan_with()
+    AIM.fit(plan, rows, grant_for(plan), tmp_path)
+    stored = read_measurements(tmp_path, plan.digest)
+    names = Domain.from_json(plan.columns).names
+    chosen = {tuple(sorted(names[index] for index in clique)) for clique in stored.chosen}
+    assert {("age", "city"), ("city", "member")} <= chosen
+    sample, real = AIM.sample(tmp_path, 3000), people(3000)
+    sample.validate(full=True)
+    for columns in (("age", "city"), ("city", "member")):
+        seen = [list(zip(*(table[name].to_pylist() for name in columns), strict=True)) for table in (real, sample)]
+        assert sum(abs(seen[0].count(pair) - seen[1].count(pair)) for pair in set(seen[0] + seen[1])) / 6000 < 0.08
+
+
+def test_estimation_can_be_repeated_and_scored_without_the_data(aim_plan, rows, tmp_path):
+    AIM.fit(aim_plan, rows, grant_for(aim_plan), tmp_path)
+    first = load_model(tmp_path)
+    AIM.estimate(aim_plan, tmp_path)
+    again = load_model(tmp_path)
+    assert set(first.potentials) == set(again.potentials)
+    for clique, values in first.potentials.items():
+        np.testing.assert_allclose(values, again.potentials[clique], atol=1e-12)
+    scores = clique_scores(again, people(50, seed=6))
+    assert scores.counts.shape == scores.expected.shape == (50, 5 + len(again.measurements.joint))
+    assert np.isfinite(scores.expected).all()
+    assert json.dumps(aim_plan.describe())
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_tables_of_one_and_two_columns(columns, tmp_path):
+    names = ["age", "member"][:columns]
+    contract = contract_with(generate={"rows": 50, "method": "aim"})
+    contract = contract.model_copy(
+        update={"columns": {name: contract.columns[name] for name in ("person_id", *names)}}, deep=True
+    )
+    schema = SCHEMA
+    plan = AIM.plan(contract, schema, Guarantee.target(contract))
+    rows = write_bounded(people(400).select([*names, "_owner"]), tmp_path / "table")
+    (tmp_path / "model").mkdir()
+    AIM.fit(plan, rows, grant_for(plan), tmp_path / "model")
+    assert AIM.sample(tmp_path / "model", 20).num_rows == 20
+
+
+# Sensitivity.
+
+SIZES = (5, 3)
+GROUPS = [[np.arange(5), np.array([0, 0, 1, 1, 1])], [np.arange(3), np.array([0, 1, 1])]]
+RECORDS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), max_size=12)
+MINE = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), min_size=1, max_size=3)
+
+
+def counted(records):
+    counts = np.zeros(SIZES, dtype=np.int64)
+    for record in records:
+        counts[record] += 1
+    return counts
+
+
+@settings(deadline=None)
+@given(RECORDS, MINE, MINE, st.integers(0, 2**32 - 1))
+def test_one_user_moves_views_and_scores_by_no_more_than_the_sensitivity(others, mine, instead, seed):
+    expected = np.random.default_rng(seed).uniform(0, 4, SIZES)
+    for adjacency, left, right in (
+        ("add-or-remove", others, others + mine),
+        ("zero-out", others + mine, others),
+        ("replace-one", others + mine, others + instead),
+    ):
+        bound = count_sensitivity(adjacency, 3)
+        before, after = counted(left), counted(right)
+        for view in views_of((0, 1), GROUPS):
+            change = view.counts(after, GROUPS) - view.counts(before, GROUPS)
+            assert np.abs(change).sum() <= bound.l1
+            assert (change**2).sum() <= bound.l2_squared
+            moved = score(view, after, expected, GROUPS, 2.0) - score(view, before, expected, GROUPS, 2.0)
+            assert abs(moved) <= bound.l1 * SCORE_SCALE
+
+
+def test_the_bound_on_scores_is_reached():
+    for view in views_of((0, 1), GROUPS):
+        scores = [score(view, counted([(4, 2)] * times), np.zeros(SIZES), GROUPS, 1.0) for times in (0, 3)]
+        assert scores[1] - scores[0] == 3 * SCORE_SCALE
+
+
+def test_noise_hides_what_few_coarse_cells_show():
+    """A link that is spread over many cells is worth measuring coarsely."""
+    sizes = (40, 40)
+    groups = [[np.arange(40), np.arange(40) // 20]] * 2
+    expected = np.full(sizes, 5.0)
+    counts = expected.copy()
+    counts[:20, :20] += 1
+    counts[20:, 20:] += 1
+    worth = {
+        view.levels: score(view, counts.astype(np.int64), expected, groups, 40.0) for view in views_of((0, 1), groups)
+    }
+    assert max(worth, key=worth.get) == (1, 1)
+    assert worth[(0, 0)] < 0 < worth[(1, 1)]
+
+
+def test_views_of_a_pair_are_all_candidates():
+    assert len(list(itertools.chain(views_of((0, 1), GROUPS)))) == 4
+    assert View.finest((0, 1)).levels == (0, 0)

@@ -1,0 +1,51 @@
+import pytest
+from synth_cases import contract_with
+
+from dpsynth_platform.errors import ContractError
+from dpsynth_platform.synth.tabular.workload import WEIGHT_SCALE, workload_of
+
+NAMES = ("age", "score", "day", "city", "member")
+
+
+def asked(**workload):
+    return workload_of(contract_with(generate={"rows": 10, "method": "aim", "workload": workload}), NAMES)
+
+
+def test_all_pairs_weigh_alike_by_default():
+    found = asked()
+    assert len(found.weights) == 10
+    assert set(found.weights.values()) == {WEIGHT_SCALE}
+    assert found.target is None
+
+
+def test_three_ways_bring_the_pairs_below_them():
+    found = asked(ways=3, target="city")
+    assert sorted({len(clique) for clique in found.weights}) == [2, 3]
+    assert len(found.weights) == 20
+    # A triple has three columns in common with the workload where a pair has two.
+    assert {found.weights[clique] for clique in found.weights if len(clique) == 2} == {round(WEIGHT_SCALE * 2 / 3)}
+    assert found.target == 3
+
+
+def test_weights_and_queries_raise_what_they_name():
+    found = asked(weights={"city": 4.0}, queries=[{"columns": ["age", "score", "day", "member"], "weight": 2}])
+    assert (0, 1, 2, 4) in found.weights
+    assert found.weights[(0, 3)] > found.weights[(0, 1)]
+    assert max(found.weights.values()) == WEIGHT_SCALE
+    assert min(found.weights.values()) >= 1
+
+
+@pytest.mark.parametrize(
+    ("workload", "told"),
+    [
+        ({"target": "name"}, "generate.workload.target: 'name' is no modelled column; accepted: age, "),
+        ({"weights": {"nothing": 2}}, "generate.workload.weights: 'nothing'"),
+        ({"queries": [{"columns": ["age", "remark"]}]}, r"generate.workload.queries.0: 'remark'"),
+        ({"queries": [{"columns": ["age", "age"]}]}, "a column stands twice"),
+        ({"ways": 4}, "ways"),
+        ({"weights": {"age": 0}}, "greater than 0"),
+    ],
+)
+def test_impossible_workloads_are_refused(workload, told):
+    with pytest.raises(ContractError, match=told):
+        asked(**workload)

@@ -50,7 +50,6 @@ _OPTIONS = {
     "accept_weak_guarantee": "--accept-weak-guarantee",
     "generate.method": "--method",
     "generate.rows": "--rows",
-    "generate.workload.target": "--target",
 }
 _TEMPLATES = (
     (pa.types.is_integer, "integer, min: , max: "),

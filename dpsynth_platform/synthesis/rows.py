@@ -33,6 +33,9 @@ from dpsynth_platform.synthesis.delta_types import kept
 from dpsynth_platform.synthesis.task import Task, readable_schema
 from dpsynth_platform.vault import Vault
 
+READING = "reading rows"
+PERCENT = 100
+
 
 def bounded_rows(task: Task, vault: Vault, work: Path, progress: Progress) -> tuple[Path, Fingerprints]:
     """A Delta table below `work` with at most b rows of each owner, and the owners who took part.
@@ -51,15 +54,21 @@ def bounded_rows(task: Task, vault: Vault, work: Path, progress: Progress) -> tu
         record=vault.create("record"),
         column=vault.create("column"),
     )
-    progress("reading rows", 0, 1)
+    progress(READING, 0, PERCENT)
     schema, batches, _ = scrub_batches(
-        _owned(task), contract, readable_schema(task.contract, task.source, task.row), keys, processes=1
+        _owned(task),
+        contract,
+        readable_schema(task.contract, task.source, task.row),
+        keys,
+        progress=lambda done, total: progress(READING, PERCENT * done // total if total else 0, PERCENT),
+        total=task.source.rows(),
+        processes=1,
     )
     write_table(work / "prepared", schema, batches)
     if replace(task.source).version != version:
         raise SourceError(f"{task.source.path}: the table was changed while it was read; run again")
     participants = distinct_owners(read_table(work / "prepared", columns=[OWNER_COLUMN]))
-    progress("reading rows", 1, 1)
+    progress(READING, PERCENT, PERCENT)
     progress("bounding", 0, 1)
     with DuckDBChoice().open(work) as engine:
         write_bounded(

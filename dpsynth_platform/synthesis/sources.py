@@ -84,6 +84,10 @@ class Source:
         """The rows as they are read: a contract's names, and plain values of what is dictionary-encoded."""
         return pa.schema([item.with_type(_plain(item.type)) for item in self.own_schema])
 
+    def rows(self) -> int | None:
+        """How many rows its metadata say that it has; None where it has none. An exact count: for progress only."""
+        return None if self.format == "csv" else open_table(self.path).count_rows()
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows, as `plain_schema` says.
 

@@ -133,6 +133,7 @@ def task_of(table: Path, options: Options) -> Task:
     owner = source.names[options.owners] if options.owners else str(row)
     with declaration.in_options():
         contract = declaration.contract_of(columns, _privacy(options, owner), generate=_generate(options, source))
+        _check_target(options, contract, source)
         check_source_schema(declaration.scrubbed_contract(contract), readable_schema(contract, source, row))
         plan = plan_release(contract, _with_row(source.own_schema, row), None)
     return Task(options, source, contract, row, plan, assumed.not_covered(missing) if missing else "")
@@ -169,6 +170,12 @@ def _generate(options: Options, source: Source) -> dict[str, Any]:
     target = None if options.target is None else source.names.get(options.target, options.target)
     # How many rows there are to be may only follow from the model; no part of the mechanism depends on it.
     return {"method": _method(options), "rows": options.rows or 1, "workload": {"target": target}}
+
+
+def _check_target(options: Options, contract: DataContract, source: Source) -> None:
+    modelled = [given for given, plain in source.names.items() if plain in contract.modelled]
+    if options.target is not None and options.target not in modelled:
+        raise ContractError(f"--target {options.target!r} is no modelled column; accepted: {', '.join(modelled)}")
 
 
 def _method(options: Options) -> str:

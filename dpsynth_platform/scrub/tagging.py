@@ -8,6 +8,10 @@ processor of today and locks on every call. Here one step decides for one token 
 are embedded once, and numpy multiplies. It is the very same model: the entities are those that spaCy gives (a test
 compares them).
 
+A text's entities depend on that text alone: what is found in one person's text must not change with what stands in
+another's. But a product's sums are rounded in an order that libraries choose by its shape, so that scores differ by
+some 1e-5 with the company that a text is in. Where a decision is close enough for that, its text is decided alone.
+
 The model is a transition system (Lample et al. 2016, section 3; spaCy's `TransitionBasedParser.v2` for `ner`): from
 left to right, each token begins an entity (B), goes on in it (I), ends it (L), is one by itself (U) or is outside (O).
 What a decision sees is the token, the first token of the open entity and the token before. A token is seen as a vector
@@ -27,6 +31,8 @@ import numpy.typing as npt
 _Floats = npt.NDArray[np.float32]
 _Whole = npt.NDArray[np.intp]
 _LEAST_VARIANCE = np.float32(1e-8)
+_CLOSE = 1e-3
+"""Scores that differ by less make a close decision: far more than rounding, and in one text of two hundred only."""
 
 
 @dataclass(frozen=True)
@@ -68,31 +74,42 @@ class Tagger:
     def entities(self, texts: Sequence[str]) -> list[list[Entity]]:
         """The entities of each text, in order. Memory grows with the characters of all texts together."""
         documents = list(self._tokenizer.pipe(texts))
-        found: list[list[Entity]] = [[] for _ in texts]
+        found, close = self._together(documents)
+        for number in close if len(documents) > 1 else ():
+            found[number] = self._together([documents[number]])[0][0]
+        return found
+
+    def _together(self, documents: Sequence[Any]) -> tuple[list[list[Entity]], list[int]]:
+        """The entities of each text, in order; and the texts with a close decision."""
+        found: list[list[Entity]] = [[] for _ in documents]
         # The longest first, so that the texts which are still going on stand at the front of every array.
         order = sorted((number for number, item in enumerate(documents) if len(item)), key=lambda n: -len(documents[n]))
         if not order:
-            return found
+            return found, []
         ordered = [documents[number] for number in order]
         vectors = self._encoder.vectors(ordered) @ self._projection + self._projection_bias
         lengths = np.array([len(item) for item in ordered], np.intp)
         blank = np.concatenate([item.to_array("IS_SPACE") for item in ordered]).astype(np.bool_)
-        for row, first, last, label in self._decide(vectors, lengths, blank):
+        decided, close = self._decide(vectors, lengths, blank)
+        for row, first, last, label in decided:
             item = ordered[row]
             end = item[last]
             found[order[row]].append(Entity(item[first].idx, end.idx + len(end), label))
-        return [sorted(items, key=lambda item: item.start) for items in found]
+        return [sorted(items, key=lambda item: item.start) for items in found], [order[row] for row in close]
 
     def _decide(
         self, vectors: _Floats, lengths: _Whole, blank: npt.NDArray[np.bool_]
-    ) -> list[tuple[int, int, int, str]]:
-        """(text, first token, last token, label) of each entity, for texts in order of falling length."""
+    ) -> tuple[list[tuple[int, int, int, str]], Sequence[int]]:
+        """(text, first token, last token, label) of each entity, for texts in order of falling length; and the texts
+        with a close decision.
+        """
         seen = (vectors @ self._lower.reshape(-1, self._lower.shape[-1]).T).reshape(-1, *self._lower.shape[:-1])
         closed = self._pad[1] + self._pad[2] + self._bias
         offsets = np.concatenate([[0], np.cumsum(lengths)[:-1]])
         moves = self._moves
         opened = np.full(len(lengths), -1, np.intp)  # first token of the open entity, or -1
         label = np.zeros(len(lengths), np.intp)
+        close = np.zeros(len(lengths), np.bool_)
         found = []
         for step in range(int(lengths[0])):
             active = int(np.searchsorted(-lengths, -step, side="left"))
@@ -113,6 +130,8 @@ class Tagger:
                     + moves.barred_inside[last[inside].astype(np.intp), label[inside]]
                 )
             chosen = scores.argmax(axis=1)
+            second, first = np.partition(scores, -2, axis=1)[:, -2:].T
+            close[:active] |= first - second < _CLOSE
             kinds = moves.kind[chosen]
             begins = np.flatnonzero(kinds == moves.BEGIN)
             opened[begins], label[begins] = step, moves.label[chosen[begins]]
@@ -121,7 +140,7 @@ class Tagger:
             for row in np.flatnonzero(kinds == moves.LAST):
                 found.append((int(row), int(opened[row]), step, moves.labels[label[row]]))
                 opened[row] = -1
-        return found
+        return found, np.flatnonzero(close).tolist()
 
 
 class _Encoder:

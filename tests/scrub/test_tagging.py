@@ -5,20 +5,23 @@ from __future__ import annotations
 import random
 import warnings
 
+import numpy as np
+import pytest
 import spacy
 from faker import Faker
 
+from dpsynth_platform.scrub import tagging
 from dpsynth_platform.scrub.batches import pieces_of
 from dpsynth_platform.scrub.names import MODEL
 from dpsynth_platform.scrub.tagging import Entity, Tagger
 
 
-def test_entities_are_those_of_spacy() -> None:
+def made_up_texts(number: int) -> list[str]:
     faker = Faker(["en_US", "de_DE", "fr_FR"])
     faker.seed_instance(7)
     generator = random.Random(7)
-    texts = ["", " ", "\n\n \n", "a", "Paris", "Mr. Smith", "\u00e9\u00e9 \u0130", "(", "Ann\nLee"]
-    for _ in range(300):
+    texts = []
+    for _ in range(number):
         parts = [
             faker.name(),
             faker.sentence(),
@@ -30,6 +33,11 @@ def test_entities_are_those_of_spacy() -> None:
             faker.country(),
         ]
         texts.append(" ".join(generator.choice(parts) for _ in range(generator.randrange(1, 30))))
+    return texts
+
+
+def test_entities_are_those_of_spacy() -> None:
+    texts = ["", " ", "\n\n \n", "a", "Paris", "Mr. Smith", "\u00e9\u00e9 \u0130", "(", "Ann\nLee", *made_up_texts(300)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = spacy.load(MODEL)
@@ -42,6 +50,32 @@ def test_entities_are_those_of_spacy() -> None:
     assert tagger.entities(texts) == expected
     assert tagger.entities(texts[:3]) == [[], [], []]
     assert tagger.entities([]) == []
+
+
+def test_the_company_of_other_texts_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As rounding would, only by so much that it shows: what a text is seen as depends on the others of its batch."""
+    texts, tagger, noise = made_up_texts(60), Tagger(MODEL), np.random.default_rng(7)
+    alone = [tagger.entities([text])[0] for text in texts]
+    exact = tagging._Encoder.vectors
+
+    def rounded(self: tagging._Encoder, documents: list[object]) -> np.ndarray:
+        found = exact(self, documents)
+        return found + noise.uniform(-0.01, 0.01, found.shape).astype(np.float32) * (len(documents) > 1)
+
+    monkeypatch.setattr(tagging._Encoder, "vectors", rounded)
+    monkeypatch.setattr(tagging, "_CLOSE", 0.0)
+    assert tagger.entities(texts) != alone
+    monkeypatch.setattr(tagging, "_CLOSE", 0.5)
+    assert tagger.entities(texts) == alone
+
+
+def test_close_decisions_are_few_and_rounding_is_far_below() -> None:
+    texts, tagger = made_up_texts(200), Tagger(MODEL)
+    documents = list(tagger._tokenizer.pipe(texts))
+    together = tagger._encoder.vectors(documents)
+    alone = np.concatenate([tagger._encoder.vectors([item]) for item in documents])
+    assert np.abs(together - alone).max() < tagging._CLOSE / 20
+    assert len(tagger._together(documents)[1]) < 10
 
 
 def test_pieces_are_the_whole_text_and_end_at_blanks() -> None:

@@ -1,0 +1,219 @@
+"""A mechanism as somebody sees it who knows everything but one person's records.
+
+What belongs here: running a generator's whole `measure` on a table in memory, with every draw and what it was made
+from; the same run again on a neighbouring table with the same answers; what the sealed event claims; and the lower
+bound on epsilon that an attack proves. What does not: which mistakes are planted, and which attacks are tried.
+
+The log is kept in memory, since one run takes a millisecond without waiting for the disk; `test_mst` holds what the log
+promises.
+"""
+
+import contextlib
+import math
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import optimize, stats
+from synth_cases import contract_with
+
+from dpsynth_platform.audit.bounds import clopper_pearson
+from dpsynth_platform.privacy.events import (
+    BoundedRangeSelectionEvent,
+    GaussianCountsEvent,
+    event_from_json,
+    leaves,
+)
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.interface import generator
+from dpsynth_platform.synth.tabular import aim, counting, mst
+from dpsynth_platform.synth.tabular.measurements import MeasurementLog
+from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian, select_by_exponential_mechanism
+
+METHODS = ("aim", "mst")
+MODULES = {"aim": aim, "mst": mst}
+# Of one audit; a suite that runs for years sees no false alarm.
+FALSE_ALARM = 1e-7
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One draw: `exact` is what it was made from (counts or scores), `scale` is sigma or epsilon.
+
+    `sensitivity` is what a choice was told; None for noise.
+    """
+
+    kind: str
+    exact: np.ndarray
+    scale: float
+    sensitivity: int | None
+    answer: object
+
+
+@dataclass
+class Transcript:
+    """A run: its draws and the noisy marginals that it left in its log, in order."""
+
+    draws: list[Draw] = field(default_factory=list)
+    measured: list = field(default_factory=list)
+
+    def of(self, kind):
+        return [draw for draw in self.draws if draw.kind == kind]
+
+
+class OtherRun(Exception):
+    """A neighbour's run asks for another draw than the one that was answered: the two are told apart for certain."""
+
+
+def categories(**sizes):
+    """Columns of a contract: categorical ones with values 0, 1, ..."""
+    return {
+        name: {"type": "categorical", "values": [str(value) for value in range(size)]} for name, size in sizes.items()
+    }
+
+
+def plan_for(method, columns, *, epsilon, b, adjacency="add-or-remove"):
+    """A sealed plan of a contract with these columns."""
+    contract = contract_with(
+        columns={"person_id": {"type": "identifier"}, **columns},
+        generate={"method": method, "rows": 100},
+        privacy__max_contributions=b,
+        privacy__adjacency=adjacency,
+        privacy__guarantee={"epsilon": epsilon, "delta": 1e-5},
+    )
+    types = {name: pa.string() if column["type"] == "categorical" else pa.int64() for name, column in columns.items()}
+    schema = pa.schema({"person_id": pa.string(), **types})
+    return generator(method).plan(contract, schema, Guarantee.target(contract))
+
+
+def table_of(names, codes):
+    """A table of texts from value numbers, shape (rows, columns or more)."""
+    texts = pa.array([str(value) for value in range(int(codes.max(initial=0)) + 1)])
+    return pa.table({name: texts.take(pa.array(codes[:, index])) for index, name in enumerate(names)})
+
+
+def run(plan, table, *, noise=sample_rounded_gaussian, choose=select_by_exponential_mechanism):
+    """The plan's mechanism on a table, with its own draws or others in their place."""
+    found = Transcript()
+
+    def noisy(counts, sigma):
+        answer = noise(counts, sigma)
+        found.draws.append(Draw("noise", np.array(counts), sigma, None, answer))
+        return answer
+
+    def chosen(scores, epsilon, sensitivity):
+        answer = choose(scores, epsilon, sensitivity)
+        found.draws.append(Draw("choice", np.array(scores, dtype=np.int64), epsilon, sensitivity, answer))
+        return answer
+
+    @contextlib.contextmanager
+    def create(directory, plan_digest):
+        yield _Log(found)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MODULES[plan.method], "sample_rounded_gaussian", noisy)
+        patch.setattr(MODULES[plan.method], "select_by_exponential_mechanism", chosen)
+        patch.setattr(MeasurementLog, "create", create)
+        patch.setattr(counting, "read_table", lambda path, columns: iter(table.select(columns).to_batches()))
+        generator(plan.method).measure(plan, Path("in memory"), Path("in memory"))
+    assert found.of("noise")
+    return found
+
+
+class _Log(MeasurementLog):
+    def __init__(self, found):
+        self.found = found
+
+    def counts(self, kind, measured):
+        self.found.measured.append(measured)
+
+    def _append(self, document):
+        pass
+
+
+def run_again(plan, table, before):
+    """The mechanism on another table, answered as it was before.
+
+    Raises:
+        OtherRun: it asks for another draw.
+    """
+    answers = iter(before.draws)
+
+    def answered(exact, *scale):
+        draw = next(answers, None)
+        asked = (np.shape(exact), *scale)
+        known = draw and (draw.exact.shape, draw.scale, *([] if draw.sensitivity is None else [draw.sensitivity]))
+        if asked != known:
+            raise OtherRun
+        return draw.answer
+
+    return run(plan, table, noise=answered, choose=answered)
+
+
+# What is claimed.
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The sealed event: precision of all Gaussian noise together, epsilon of each choice, number of choices."""
+
+    precision: Fraction
+    epsilon_select: float
+    choices: int
+
+
+def claim_of(plan):
+    """What the plan's event accounts for."""
+    precision, epsilons, choices = Fraction(0), set(), 0
+    for leaf, times in leaves(event_from_json(plan.event)):
+        if isinstance(leaf, GaussianCountsEvent):
+            precision += times / Fraction(leaf.sigma) ** 2
+        else:
+            assert isinstance(leaf, BoundedRangeSelectionEvent)
+            epsilons.add(leaf.epsilon)
+            choices += times
+    return Claim(precision, epsilons.pop() if epsilons else 0.0, choices)
+
+
+def gaussian_delta(mu, epsilon):
+    """Delta at an epsilon of the pair N(0, 1), N(mu, 1) (Balle & Wang 2018, theorem 8)."""
+    normal = stats.norm.cdf
+    return float(normal(mu / 2 - epsilon / mu) - math.exp(epsilon) * normal(-mu / 2 - epsilon / mu))
+
+
+def gaussian_epsilon(mu, delta):
+    """Epsilon at a delta of the same pair."""
+    return float(optimize.brentq(lambda epsilon: gaussian_delta(mu, epsilon) - delta, 0, 200))
+
+
+# What an attack proves.
+
+
+def proven_epsilon(scores, included, *, threshold, delta):
+    """Lower bound on epsilon at a delta, from the attack that guesses "in" above a threshold that was fixed beforehand.
+
+    P[in above] <= e^epsilon P[out above] + delta, with the worst ends of the two rates' exact intervals
+    (Clopper-Pearson), each of which is exceeded with a probability of at most FALSE_ALARM / 2. -inf where nothing is
+    proven.
+    """
+    above = scores > threshold
+    return bound_of(
+        int(above[included].sum()), int(included.sum()), int(above[~included].sum()), int((~included).sum()), delta
+    )  # fmt: skip
+
+
+def bound_of(hits, members, alarms, others, delta):
+    """The same from the four numbers."""
+    low = clopper_pearson(hits, members, 1 - FALSE_ALARM)[0]
+    high = clopper_pearson(alarms, others, 1 - FALSE_ALARM)[1]
+    return math.log((low - delta) / high) if low > delta else -math.inf
+
+
+def found_for_certain(*, members, others, true_rate, false_rate, delta, claimed, miss=5e-4):
+    """Whether a mistake that gives the attack these rates is found with a probability of at least 1 - 2 miss."""
+    hits = int(stats.binom.ppf(miss, members, true_rate))
+    alarms = int(stats.binom.ppf(1 - miss, others, false_rate))
+    return bound_of(hits, members, alarms, others, delta) > claimed

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import spacy
 from faker import Faker
+from threadpoolctl import threadpool_limits
 
 from dpsynth_platform.scrub import tagging
 from dpsynth_platform.scrub.batches import pieces_of
@@ -16,12 +18,20 @@ from dpsynth_platform.scrub.names import MODEL
 from dpsynth_platform.scrub.tagging import Entity, Tagger
 
 
-def made_up_texts(number: int) -> list[str]:
+@pytest.fixture(scope="module")
+def tagger() -> Iterator[Tagger]:
+    with threadpool_limits(limits=1):  # as scrubbing has it
+        yield Tagger(MODEL)
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    """Made up, of a few words to a few lines."""
     faker = Faker(["en_US", "de_DE", "fr_FR"])
     faker.seed_instance(7)
     generator = random.Random(7)
-    texts = []
-    for _ in range(number):
+    made = []
+    for _ in range(300):
         parts = [
             faker.name(),
             faker.sentence(),
@@ -32,12 +42,12 @@ def made_up_texts(number: int) -> list[str]:
             "  ",
             faker.country(),
         ]
-        texts.append(" ".join(generator.choice(parts) for _ in range(generator.randrange(1, 30))))
-    return texts
+        made.append(" ".join(generator.choice(parts) for _ in range(generator.randrange(1, 30))))
+    return made
 
 
-def test_entities_are_those_of_spacy() -> None:
-    texts = ["", " ", "\n\n \n", "a", "Paris", "Mr. Smith", "\u00e9\u00e9 \u0130", "(", "Ann\nLee", *made_up_texts(300)]
+def test_entities_are_those_of_spacy(tagger: Tagger, texts: list[str]) -> None:
+    texts = ["", " ", "\n\n \n", "a", "Paris", "Mr. Smith", "\u00e9\u00e9 \u0130", "(", "Ann\nLee", *texts]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = spacy.load(MODEL)
@@ -46,15 +56,16 @@ def test_entities_are_those_of_spacy() -> None:
         for document in model.pipe(texts)
     ]
     assert sum(map(len, expected)) > 1000
-    tagger = Tagger(MODEL)
     assert tagger.entities(texts) == expected
     assert tagger.entities(texts[:3]) == [[], [], []]
     assert tagger.entities([]) == []
 
 
-def test_the_company_of_other_texts_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_company_of_other_texts_changes_nothing(
+    tagger: Tagger, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As rounding would, only by so much that it shows: what a text is seen as depends on the others of its batch."""
-    texts, tagger, noise = made_up_texts(60), Tagger(MODEL), np.random.default_rng(7)
+    texts, noise = texts[:60], np.random.default_rng(7)
     alone = [tagger.entities([text])[0] for text in texts]
     exact = tagging._Encoder.vectors
 
@@ -69,8 +80,7 @@ def test_the_company_of_other_texts_changes_nothing(monkeypatch: pytest.MonkeyPa
     assert tagger.entities(texts) == alone
 
 
-def test_close_decisions_are_few_and_rounding_is_far_below() -> None:
-    texts, tagger = made_up_texts(200), Tagger(MODEL)
+def test_close_decisions_are_few_and_rounding_is_far_below(tagger: Tagger, texts: list[str]) -> None:
     documents = list(tagger._tokenizer.pipe(texts))
     together = tagger._encoder.vectors(documents)
     alone = np.concatenate([tagger._encoder.vectors([item]) for item in documents])

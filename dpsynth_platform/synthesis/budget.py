@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from dpsynth_platform.contracts import Cap, DataContract, FamilyBudget
 from dpsynth_platform.errors import BudgetExceeded, LedgerError
@@ -41,6 +42,9 @@ class Budget:
 
     def admit(self, request: CostRequest, key: str, replaces: str | None) -> None:
         """Refuses a run that does not fit, before a record is read. Raises `BudgetExceeded`."""
+        latest = self.ledger.entry_for_key(key)
+        if latest is not None and latest.state == "reserved":
+            replaces = None  # what is reserved for the run is counted already
         with self._in_words(request):
             self.ledger.admit(FAMILY, request, key=key, replaces=replaces)
 
@@ -125,4 +129,5 @@ def _fits(request: CostRequest, cap: float) -> bool:
 
 
 def _url(directory: Path) -> str:
-    return f"sqlite:///{directory.resolve() / 'ledger.db'}"
+    # A URL: a question mark in a directory's name would end the path, a percent sign stand for another character.
+    return f"sqlite:///{quote(str(directory.resolve() / 'ledger.db'))}"

@@ -27,6 +27,9 @@ from dpsynth_platform.permissions import closed_directory, private_directory
 from dpsynth_platform.restricted_log import logs_of, new_log
 from dpsynth_platform.vault import Vault
 
+_ODD = "%?#"
+"""Characters that mean something else in the URLs by which Delta tables are found."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -75,6 +78,9 @@ def held(root: Path) -> Iterator[Place]:
         ConfigurationError: it cannot be made or closed to others, or another run is at work in it.
     """
     place = Place(root)
+    odd = sorted(set(_ODD) & set(str(root.resolve())))
+    if odd:
+        raise ConfigurationError(f"{root}: the path holds {' '.join(odd)}; accepted: one without {' '.join(_ODD)}")
     try:
         closed_directory(place.restricted)
         lock = (place.restricted / "lock").open("w")

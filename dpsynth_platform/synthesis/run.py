@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_platform.errors import DpsynthError, LedgerError, SpendRepeated
+from dpsynth_platform.errors import ContractError, DpsynthError, LedgerError, SpendRepeated
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.lineage.redaction import safe_error
+from dpsynth_platform.people import recorded
 from dpsynth_platform.permissions import private_directory, private_files
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.restricted_log import keep_traceback
@@ -83,6 +84,8 @@ def synthesize(table: str | Path, out: str | Path, options: Options, *, progress
         MechanismFailed: the mechanism stopped; what it cost stays spent.
         DpsynthError: anything else that went wrong, free of any value of the data.
     """
+    if Path(table).is_dir() and Path(out).resolve().is_relative_to(Path(table).resolve()):
+        raise ContractError(f"--out {out} lies inside of the table {table}; accepted: a directory elsewhere")
     with private_files(), held(Path(out)) as place:
         try:
             return _synthesized(task_of(Path(table), options), place, progress)
@@ -99,7 +102,7 @@ def synthesize(table: str | Path, out: str | Path, options: Options, *, progress
 
 def _synthesized(task: Task, place: Place, progress: Progress) -> Synthesis:
     settings, options = Settings.from_environment(), task.options
-    request = task.request(options.runner or settings.user)
+    request = task.request(recorded(options.runner or settings.user, "runner"))
     ledger = Path(options.ledger) if options.ledger else place.ledger
     budget = open_budget(ledger, task.contract, request, options.cap_epsilon)
     place.vault.signing_key()
@@ -123,7 +126,7 @@ def _paid(budget: Budget, key: str, place: Place, spend_again: str | None) -> En
         LedgerError: the word was given for another entry.
     """
     entry = budget.ledger.entry_for_key(key)
-    if spend_again is not None and (entry is None or entry.entry_id != spend_again):
+    if spend_again is not None and (entry is None or spend_again not in (entry.entry_id, entry.replaces)):
         raise LedgerError(
             f"--spend-again {spend_again}: no entry of this run; accepted: the one that a refusal names, with the same "
             "table and options"
@@ -140,7 +143,7 @@ def _paid(budget: Budget, key: str, place: Place, spend_again: str | None) -> En
         )
     if is_complete(model):
         return entry
-    if spend_again is not None:
+    if spend_again == entry.entry_id:
         return None
     raise SpendRepeated(
         f"the mechanism of ledger entry {entry.entry_id} started and did not finish: it failed or was killed. What it "

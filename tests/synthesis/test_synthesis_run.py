@@ -273,6 +273,20 @@ def test_assumed_domains_are_stated(make: Make, tables: Path) -> None:
     assert make(assume_public_domain=True).spent is False
 
 
+def test_paths_that_mean_something_else_in_urls(make: Make, tmp_path: Path) -> None:
+    for name in ("a%20b", "a?b", "a#b"):
+        with pytest.raises(ConfigurationError, match=r"accepted: one without % [?] #"):
+            make(out=name)
+    for out, name in enumerate(("a b", "a%20b", "a?b")):
+        assert make(out=f"out{out}", ledger=tmp_path / name).spent
+        assert (tmp_path / name / "ledger.db").is_file()
+
+
+def test_the_result_of_a_run_is_no_part_of_its_table(make: Make, tables: Path) -> None:
+    with pytest.raises(ContractError, match=r"--out .* lies inside of the table"):
+        make("people", out=str(tables / "people" / "out"))
+
+
 def test_two_runs_in_one_output_wait(make: Make, tmp_path: Path) -> None:
     with held(tmp_path / "out"), pytest.raises(ConfigurationError, match="another run is at work"):
         make()
@@ -330,6 +344,24 @@ def test_a_failed_mechanism_stays_spent_until_the_word_is_given(make: Make, monk
     assert made.entry_id != entry
     assert [item.state for item in ledger_of(made).entries()] == ["started", "spent"]
     assert make().spent is False
+
+
+def test_the_word_holds_until_its_second_spend_has_started(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Mst, "measure", interrupted)
+        make(cap_epsilon=6.5)
+    with pytest.raises(SpendRepeated) as caught:
+        make()
+    first = str(caught.value).split()[-1]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Ledger, "start", interrupted)
+        make(spend_again=first)
+    made = make(spend_again=first)
+    assert [item.state for item in ledger_of(made).entries()] == ["started", "spent"]
+    assert make(spend_again=first).spent is False
 
 
 def test_what_fails_after_the_mechanism_costs_nothing_more(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from dpsynth_platform.compute.engine import EngineError, Value, refuse_missing, refuse_names, whole_table
 from dpsynth_platform.compute.reading import BATCH_ROWS, read_batches, selected
-from dpsynth_platform.permissions import private_directory
+from dpsynth_platform.permissions import no_core_dumps, private_directory
 from dpsynth_platform.storage import write_table
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class DuckDBEngine:
     def __enter__(self) -> DuckDBEngine:
         import duckdb
 
+        no_core_dumps()  # rows are in this process's memory
         self._spill = Path(tempfile.mkdtemp(prefix="spill-", dir=private_directory(self._spill_parent)))
         config: dict[str, str | bool | int | float | list[str]] = {
             "temp_directory": str(self._spill),

@@ -25,12 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from dpsynth_platform.compute.engine import EngineError, Value
-from dpsynth_platform.permissions import PRIVATE_UMASK
+from dpsynth_platform.permissions import PRIVATE_UMASK, no_core_dumps
 from dpsynth_platform.settings import inherited_environment
 
 START_SECONDS = 120.0
-# A crash of Java, or of a worker that it starts, leaves no image of its memory.
-_NO_CORE_DUMPS = ("sh", "-c", 'ulimit -c 0 && exec "$@"', "sh")
 
 
 def missing_for_spark() -> str | None:
@@ -64,8 +62,9 @@ class SparkDriver:
         # Workers on this machine write below SPARK_HOME, so it lies in the private directory.
         home = _spark_home(directory / "home")
         settings = [word for key, value in launch.items() for word in ("--conf", f"{key}={value}")]
+        no_core_dumps()  # of this process, which hands rows over, of Java and of the workers that it starts
         self._process = subprocess.Popen(
-            [*_NO_CORE_DUMPS, str(home / "bin" / "spark-submit"), *settings, "pyspark-shell"],
+            [str(home / "bin" / "spark-submit"), *settings, "pyspark-shell"],
             # Its end of this pipe is how the driver learns that we are gone, even by a kill.
             stdin=subprocess.PIPE,
             # What Java prints may quote rows.

@@ -53,6 +53,7 @@ class ParallelDetector:
         self._read = 0
 
     def __enter__(self) -> ParallelDetector:
+        no_core_dumps()  # texts are in its memory, and in that of the workers, which have the limit from it
         return self
 
     def __exit__(
@@ -120,7 +121,6 @@ def _pool(processes: int) -> ProcessPoolExecutor:
 
 def _begin_worker() -> None:
     """A worker says nothing, since libraries quote what they read, ends with its parent, and loads its detector."""
-    no_core_dumps()
     logging.disable(logging.CRITICAL)
     parent = multiprocessing.parent_process()
     if parent is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,13 @@ def test_spill_files_are_private_and_gone_afterwards(tmp_path: Path) -> None:
         assert private.stat().st_mode & 0o077 == 0
         assert list(private.iterdir()), "this query must spill, or the test shows nothing"
     assert not list(spill.iterdir())
+
+
+def test_a_crash_leaves_no_image_of_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: dict[int, tuple[int, int]] = {}
+    monkeypatch.setattr(resource, "setrlimit", limits.__setitem__)
+    with DuckDBChoice(threads=1).open(tmp_path):
+        assert limits[resource.RLIMIT_CORE] == (0, 0)
 
 
 def test_it_is_closed_outside_its_block(tmp_path: Path) -> None:

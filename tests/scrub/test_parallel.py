@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -70,6 +71,13 @@ def test_a_killed_worker_is_named_without_a_text(eager: None) -> None:
         with pytest.raises(SourceError, match="a process that looks for personal data ended too early") as raised:
             list(stream)
     assert "Smith" not in str(raised.value)
+
+
+def test_a_crash_leaves_no_image_of_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: dict[int, tuple[int, int]] = {}
+    monkeypatch.setattr(resource, "setrlimit", limits.__setitem__)
+    with ParallelDetector():
+        assert limits[resource.RLIMIT_CORE] == (0, 0)
 
 
 def test_few_texts_start_no_process() -> None:

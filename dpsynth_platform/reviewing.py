@@ -37,6 +37,7 @@ from dpsynth_platform.release import verify as verification
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.source import pin
 from dpsynth_platform.storage import Place, Storage
+from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.vault import SIGNING_KEY, Vault
 
 AUDIT_HEADER = ("attack", "on", "epsilon at least", "TPR at 1% FPR (95% interval)", "AUC")
@@ -52,6 +53,7 @@ class Forecast:
         event: the privacy event, as JSON.
         event_in_words: the same for people.
         claimed: the epsilon that the release would claim: the smaller of PLD and Renyi, never above the target.
+        preparation: which columns are counted finely first, in words.
         cap: the account's, or the one that its family's file declares where there is no account yet.
         left: what is left of that cap for a Gaussian-like mechanism, before this run.
         mode: how the family is charged.
@@ -73,6 +75,7 @@ class Forecast:
     method: str
     noise: dict[str, float]
     error: dict[str, float]
+    preparation: str
     size: dict[str, float]
     family: str
     cap: dict[str, float]
@@ -109,6 +112,7 @@ class Forecast:
                 f"{upper_bound(math.exp(self.claimed))}, apart from {upper_bound(target.delta)} in probability",
             ),
             *((_plain(name), f"each is off by about {value:.3g} records") for name, value in self.error.items()),
+            ("what is counted", self.preparation),
             ("what survives", "what clearly more records than that have in common; the rest drowns in the noise"),
             *((_plain(name), f"{value:,.4g}") for name, value in self.size.items()),
             (
@@ -205,6 +209,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         error={
             name: described[name] for name in ("expected_error_per_one_way_cell", "expected_error_per_two_way_cell")
         },
+        preparation=Domain.from_json(plan.columns).preparation,
         size={name: described[name] for name in ("one_way_cells", "most_cells_measured", "predicted_noise_seconds")},
         family=family.family,
         cap=family.cap.model_dump() if account is None else _cap_of(account),

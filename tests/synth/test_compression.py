@@ -5,14 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsynth_platform.synth.tabular.compression import (
-    ADAPTIVE_STATES,
-    FEW_CELLS,
-    QUANTILES,
-    compress,
-    one_way_measurements,
-)
-from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
+from dpsynth_platform.synth.tabular.compression import compress, one_way_measurements
+from dpsynth_platform.synth.tabular.domain import ADAPTIVE_STATES, FEW_CELLS, QUANTILES, ColumnDomain, Domain
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts
 
 
@@ -40,6 +34,7 @@ def test_states_of_ordered_columns_are_runs_of_neighbours(counts, cutting, sigma
     assert (states.share >= 0).all()
     np.testing.assert_allclose(states.merge(states.share), 1)
     assert states.size - 1 <= min(most or 1000, len(counts) - 1)
+    assert states.size <= numbers(len(counts) - 1, cutting).most_states
     assert states.merge(states.fitted).sum() == pytest.approx(max(sum(counts[:-1]), 0) + counts[-1], abs=1e-6)
 
 

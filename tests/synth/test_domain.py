@@ -136,3 +136,28 @@ def test_the_period_narrows_its_column_to_the_month():
 def test_json_round_trip(contract):
     domain = domain_of(contract)
     assert Domain.from_json(domain.to_json()) == domain
+
+
+def test_the_preparation_says_what_is_counted_finely():
+    contract = contract_with(columns__score={"type": "float", "min": 0, "max": 64})
+    domain = domain_of(contract)
+    assert f"score in {domain.columns[1].size}" in domain.preparation
+    assert "age" not in domain.preparation
+    assert domain.most_states == (11, 17, 5, 4, 3)
+    assert domain_of(contract_with()).preparation.startswith("every column is counted by the values or bins")
+
+
+def test_for_the_eyes_cells_are_few():
+    contract = contract_with(
+        columns__age={"type": "integer", "min": 0, "max": 10_000},
+        columns__score={"type": "float", "min": -5, "max": 5, "bins": "quantile"},
+        columns__day={"type": "date", "min": "2026-01-01", "max": "2026-12-31"},
+    )
+    coarse = domain_of(contract, coarse=True)
+    assert coarse.names == domain_of(contract).names
+    assert all(column.size <= 37 and column.cutting == "declared" for column in coarse)
+    assert [coarse.columns[1].label(code) for code in coarse.columns[1].encode(pa.array([-5.0, 0, 5]))] == [
+        "-5",
+        "0",
+        "5",
+    ]

@@ -40,13 +40,6 @@ from dpsynth_platform.synth.tabular.measurements import NoisyCounts
 from dpsynth_platform.synth.tabular.smoothing import smoothed
 
 THRESHOLD_SIGMAS = 3.0
-ADAPTIVE_STATES = 16
-"""What more states tell of one column, they lose of how it goes with others. Of adult's columns at epsilon 1, sixteen
-keep triples of columns best; with thirty-two, fewer associations between columns have their strength (83% in place of
-85, and at epsilon 8 87 in place of 92), with ten more (88 and 95), but single columns and pairs come out worse."""
-FEW_CELLS = 20
-"""So many cells or fewer are not put together: grades, counts and months mean something one by one."""
-QUANTILES = 16
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,7 @@ def compress(
     Args:
         domain: the columns.
         one_way: of every column, over cells.
-        most_states: of a column with an order, its missing values beside; by default as many as its `cutting` says.
+        most_states: of a column with an order, beside its missing values, where its own `most_states` are more.
     """
     return tuple(
         _ordered(column, measured, most_states) if column.ordered else _by_rarity(column.size, measured)
@@ -129,12 +122,10 @@ def _shares(counts: Array, sigma: float) -> Array:
 def _ordered(column: ColumnDomain, measured: NoisyCounts, most_states: int | None) -> ColumnStates:
     counts, sigma = measured.counts[:-1].astype(np.float64), measured.sigma
     fitted = smoothed(counts, sigma, column.widths)
-    most = most_states or counts.size
-    if column.cutting == "quantile":
-        state_of = _quantiles(fitted, min(QUANTILES, most))
+    most = min(column.most_states - 1, most_states or counts.size)
+    if column.cutting == "quantile" and most < counts.size:
+        state_of = _quantiles(fitted, most)
     else:
-        many = column.cutting == "adaptive" and counts.size > FEW_CELLS
-        most = min(ADAPTIVE_STATES, most) if many else most
         state_of = _together(fitted, THRESHOLD_SIGMAS * sigma, most)
     of_state = np.bincount(state_of, weights=fitted)[state_of]
     equal = 1 / np.bincount(state_of)[state_of]

@@ -44,6 +44,18 @@ Kind = Literal["integer", "float", "date", "datetime", "time", "categorical", "b
 Cutting = Literal["declared", "adaptive", "quantile"]
 Codes = npt.NDArray[np.int32]
 
+ADAPTIVE_STATES = 16
+"""States of a column on a fine grid, at most.
+
+What more of them tell of one column, they lose of how it goes with others. Of adult's columns at epsilon 1, sixteen
+keep triples of columns best; with thirty-two, fewer associations between columns have their strength (83% in place of
+85, and at epsilon 8 87 in place of 92), with ten more (88 and 95), but single columns and pairs come out worse.
+"""
+FEW_CELLS = 20
+"""So many cells or fewer are not put together: grades, counts and months mean something one by one."""
+QUANTILES = 16
+"""States of a column that is cut by quantiles."""
+
 _EPOCH = dt.date(1970, 1, 1)
 
 
@@ -87,6 +99,13 @@ class ColumnDomain:
     def ordered(self) -> bool:
         """Whether neighbouring cells hold neighbouring values."""
         return self.kind not in ("categorical", "boolean")
+
+    @property
+    def most_states(self) -> int:
+        """Bound on the cells that are told apart where columns are counted together (`compression`)."""
+        if self.cutting == "declared" or self.missing <= FEW_CELLS:
+            return self.size
+        return min(self.missing, QUANTILES if self.cutting == "quantile" else ADAPTIVE_STATES) + 1
 
     @property
     def scale(self) -> Scale:
@@ -217,6 +236,24 @@ class Domain:
     def sizes(self) -> tuple[int, ...]:
         """Number of cells of each column."""
         return tuple(column.size for column in self.columns)
+
+    @property
+    def most_states(self) -> tuple[int, ...]:
+        """Bound on the cells of each column that are told apart where columns are counted together."""
+        return tuple(column.most_states for column in self.columns)
+
+    @property
+    def preparation(self) -> str:
+        """What becomes of the columns before any two are counted together, in words."""
+        fine = [column for column in self.columns if column.most_states < column.size]
+        if not fine:
+            return "every column is counted by the values or bins that the contract declares"
+        cells = ", ".join(f"{column.name} in {column.size}" for column in fine)
+        return (
+            f"fine public cells ({cells}) are put together by their noisy counts, at no further cost, to at most "
+            f"{max(column.most_states for column in fine)} where columns are counted together; the other columns are "
+            "counted by the values or bins that the contract declares"
+        )
 
     def encode(self, table: pa.Table | pa.RecordBatch) -> Codes:
         """Cell codes of the modelled columns, shape (rows, columns); other columns are not looked at."""

@@ -172,7 +172,7 @@ STEP = Step(
     upstream=("clearance", "canaries", "bounded"),
     kinds=frozenset({"pytorch"}),
     zone="restricted",
-    code_version="1",
+    code_version="2",
     body=body,
     fields=(
         ("measurements", "jsonl", "noisy marginals and chosen pairs, as drawn"),

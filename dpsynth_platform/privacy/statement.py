@@ -97,17 +97,41 @@ class MechanismWords:
     )
 
 
+_SELECTION = Assumption(
+    "Choices are drawn from the exponential mechanism's distribution.",
+    "yes",
+    "Scores are whole numbers with Gumbel noise; what double precision cannot tell apart is told apart by further random "
+    "bits, so that neither rounding nor ties occur.",
+)
+_ROUNDED_GAUSSIAN = Assumption(
+    "Noise is Gaussian, rounded to whole records, from unpredictable randomness.",
+    "yes",
+    "Each draw is the rounded value of one uniform number from the operating system's cryptographic randomness; what "
+    "double precision cannot decide is decided by further bits of it. Rounding is post-processing. Timing is not hidden "
+    "from the operator.",
+)
+
 MST_WORDS = MechanismWords(
     counts="tables of counts (one or two columns each)",
     choices="choices of which two columns to count together",
     result="the noisy measurements",
-    selection=Assumption(
-        "Choices are drawn from the exponential mechanism's distribution.",
-        "yes",
-        "Scores are integers; OpenDP adds Gumbel noise and compares digit by digit until they differ, so that "
-        "neither rounding nor ties occur. The scale is rounded up.",
-    ),
+    selection=_SELECTION,
+    noise=_ROUNDED_GAUSSIAN,
 )
+
+AIM_WORDS = MechanismWords(
+    counts=(
+        "set of tables of counts (one, two or more columns each, chosen in the light of those before; the precisions of "
+        "their noise add up to that of the noise stated)"
+    ),
+    choices="choices, at most, of which columns to count together and how coarsely",
+    result="the noisy measurements",
+    selection=_SELECTION,
+    noise=_ROUNDED_GAUSSIAN,
+)
+
+WORDS = {"mst": MST_WORDS, "aim": AIM_WORDS}
+"""The words of every generator's mechanism, by `generate.method`."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +260,7 @@ def privacy_statement(
     contract: DataContract,
     family: FamilyBudget,
     event: DpEvent | dict[str, Any],
-    words: MechanismWords = MST_WORDS,
+    words: MechanismWords | None = None,
     tuning: Tuning = UNTUNED,
     attempts: int = 1,
 ) -> PrivacyStatement:
@@ -246,7 +270,7 @@ def privacy_statement(
         contract: the sealed snapshot.
         family: the budget of the contract's family.
         event: the sealed plan's event, as a tree or as JSON.
-        words: the mechanism's own words.
+        words: the mechanism's own words; by default those of the contract's method.
         tuning: the runs that its parameters may have been chosen by.
         attempts: how often the mechanism of this very run was started, the last time included.
 
@@ -256,6 +280,7 @@ def privacy_statement(
     """
     if attempts < 1:
         raise AccountingError(f"{contract.dataset}: {attempts!r} attempts; accepted: from 1")
+    words = words or WORDS[contract.generate.method]
     tree = event_from_json(event) if isinstance(event, dict) else event
     target = Guarantee.target(contract)
     if adjacency_of(tree) != (target.adjacency, target.max_contributions):
@@ -531,9 +556,8 @@ def _randomness(event: DpEvent, words: MechanismWords) -> Iterator[Assumption]:
     if kinds & {DiscreteGaussianCountsEvent, ThresholdedCountsEvent}:
         yield Assumption(
             "Noise is drawn exactly from the discrete Gaussian distribution, from unpredictable randomness.",
-            "yes",
-            "OpenDP's sampler works on integers and rationals, without floating point, on the operating system's "
-            "cryptographic randomness. Timing of the sampler is not hidden from the operator.",
+            "not stated",
+            "The mechanism does not say how it draws noise.",
         )
     if BoundedRangeSelectionEvent in kinds:
         yield words.selection

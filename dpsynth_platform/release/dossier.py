@@ -26,7 +26,7 @@ from dpsynth_platform.release.profile import Profiler, treatment
 FORMAT = "dpsynth-dossier/1"
 CANDIDATE = "candidate"
 PACKAGES = (
-    "dpsynth-platform", "opendp", "dp-accounting", "torch", "pyarrow", "deltalake", "dagster", "openlineage-python",
+    "dpsynth-platform", "mpmath", "dp-accounting", "torch", "pyarrow", "deltalake", "dagster", "openlineage-python",
 )  # fmt: skip
 _SVG = "{http://www.w3.org/2000/svg}"
 _SVG_ELEMENTS = frozenset(

@@ -27,7 +27,6 @@ HEAVY = (
     "sklearn",
     "xgboost",
     "spacy",
-    "opendp",
     "duckdb",
     "plotly",
 )

@@ -55,7 +55,7 @@ def test_statement_says_what_must_be_said(dataset, family):
     for access in ("Admission checks", "row counts", "personal data", "quality report", "human reviewer"):
         assert access in not_covered
     told = " ".join(item["because"] for item in document["assumptions"])
-    assert "OpenDP" in told and "Gumbel" in told
+    assert "operating system" in told and "Gumbel" in told
     assert f"at most {contract.privacy.max_contributions} records" in statement.formal
     assert f"{budget.cap.epsilon:g}" in statement.account
 
@@ -124,7 +124,7 @@ def test_trained_models_name_their_accesses_and_what_their_sampling_rests_on():
     assert [item.holds for words, item in told.items() if words.startswith("Continuous noise")] == ["not stated"]
     assert any("one parallel branch" in words for words in told)
     assert any("expected members" in words for words in told)
-    assert "OpenDP adds Gumbel" not in str(statement.to_json())
+    assert "Gumbel" not in str(statement.to_json())
     assert statement.accounting["amplification"] == "by Poisson sampling of records"
     assert "parallel" in statement.accounting["composition"]
     assert 0 < statement.accounting["delta_slack"] < statement.guarantee.delta

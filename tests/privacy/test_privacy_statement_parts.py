@@ -77,7 +77,7 @@ MECHANISMS = {
 
 # What each must say, beside what all must.
 SAID = {
-    "mst": ("11 tables of counts", "5 choices", "OpenDP adds Gumbel"),
+    "mst": ("11 tables of counts", "5 choices", "Scores are whole numbers with Gumbel noise"),
     "dp-sgd": ("500 training steps (DP-SGD),", "gradients of records", "Poisson sample of records."),
     "dp-sgd-els": ("500 training steps (DP-SGD-ELS)", "mixture of Gaussians", "binomial"),
     "dp-sgd-uls": ("500 training steps (DP-SGD-ULS)", "Poisson sampling of users", "clipped as one"),

@@ -25,7 +25,7 @@ GRID = 256
 """Equal cells of a fine grid; of whole numbers, up to twice as many values have a cell each.
 
 On ten columns (smooth, narrow in a wide range, heavy-tailed, spiky) at 50,000 records and epsilon 1, twice as many
-tell no more, and half as many lose what is narrow; with 32 equal bins, columns come out nine times farther from the
+tell no more, and half as many lose what is narrow; with 32 equal bins, columns come out ten times farther from the
 real ones (`tests/benchmarks/bench_columns.py`).
 """
 COARSE_BINS = 32

@@ -341,10 +341,17 @@ def _since_midnight(time: dt.time) -> int:
 
 
 class CategoricalColumn(_ScannedColumn):
-    """A closed, publicly known list of values. A value that is not listed is treated as missing."""
+    """A closed, publicly known list of texts, or of whole numbers that are codes. Other values count as missing."""
 
     type: Literal["categorical"]
     values: list[str] = Field(min_length=2, max_length=10_000)
+
+    @field_validator("values", mode="before")
+    @classmethod
+    def _codes(cls, values: Any) -> Any:
+        if not isinstance(values, list):
+            return values
+        return [str(value) if isinstance(value, int) and not isinstance(value, bool) else value for value in values]
 
     @field_validator("values")
     @classmethod

@@ -82,7 +82,7 @@ _FITS: dict[str, tuple[str, tuple[Callable[[pa.DataType], bool], ...]]] = {
     "date": ("date or timestamp", (pa.types.is_date, pa.types.is_timestamp)),
     "datetime": ("timestamp", (pa.types.is_timestamp,)),
     "time": ("time or string", (pa.types.is_time, *_TEXT)),
-    "categorical": ("string", _TEXT),
+    "categorical": ("string or integer", (*_TEXT, pa.types.is_integer)),
     "boolean": ("bool", (pa.types.is_boolean,)),
     "identifier": ("string or integer", (*_TEXT, pa.types.is_integer)),
     "text": ("string", _TEXT),

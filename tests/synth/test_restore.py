@@ -52,7 +52,7 @@ def test_integer_identifiers_count_from_one(contract):
         ("age", pa.string(), "declared integer, but the source holds string"),
         ("score", pa.int32(), "declared float"),
         ("day", pa.string(), "declared date"),
-        ("city", pa.int32(), "declared categorical"),
+        ("city", pa.float64(), "declared categorical"),
         ("member", pa.int8(), "declared boolean"),
         ("age", pa.dictionary(pa.int8(), pa.int64()), "declared integer"),
     ],

@@ -16,6 +16,8 @@ from dpsynth_platform.synth.tabular.restore import release_schema
 
 RNG = np.random.default_rng(0)
 MOMENT = {"type": "datetime", "min": "2026-01-01T00:00:00", "max": "2026-03-31T23:45:00", "resolution": "15min"}
+PLAIN = {"identifier": pa.int64(), "text": pa.string(), "integer": pa.int64(), "date": pa.date32()}
+PLAIN |= {"float": pa.float64(), "categorical": pa.string(), "boolean": pa.bool_()}
 
 
 def column(**declared):
@@ -196,8 +198,29 @@ def test_nan_and_null_are_the_same_absence():
 def test_types_that_cannot_hold_the_declared_values_are_refused(declared, type_, said):
     contract = contract_with(columns__score=declared)
     names = [name for name in contract.columns if name != "score"]
-    types = {"identifier": pa.int64(), "text": pa.string(), "integer": pa.int64(), "date": pa.date32()}
-    types |= {"categorical": pa.string(), "boolean": pa.bool_()}
-    schema = pa.schema([(name, types[contract.columns[name].type]) for name in names] + [("score", type_)])
+    schema = pa.schema([(name, PLAIN[contract.columns[name].type]) for name in names] + [("score", type_)])
     with pytest.raises(ContractError, match=rf"columns\.score: .*{said}"):
+        release_schema(contract, schema)
+
+
+@pytest.mark.parametrize("type_", [pa.int8(), pa.uint64(), pa.dictionary(pa.int8(), pa.int32()), pa.string()], ids=str)
+def test_codes_are_categories_of_any_integer_type(type_):
+    contract = contract_with(columns__city={"type": "categorical", "values": [3, 1, "7"], "nullable": True})
+    domain = domain_of(contract).columns[3]
+    again(domain, type_)
+    numbers = pa.array([1, 2, 3, 7, None], pa.int32())
+    assert domain.encode(numbers).tolist() == [1, 3, 0, 2, 3]
+    names = [name for name in contract.columns if name != "city"]
+    schema = pa.schema([(name, PLAIN[contract.columns[name].type]) for name in names] + [("city", type_)])
+    assert release_schema(contract, schema).schema.field("city").type == type_
+
+
+@pytest.mark.parametrize("values", [["01", "2"], ["1", "x"], ["1", "300"]])
+def test_codes_that_no_integer_spells_are_refused(values):
+    contract = contract_with(columns__city={"type": "categorical", "values": values})
+    names = [name for name in contract.columns if name != "city"]
+    schema = pa.schema([(name, PLAIN[contract.columns[name].type]) for name in names] + [("city", pa.int8())])
+    with pytest.raises(
+        ContractError, match=r"columns\.city\.values: '\w+', but the source holds int8; accepted: whole"
+    ):
         release_schema(contract, schema)

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpsynth_platform.contracts import (
+    CategoricalColumn,
     DataContract,
     DateColumn,
     DatetimeColumn,
@@ -41,7 +42,7 @@ _ACCEPTED = {
     "date": "dates or timestamps",
     "datetime": "timestamps",
     "time": "times, or strings such as 07:30",
-    "categorical": "strings, plain or dictionary-encoded",
+    "categorical": "strings or integers, plain or dictionary-encoded",
     "boolean": "booleans",
 }
 
@@ -128,7 +129,7 @@ def _check_type(contract: DataContract, field: pa.Field) -> None:
         "date": pa.types.is_date(type_) or pa.types.is_timestamp(type_),
         "datetime": pa.types.is_timestamp(type_),
         "time": pa.types.is_time(type_) or _is_text(type_),
-        "categorical": _is_text(type_),
+        "categorical": _is_text(type_) or pa.types.is_integer(type_),
         "boolean": pa.types.is_boolean(type_),
     }
     if not fits[declared.type] or (pa.types.is_dictionary(field.type) and declared.type != "categorical"):
@@ -136,6 +137,8 @@ def _check_type(contract: DataContract, field: pa.Field) -> None:
             f"{contract.dataset}: columns.{field.name}: declared {declared.type}, but the source holds {field.type}; "
             f"accepted: {_ACCEPTED[declared.type]}"
         )
+    if isinstance(declared, CategoricalColumn) and pa.types.is_integer(type_):
+        _check_codes(contract, field, declared.values, type_)
     if isinstance(declared, IntegerColumn | FloatColumn | DateColumn | DatetimeColumn):
         try:
             ends = [declared.min, declared.max]
@@ -145,6 +148,20 @@ def _check_type(contract: DataContract, field: pa.Field) -> None:
                 f"{contract.dataset}: columns.{field.name}: the declared range {declared.min} to {declared.max} does "
                 f"not fit the source's type {field.type}"
             ) from None
+
+
+def _check_codes(contract: DataContract, field: pa.Field, values: list[str], type_: pa.DataType) -> None:
+    """Texts that stand for integers are spelled as those are, or no value would ever be found in the list."""
+    for value in values:
+        try:
+            alike = str(pa.scalar(value, pa.string()).cast(type_).as_py()) == value
+        except pa.ArrowException:
+            alike = False
+        if not alike:
+            raise ContractError(
+                f"{contract.dataset}: columns.{field.name}.values: {value!r}, but the source holds {field.type}; "
+                "accepted: whole numbers of that type"
+            )
 
 
 def _plain(ends: list[Any]) -> pa.Array:

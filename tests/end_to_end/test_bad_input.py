@@ -110,9 +110,14 @@ FAULTS = {
         r"people: source: columns\.score: declared integer, found Arrow type string; accepted: integer or float",
     ),
     "number for a text": Fault(
+        replaced_by(small_table().set_column(2, "region", pa.array(range(1500), pa.float64()))),
+        "raw",
+        r"people: source: columns\.region: declared categorical, found Arrow type double; accepted: string or integer",
+    ),
+    "code for a text": Fault(
         replaced_by(small_table().set_column(2, "region", pa.array(range(1500), pa.int64()))),
         "raw",
-        r"people: source: columns\.region: declared categorical, found Arrow type int64; accepted: string",
+        r"people: columns\.region\.values: '.*', but the source holds int64; accepted: whole numbers of that type",
     ),
     "undeclared column": Fault(
         replaced_by(small_table().append_column("salary", pa.array([1] * 1500))),

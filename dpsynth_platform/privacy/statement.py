@@ -100,15 +100,15 @@ class MechanismWords:
 _SELECTION = Assumption(
     "Choices are drawn from the exponential mechanism's distribution.",
     "yes",
-    "Scores are whole numbers with Gumbel noise; what double precision cannot tell apart is told apart by further random "
-    "bits, so that neither rounding nor ties occur.",
+    "Scores are whole numbers with Gumbel noise; what double precision cannot tell apart is told apart by further "
+    "random bits, so that neither rounding nor ties occur.",
 )
 _ROUNDED_GAUSSIAN = Assumption(
     "Noise is Gaussian, rounded to whole records, from unpredictable randomness.",
     "yes",
     "Each draw is the rounded value of one uniform number from the operating system's cryptographic randomness; what "
-    "double precision cannot decide is decided by further bits of it. Rounding is post-processing. Timing is not hidden "
-    "from the operator.",
+    "double precision cannot decide is decided by further bits of it. Rounding is post-processing. Timing is not "
+    "hidden from the operator.",
 )
 
 MST_WORDS = MechanismWords(
@@ -121,8 +121,8 @@ MST_WORDS = MechanismWords(
 
 AIM_WORDS = MechanismWords(
     counts=(
-        "set of tables of counts (one, two or more columns each, chosen in the light of those before; the precisions of "
-        "their noise add up to that of the noise stated)"
+        "set of tables of counts (one, two or more columns each, chosen in the light of those before; the precisions "
+        "of their noise add up to that of the noise stated)"
     ),
     choices="choices, at most, of which columns to count together and how coarsely",
     result="the noisy measurements",

@@ -20,7 +20,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import (
@@ -35,6 +36,7 @@ from pydantic import (
 )
 
 from dpsynth_platform.errors import ContractError
+from dpsynth_platform.scrub.findings import ENTITY_TYPES
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 FamilyName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
@@ -63,6 +65,12 @@ class _Part(BaseModel):
     """Strict and immutable: an unknown key, or a value of another kind, is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _refuse(faults: Iterable[str]) -> None:
+    """Raises all faults as the one error that pydantic lets a validator raise, a line each."""
+    if lines := list(faults):
+        raise ValueError("\n".join(lines))
 
 
 class Source(_Part):
@@ -459,6 +467,18 @@ class Scrub(_Part):
         "en_US", "en_GB", "en_CA", "en_AU", "de_DE", "fr_FR", "es_ES", "it_IT", "nl_NL", "pl_PL", "pt_BR"
     ] = Field(default="en_US", description="Whose names, towns and companies fictional values are.")
 
+    @model_validator(mode="after")
+    def _known_types(self) -> Scrub:
+        _refuse(self._unknown_types())
+        return self
+
+    def _unknown_types(self) -> Iterator[str]:
+        """Actions for types that nothing finds, such as one that is misspelt."""
+        known = sorted(ENTITY_TYPES.keys() | {item.entity for item in self.patterns} | self.deny.keys())
+        for entity in self.actions:
+            if entity not in known:
+                yield f"actions: {entity!r} is no entity type{_meant(entity, known)}; accepted: {', '.join(known)}"
+
 
 class Query(_Part):
     """A marginal that matters by itself: counts of every combination of its columns' values."""
@@ -700,11 +720,13 @@ class _Parts:
             if privacy is None or column is None:
                 continue
             unowned = column.nullable and not privacy.multi_owner
-            if column.type not in ("identifier", "text") or unowned:
+            # Lists of ids are no texts, and which of the two a source holds is not for a contract to see.
+            accepted = ("identifier",) if privacy.multi_owner else ("identifier", "text")
+            if column.type not in accepted or unowned:
                 yield (
                     f"privacy.owner_columns: {name!r} is a {'nullable ' if unowned else ''}{column.type} column; "
-                    "accepted: a column of type identifier or text"
-                    + ("" if privacy.multi_owner else " that is not nullable")
+                    f"accepted: a column of type {' or '.join(accepted)}"
+                    + (", with fixed-graph" if privacy.multi_owner else " that is not nullable")
                 )
 
     def _order(self) -> Iterator[str]:
@@ -744,12 +766,6 @@ def _sound(model: Any, value: Any) -> Any:
         return TypeAdapter(model).validate_python(value)
     except ValidationError:
         return None
-
-
-def _refuse(faults: Iterable[str]) -> None:
-    """Raises all faults as the one error that pydantic lets a validator raise, a line each."""
-    if lines := list(faults):
-        raise ValueError("\n".join(lines))
 
 
 class Cap(_Part):
@@ -868,10 +884,29 @@ def contract_json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
 
 
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, which by itself takes the last of two equal keys without a word."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        first: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if (key.tag, key.value) in first:
+                earlier = first[key.tag, key.value]
+                raise yaml.MarkedYAMLError(
+                    problem=f"key {key.value!r} stands twice, first in line {earlier}; accepted: once",
+                    problem_mark=key.start_mark,
+                )
+            first[key.tag, key.value] = key.start_mark.line + 1
+        return node
+
+
 def read_yaml(path: Path) -> Any:
-    """The mapping in a file of the deployment. Raises `ContractError`."""
+    """The mapping in a file of the deployment; a key that stands twice is refused. Raises `ContractError`."""
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a safe loader
     except FileNotFoundError:
         raise ContractError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -917,7 +952,8 @@ def validated(model: type[_Model], document: Any, where: str) -> _Model:
 
 def _explain(model: type[BaseModel], problem: Any) -> list[str]:
     """Faults as `key.path: value; what is accepted`. Contracts are public, so the value may be shown."""
-    location = [str(part) for part in problem["loc"] if part not in _COLUMN_TAGS]
+    # Below a column's name stands its type, which is no key; a column may be named like one.
+    location = [str(part) for place, part in enumerate(problem["loc"]) if place != 2 or part not in _COLUMN_TAGS]
     path = ".".join(location)
     kind, context, value = problem["type"], problem.get("ctx", {}), problem.get("input")
     if kind == "value_error":
@@ -939,9 +975,7 @@ def _explained(
     path = ".".join(location)
     if kind == "extra_forbidden":
         accepted = _accepted_keys(model, location[:-1])
-        near = difflib.get_close_matches(location[-1], accepted, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        return f"{path}: unknown key{hint}; accepted: {', '.join(accepted)}"
+        return f"{path}: unknown key{_meant(location[-1], accepted)}; accepted: {', '.join(accepted)}"
     if kind == "missing":
         return f"{path}: missing; it is required"
     if kind == "string_pattern_mismatch" and path.endswith("record_order"):
@@ -955,18 +989,38 @@ def _explained(
     return f"{path}: {shown}; {message[0].lower()}{message[1:]}"
 
 
-def _accepted_keys(model: type[BaseModel], location: list[str]) -> list[str]:
+def _meant(word: str, accepted: Sequence[str]) -> str:
+    """A hint at the accepted word that is nearest, if one is near."""
+    near = difflib.get_close_matches(word, accepted, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def _accepted_keys(model: type[BaseModel], location: Sequence[str]) -> list[str]:
     """The keys of the part that a path leads to; every column type's keys together for a column."""
-    parts: list[type[BaseModel]] = [model]
+    kinds: list[Any] = [model]
     for name in location:
-        if parts == [DataContract] and name == "columns":
-            parts = []
-        elif not parts:
-            parts = list(_COLUMN_TYPES)
-        else:
-            fields = [part.model_fields[name].annotation for part in parts if name in part.model_fields]
-            parts = [field for field in fields if isinstance(field, type) and issubclass(field, _Part)]
+        kinds = [kind for outer in kinds for inner in _inside(outer, name) for kind in _alternatives(inner)]
+    parts = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
     return sorted({key for part in parts for key in part.model_fields})
+
+
+def _inside(kind: Any, name: str) -> tuple[Any, ...]:
+    """The type of what stands under a key of a part or mapping, or at a place in a list."""
+    if get_origin(kind) in (list, dict):
+        return get_args(kind)[-1:]
+    field = kind.model_fields.get(name) if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    return () if field is None else (field.annotation,)
+
+
+def _alternatives(kind: Any) -> Iterator[Any]:
+    """The types that a declaration accepts, without what it says about them."""
+    if get_origin(kind) is Annotated:
+        yield from _alternatives(get_args(kind)[0])
+    elif get_origin(kind) in (Union, UnionType):
+        for one in get_args(kind):
+            yield from _alternatives(one)
+    else:
+        yield kind
 
 
 def _check_range(low: float, high: float, bins: Any, points: Sequence[float]) -> None:

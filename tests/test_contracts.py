@@ -22,6 +22,7 @@ from dpsynth_platform.contracts import (
     load_contract,
     load_family,
     parse_contract,
+    read_yaml,
 )
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.settings import PACKAGE_ROOT
@@ -118,6 +119,28 @@ FAULTS: list[tuple[str, Any, str]] = [
         {"logs": "1d"},
         "retention.logs: unknown key; accepted: bounded, ",
     ),
+    (
+        "scrub",
+        {"patterns": [{"entity": "PLATE", "pattern": "x"}, {"entity": "PLATE", "pattern": "x", "regex": "x"}]},
+        "scrub.patterns.1.regex: unknown key; accepted: context, entity, pattern",
+    ),
+    (
+        "generate.workload",
+        {"queries": [{"columns": ["age", "day"], "wieght": 2}]},
+        "generate.workload.queries.0.wieght: unknown key (did you mean 'weight'?); accepted: columns, weight",
+    ),
+    (
+        "columns.date",
+        {"type": "date", "min": "2026-01-01", "max": "2026-12-31", "maximum": 1},
+        "columns.date.maximum: unknown key (did you mean 'max'?); accepted: accept_pii, bins, decimals, max, min, ",
+    ),
+    # Entity types that nothing finds.
+    (
+        "scrub",
+        {"actions": {"EMAIL_ADRESS": "drop"}, "deny": {"SHIP": ["Wanderer"]}},
+        "scrub.actions: 'EMAIL_ADRESS' is no entity type (did you mean 'EMAIL_ADDRESS'?); accepted: ADDRESS, AGE, ",
+    ),
+    ("scrub", {"actions": {"PLATE": "drop"}, "deny": {"SHIP": ["Wanderer"]}}, ", PHONE_NUMBER, SHIP, TAX_ID, "),
     ("family", REMOVE, "family: missing; it is required"),
     ("privacy.guarantee.epsilon", REMOVE, "privacy.guarantee.epsilon: missing; it is required"),
     ("columns.age.min", REMOVE, "columns.age.min: missing; it is required"),
@@ -328,6 +351,10 @@ def test_a_weight_between_several_owners_belongs_to_the_graph_and_is_not_modelle
             {"owner_columns": ["customer", "day"]},
             "privacy.owner_columns: 'day' is a date column; accepted: a column of",
         ),
+        (
+            {"owner_columns": ["customer", "note"]},
+            "privacy.owner_columns: 'note' is a text column; accepted: a column of type identifier, with fixed-graph",
+        ),
     ],
 )
 def test_what_a_fixed_graph_does_not_go_with(change: dict[str, Any], message: str) -> None:
@@ -343,6 +370,21 @@ def test_what_says_whose_records_are_kept_is_not_what_the_release_protects() -> 
         ContractError, match=r"source\.key: column 'day' is modelled; where records have several owners"
     ):
         parse_contract(document, where="x", variables=VARIABLES)
+
+
+def test_actions_are_for_types_that_something_finds() -> None:
+    own = {
+        "patterns": [{"entity": "PLATE", "pattern": "x"}],
+        "deny": {"SHIP": ["Wanderer"]},
+        "actions": {"PLATE": "mask", "SHIP": "hash", "PERSON": "drop"},
+    }
+    assert parsed("scrub", own).scrub.actions == own["actions"]
+
+
+def test_a_key_may_stand_again_where_an_anchor_is_merged(tmp_path: Path) -> None:
+    path = tmp_path / "merged.yaml"
+    path.write_text("first: &first {a: 1, b: 2}\nsecond:\n  <<: *first\n  a: 3\n")
+    assert read_yaml(path)["second"] == {"a": 3, "b": 2}
 
 
 def test_what_follows_from_a_contract() -> None:
@@ -412,6 +454,11 @@ def test_the_json_schema_refuses_what_the_model_refuses() -> None:
         (b"", "accepted is a mapping of keys to values, found NoneType"),
         (b"- one\n- two", "accepted is a mapping of keys to values, found list"),
         (b"!!python/object/apply:os.system ['true']", "not valid YAML"),
+        (b"a: 1\nb: 2\n'a': 3", r"line 3: not valid YAML: key 'a' stands twice, first in line 1; accepted: once"),
+        (
+            b"columns:\n  age: {min: 0, max: 1, min: 2}",
+            r"line 2: not valid YAML: key 'min' stands twice",
+        ),
     ],
 )
 def test_a_file_that_is_no_contract(tmp_path: Path, content: bytes, message: str) -> None:

@@ -101,6 +101,10 @@ def test_the_example_of_the_deployment_is_accepted() -> None:
             "datasets.visits: memory: '2GB'; accepted: at most the 1024 megabytes that master says",
         ),
         ("default: {engine: [", "not valid YAML"),
+        (
+            "datasets: {}\ndefault: {engine: duckdb}\ndatasets: {}",
+            "line 3: not valid YAML: key 'datasets' stands twice",
+        ),
         ("- 1", "accepted is a mapping"),
     ],
 )

@@ -314,7 +314,8 @@ def quality(data: Path, seeds: int, device: str) -> None:
                     tuple(np.mean(found, axis=0)),
                     f"   {np.mean(seconds):.1f} s",
                 )
-                line(f"{method}, epsilon {epsilon:g}: deviation", tuple(np.std(found, axis=0, ddof=min(1, seeds - 1))))
+                if seeds > 1:
+                    line(f"{method}, epsilon {epsilon:g}: deviation", tuple(np.std(found, axis=0, ddof=1)))
 
 
 def figures(test: pa.Table, made: pa.Table, target: str) -> tuple[float, ...]:

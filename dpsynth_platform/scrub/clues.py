@@ -53,8 +53,9 @@ def clues(values: Mapping[str, str | None]) -> re.Pattern[str] | None:
         values: the record's directly identifying values by column name: names, addresses, numbers, ids.
 
     A name is found as a whole and by each of its words, numbers whatever stands between their digits, all without
-    regard to case. Values of more than `_LONGEST_CLUE` characters are not looked for, nor more than the first
-    `_MOST_FORMS` ways of writing a record's values.
+    regard to case. What stands before the @ of an e-mail address is found alone, too: as a name (PERSON) where it has
+    letters only, else as an ID. Values of more than `_LONGEST_CLUE` characters are not looked for, nor more than the
+    first `_MOST_FORMS` ways of writing a record's values.
     """
     found: dict[str, set[str]] = {}
     room = _MOST_FORMS
@@ -64,24 +65,26 @@ def clues(values: Mapping[str, str | None]) -> re.Pattern[str] | None:
         shortest = _SHORTEST_NAME if kind == "PERSON" else _SHORTEST_CLUE
         if not shortest <= len(text) <= _LONGEST_CLUE or (kind is None and len(text.split()) > _LABEL_WORDS):
             continue
-        forms = list(itertools.islice(_forms(text, kind), room))
-        room -= len(forms)
-        if forms:
-            found.setdefault(kind or "ID", set()).update(forms)
-    # Single words of a name come last: the same words may stand in an e-mail address, which must go as a whole.
-    ordered = sorted(found.items(), key=lambda item: item[0] == "PERSON")
+        for entity, form in itertools.islice(_forms(text, kind or "ID"), room):
+            found.setdefault(entity, set()).add(form)
+            room -= 1
+    # An e-mail address must go as a whole, whatever it has in common with ids and names; single words come last.
+    ordered = sorted(found.items(), key=lambda item: {"EMAIL_ADDRESS": 0, "PERSON": 2}.get(item[0], 1))
     groups = [f"(?P<{kind}>{'|'.join(sorted(forms, key=lambda form: (-len(form), form)))})" for kind, forms in ordered]
     return re.compile(rf"(?<!\w)(?:{'|'.join(groups)})(?!\w)", re.IGNORECASE) if groups else None
 
 
-def _forms(text: str, kind: str | None) -> Iterator[str]:
+def _forms(text: str, kind: str) -> Iterator[tuple[str, str]]:
+    """Entity types and patterns of the ways in which a value of this kind may stand in a text."""
     digits = re.sub(r"\D", "", text)
     if kind in ("PHONE_NUMBER", "US_SSN", "CREDIT_CARD") and len(digits) >= _SHORTEST_CLUE:
-        yield r"\(?" + r"\D{0,3}".join(digits)
-    yield r"\s+".join(re.escape(word) for word in text.split())
+        yield kind, r"\(?" + r"\D{0,3}".join(digits)
+    yield kind, r"\s+".join(re.escape(word) for word in text.split())
     if kind == "PERSON":
         for word in re.findall(r"[^\W\d_]+", text):
             if len(word) >= _SHORTEST_NAME and word.lower() not in _NO_NAMES:
-                yield re.escape(word)
+                yield kind, re.escape(word)
     if kind == "EMAIL_ADDRESS" and len(handle := text.partition("@")[0]) > _SHORTEST_CLUE:
-        yield re.escape(handle)
+        # Before another domain it is an address still; by itself, what people are called by, or their login.
+        yield kind, re.escape(handle) + r"@[\w.-]*\w"
+        yield "PERSON" if handle.isalpha() else "ID", re.escape(handle)

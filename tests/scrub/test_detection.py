@@ -78,6 +78,27 @@ def test_a_record_tells_what_to_look_for_in_its_text() -> None:
     assert any("xq.plover" in value for value in findings)
 
 
+@pytest.mark.parametrize(
+    ("address", "text", "expected"),
+    [
+        ("nora@x.example", "Miriam Penhale and Nora Ostrander share", {"Nora Ostrander": "PERSON"}),
+        ("nora@x.example", "Write to Nora@X.example.", {"Nora@X.example": "EMAIL_ADDRESS"}),
+        ("nora@x.example", "Or to nora@y.example, please.", {"nora@y.example": "EMAIL_ADDRESS"}),
+        ("xq.plo7@x.example", "Her login is xq.plo7 there.", {"xq.plo7": "ID"}),
+        ("xq.plo7@x.example", "Mail xq.plo7@intranet there.", {"xq.plo7@intranet": "EMAIL_ADDRESS"}),
+    ],
+)
+def test_what_stands_before_the_at_of_an_address_is_no_address_by_itself(
+    address: str, text: str, expected: dict[str, str]
+) -> None:
+    values: dict[str, str | None] = {"email": address}
+    if not address[:4].isalpha():  # a customer's id of the same letters: an address goes as a whole all the same
+        values = {"customer": address.partition("@")[0]} | values
+    findings = found(text, values)
+    assert expected.items() <= findings.items()
+    assert list(findings.values()).count("EMAIL_ADDRESS") == list(expected.values()).count("EMAIL_ADDRESS")
+
+
 def test_clues_take_no_single_letters_no_titles_and_no_whole_texts() -> None:
     assert clues({"full_name": None, "phone": "", "code": "ab"}) is None
     assert clues({"remark": "this is a whole sentence of many words"}) is None

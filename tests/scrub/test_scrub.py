@@ -262,6 +262,14 @@ def test_actions_by_entity_type(keys: ScrubKeys) -> None:
     assert found.group(2) != "Maria Alvarez"
 
 
+def test_a_name_that_is_also_in_an_address_is_not_dropped_with_addresses(keys: ScrubKeys) -> None:
+    contract = changed(scrub={"actions": {"EMAIL_ADDRESS": "drop"}})
+    text = "Miriam Penhale and Nora Ostrander share [nora@x.example]."
+    ((scrubbed,), _) = run([make_row("C-1", letter=text, email="nora@x.example")], contract, keys)
+    assert re.fullmatch(r"[\w']+ [\w']+ and [\w']+ [\w']+ share \[\]\.", scrubbed["letter"]), scrubbed["letter"]
+    assert not re.search("miriam|penhale|nora|ostrander", scrubbed["letter"], re.IGNORECASE)
+
+
 def test_values_are_consistent_within_an_owner_where_asked(keys: ScrubKeys) -> None:
     contract = changed(scrub={"consistent": "owner"})
     rows = [make_row("C-1", number, letter="We met Maria Alvarez.", second_name="Ann Smith") for number in range(3)]

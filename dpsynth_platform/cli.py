@@ -110,6 +110,9 @@ def run(
     shown = Shown(as_json)
     result = run_dataset(Settings.from_environment(), dataset, period, spend_again, shown.say, up_to=up_to)
     shown.json(result.to_json())
+    if result.facts:
+        shown.head("What the steps counted (for you, not for the public)")
+        shown.table(("step", "what", "how many"), result.facts_rows())
     if result.failures:
         for step, message in result.failures:
             if not as_json:

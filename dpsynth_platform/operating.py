@@ -6,7 +6,7 @@ What belongs here: which jobs run in which order, and what to tell the person ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ class Outcome:
         new_entries: ledger entries that this command reserved; empty means that nothing new was spent.
         failures: steps that failed, with their safe messages.
         next_steps: what the person can do now.
+        facts: what steps counted, for the operator: see `LineResult`.
     """
 
     dataset: str
@@ -44,10 +45,15 @@ class Outcome:
     failures: tuple[tuple[str, str], ...] = ()
     next_steps: tuple[str, ...] = field(default=())
     blocked: bool = False
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         return asdict(self)
+
+    def facts_rows(self) -> list[tuple[str, str, str]]:
+        """The facts as rows of a table: step, what was counted, and the count."""
+        return [(step, *row) for step, facts in self.facts.items() for row in _fact_rows(facts)]
 
 
 def run_dataset(
@@ -95,7 +101,12 @@ def run_dataset(
     if not outcome.new_entries:
         say("nothing new was spent: the model of this run was there already")
     published = publish_if_approved(settings, place, say)
-    return replace(published, run_ids=outcome.run_ids + published.run_ids, new_entries=outcome.new_entries)
+    return replace(
+        published,
+        run_ids=outcome.run_ids + published.run_ids,
+        new_entries=outcome.new_entries,
+        facts=outcome.facts,
+    )
 
 
 def publish_if_approved(settings: Settings, place: Place, say: Say) -> Outcome:
@@ -143,7 +154,28 @@ def _outcome(contract: DataContract, period: str | None, result: LineResult, new
         new_entries=new_entries,
         failures=failures,
         blocked="budget" in result.codes,
+        facts=result.facts,
     )
+
+
+_NO_COUNTS = ("actions", "limits")
+"""Parts of a scrubbing report that say what was to be done, and what cannot be."""
+
+
+def _fact_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Names and values. Of a mapping, a row for each number and one for each mapping of numbers in it."""
+    for name, value in facts.items():
+        if name == "reused":
+            if value:
+                yield "was there already", "what else it counted is shown by the run that made it"
+        elif name == "scrubbing report":
+            yield from _fact_rows({part: what for part, what in value.items() if part not in _NO_COUNTS})
+        elif isinstance(value, Mapping) and any(isinstance(part, Mapping) for part in value.values()):
+            yield from _fact_rows({f"{name}: {key}": part for key, part in value.items()})
+        elif isinstance(value, Mapping):
+            yield name, ", ".join(f"{key} {part}" for key, part in value.items()) or "none"
+        else:
+            yield name.replace("_", " "), str(value)
 
 
 def _entries(settings: Settings, place: Place) -> list[str]:

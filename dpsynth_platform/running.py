@@ -16,10 +16,11 @@ import secrets
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 from dagster._core.events import DagsterEventType
@@ -34,6 +35,9 @@ from dpsynth_platform.storage import STEPS
 
 PROCESS_TAG = "dpsynth/process"
 INVOCATION_TAG = "dpsynth/invocation"
+COUNTING = ("scrubbed", "bounded")
+"""Steps that count what they left out, replaced and kept."""
+_FACT_NAMES = {"dagster/row_count": "rows", "row count": "rows"}
 _LONGEST_COMMAND = dt.timedelta(hours=1)
 
 Progress = Callable[[str], None]
@@ -47,6 +51,8 @@ class LineResult:
         failures: for each failed step its name and safe message.
         codes: their codes.
         materialized: names of the steps that ended well, in order.
+        facts: of the steps of `COUNTING`, what their asset pages show of this run, which is all that an operator may
+            see: counts, and what is restricted only by that word.
     """
 
     run_id: str
@@ -54,6 +60,7 @@ class LineResult:
     failures: tuple[tuple[str, str], ...]
     codes: tuple[str, ...]
     materialized: tuple[str, ...]
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def prepare_home(settings: Settings) -> Path:
@@ -248,7 +255,20 @@ def _result_of(instance: dg.DagsterInstance, run_id: str) -> LineResult:
         materialized=tuple(
             _step_name(event.step_key) for event in events if event.event_type == DagsterEventType.STEP_SUCCESS
         ),
+        facts=_facts(events),
     )
+
+
+def _facts(events: Iterable[dg.DagsterEvent]) -> dict[str, dict[str, Any]]:
+    """What the asset pages of the steps of `COUNTING` show, without what Dagster keeps for itself."""
+    facts: dict[str, dict[str, Any]] = {}
+    for event in events:
+        step = _step_name(event.step_key)
+        if event.event_type == DagsterEventType.ASSET_MATERIALIZATION and step in COUNTING:
+            page = event.step_materialization_data.materialization.metadata
+            shown = {_FACT_NAMES.get(name, name): value.value for name, value in page.items()}
+            facts[step] = {name: value for name, value in shown.items() if not name.startswith("dagster/")}
+    return facts
 
 
 def _step_name(step_key: str | None) -> str:

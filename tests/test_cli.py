@@ -4,16 +4,19 @@ import copy
 import json
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import typer
 import yaml
 from inside import inside
-from line_cases import PEOPLE, ledger_of, released, run_here, small_deployment, storage_of
+from line_cases import PEOPLE, ledger_of, released, run_here, small_deployment, small_table, storage_of
 
 from dpsynth_platform import cli, reviewing
+from dpsynth_platform.operating import Outcome
 from dpsynth_platform.settings import PACKAGE_ROOT
 from dpsynth_platform.storage import STEPS
 
@@ -46,6 +49,12 @@ def use(monkeypatch, capfd):
         return ended.value.code, out, err
 
     return dpsynth
+
+
+def with_other_source(deployment, table):
+    """Puts another table in the place of the deployment's source."""
+    shutil.rmtree(deployment.settings.home / "sources" / "people")
+    deployment.with_source(table)
 
 
 @pytest.fixture(scope="module")
@@ -390,9 +399,14 @@ def test_a_run_stops_where_it_is_told_and_a_bound_can_be_learned(tmp_path, use):
     assert (status, "--up-to 'released'; accepted: raw, scrubbed, canaries" in err) == (1, True)
     status, _, err = use(deployment, "run", "people", "--up-to", "scrubbed", "--spend-again", "0" * 32)
     assert (status, "--up-to scrubbed stops before --spend-again counts" in err) == (1, True)
+    table = small_table()
+    people = [None if row < 12 else person for row, person in enumerate(table.column("person").to_pylist())]
+    with_other_source(deployment, table.set_column(0, "person", pa.array(people, pa.string())))
     done = deployment.dpsynth("run", "people", "--up-to", "scrubbed")
     assert done.returncode == 0, done.stderr
     assert "people/scrubbed is there; nothing new was spent or reserved" in done.stdout
+    for words in ("rows +│ 1488", "owners +│ 992", "rows read +│ 1500", "rows without owner +│ 12"):
+        assert re.search(rf"scrubbed │ {words}\b", done.stdout), done.stdout
     storage = storage_of(deployment)
     assert [step for step in STEPS if storage.read(PEOPLE, step)] == ["raw", "scrubbed"]
     assert ledger_of(deployment).entries() == []
@@ -409,6 +423,58 @@ def test_a_run_stops_where_it_is_told_and_a_bound_can_be_learned(tmp_path, use):
     events = map(json.loads, deployment.settings.lineage_file.read_text().splitlines())
     learned = [event for event in events if event["job"]["name"] == "people.learned-bound"]
     assert [event["eventType"] for event in learned] == ["START", "COMPLETE", "START", "FAIL"]
+
+
+def test_what_steps_counted_is_a_row_for_each_number():
+    report = {
+        "rows_read": 20,
+        "rows_without_owner": 3,
+        "texts": {"remark": 17},
+        "findings": {"remark": {"PERSON": 12, "UNREAD": "fewer than 10"}, "note": {}},
+        "actions": {"remark": "replace"},
+        "damaged": {},
+        "limits": "Best effort.",
+    }
+    facts = {
+        "scrubbed": {"rows": 17, "reused": False, "owners": 9, "scrubbing report": report},
+        "bounded": {"rows": "restricted", "reused": True, "repeated_keys": 2},
+    }
+    outcome = Outcome("people", None, facts=facts)
+    assert outcome.to_json()["facts"] == facts
+    assert outcome.facts_rows() == [
+        ("scrubbed", "rows", "17"),
+        ("scrubbed", "owners", "9"),
+        ("scrubbed", "rows read", "20"),
+        ("scrubbed", "rows without owner", "3"),
+        ("scrubbed", "texts", "remark 17"),
+        ("scrubbed", "findings: remark", "PERSON 12, UNREAD fewer than 10"),
+        ("scrubbed", "findings: note", "none"),
+        ("scrubbed", "damaged", "none"),
+        ("bounded", "rows", "restricted"),
+        ("bounded", "was there already", "what else it counted is shown by the run that made it"),
+        ("bounded", "repeated keys", "2"),
+    ]
+
+
+@pytest.mark.parametrize("mode", ["family", "per-owner"])
+def test_a_run_tells_what_the_asset_pages_tell_and_no_more(tmp_path, mode):
+    """Per owner, what bounding kept would tell how many were left out."""
+    deployment = small_deployment(tmp_path)
+    deployment.family["mode"] = mode
+    deployment.write()
+    table = small_table()
+    visits = [None if row < 2 else visit for row, visit in enumerate(table.column("visit").to_pylist())]
+    table = table.set_column(1, "visit", pa.array(visits, pa.int64()))  # null is a value of a key, twice of one person
+    with_other_source(deployment, pa.concat_tables([table, table.slice(0, 7)]))
+    facts = deployment.json("run", "people", "--up-to", "bounded")["facts"]
+    assert facts["scrubbed"]["scrubbing report"]["rows_read"] == 1507
+    bounded = facts["bounded"]
+    assert (bounded["repeated_keys"], bounded["reused"]) == (8, False)
+    if mode == "per-owner":
+        assert bounded == {"rows": "restricted", "reused": False, "repeated_keys": 8, "max_contributions": 2}
+    else:
+        assert bounded["rows_before"] == 1507
+        assert 0 < bounded["owners"] < bounded["rows"] <= 1507 + bounded["canary_rows"]
 
 
 def test_a_bound_is_not_learned_before_there_are_rows(tmp_path, use):

@@ -150,7 +150,7 @@ class Aim(MarginalGenerator):
         """
         domain, chosen = Domain.from_json(plan.columns), AimParameters(**plan.parameters)
         one, joint = _noise_of_one_way(chosen, len(domain)), _noise_of_round(chosen)
-        pairs = sorted((a * b for a, b in itertools.combinations(domain.sizes, 2)), reverse=True)
+        pairs = sorted((a * b for a, b in itertools.combinations(domain.most_states, 2)), reverse=True)
         drawn = sum(domain.sizes) + sum(pairs[: chosen.rounds])
         return {
             "event": (

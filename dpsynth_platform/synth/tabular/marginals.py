@@ -88,10 +88,11 @@ class MarginalGenerator(ABC):
             AccountingError: no noise scale meets the guarantee.
         """
         domain = domain_of(contract, period)
-        if pair_cells(domain.sizes) > MAX_PAIR_CELLS:
+        cells = pair_cells(domain.most_states)
+        if cells > MAX_PAIR_CELLS:
             raise ContractError(
-                f"{contract.dataset}: columns: all pairs together have {pair_cells(domain.sizes)} cells; accepted: up "
-                f"to {MAX_PAIR_CELLS}; declare fewer bins or shorter lists of values"
+                f"{contract.dataset}: columns: all pairs together have {cells} cells; accepted: up to "
+                f"{MAX_PAIR_CELLS}; declare fewer bins or shorter lists of values"
             )
         parameters = self.parameters(contract, domain, guarantee)
         return SealedPlan(

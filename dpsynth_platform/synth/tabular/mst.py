@@ -66,7 +66,7 @@ class Mst(MarginalGenerator):
         domain, budget = Domain.from_json(plan.columns), MstBudget(**plan.parameters)
         per_one, per_two = expected_error(budget.sigma_one), expected_error(budget.sigma_two)
         edges = len(domain) - 1
-        pairs = sorted((a * b for a, b in itertools.combinations(domain.sizes, 2)), reverse=True)
+        pairs = sorted((a * b for a, b in itertools.combinations(domain.most_states, 2)), reverse=True)
         drawn = sum(domain.sizes) + sum(pairs[:edges])
         return {
             "event": (

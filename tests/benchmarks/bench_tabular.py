@@ -373,11 +373,18 @@ def growth(device: str) -> None:
 
 def alone(work: Callable[..., None], *arguments: object) -> None:
     """Does it in a process of its own, so that its peak memory is its own."""
-    process = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
+    process = multiprocessing.get_context("spawn").Process(
+        target=_with_threads, args=(torch.get_num_threads(), work, *arguments)
+    )
     process.start()
     process.join()
     if process.exitcode:
         sys.exit(process.exitcode)
+
+
+def _with_threads(threads: int, work: Callable[..., None], *arguments: object) -> None:
+    torch.set_num_threads(threads)
+    work(*arguments)
 
 
 def _columns(columns: int, device: str) -> None:
@@ -413,10 +420,9 @@ def _model(megabytes: int, device: str) -> None:
     sizes = (CELLS,) * 40
     rng = np.random.default_rng(3)
     cliques: list[Clique] = [(index,) for index in range(len(sizes))]
-    for a, b in (rng.choice(len(sizes), 2, replace=False) for _ in range(10_000)):
-        more = (min(a, b), max(a, b))
-        if more not in cliques and 8 * junction_cells(sizes, [*cliques, more]) <= megabytes * 1e6:
-            cliques.append((int(more[0]), int(more[1])))
+    for pair in rng.permutation(list(itertools.combinations(range(len(sizes)), 2))).tolist():
+        if 8 * junction_cells(sizes, [*cliques, tuple(pair)]) <= megabytes * 1e6:
+            cliques.append(tuple(pair))
     tree, layout = junction_tree(sizes, cliques), Layout(sizes, tuple(cliques))
     potentials = torch.from_numpy(rng.normal(size=layout.cells)).to(device)
     propagator = Propagator(tree, layout)

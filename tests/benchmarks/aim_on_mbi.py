@@ -98,8 +98,7 @@ def aim(codes: np.ndarray, sizes: tuple[int, ...], rho: float, rng: np.random.Ge
         if change <= noise * exact[chosen].size:
             sigma, epsilon = sigma / 2, 2 * epsilon
         print(f"   {used / rho:.0%} of the budget, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    # From scratch, since a fit that has gone on for all rounds has followed the noise.
-    made = estimate(None).synthetic_data(rows=len(codes))
+    made = model.synthetic_data(rows=len(codes))
     return np.stack([np.asarray(made.data[name]) for name in names], axis=1), estimating
 
 

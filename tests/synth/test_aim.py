@@ -116,7 +116,17 @@ def test_estimation_can_be_repeated_and_scored_without_the_data(aim_plan, rows, 
     assert set(first.potentials) == set(again.potentials)
     for clique, values in first.potentials.items():
         np.testing.assert_allclose(values, again.potentials[clique], atol=1e-12)
-    scores = clique_scores(again, people(50, seed=6))
+    table = people(50, seed=6)
+    scores = clique_scores(again, table)
+    states = [column.state_of[codes] for column, codes in zip(again.states, again.domain.encode(table).T, strict=True)]
+    for place, measured in enumerate(again.measurements.joint):
+        levels = measured.levels or (0,) * len(measured.clique)
+        cells = [
+            again.groups[index][level][states[index]] for index, level in zip(measured.clique, levels, strict=True)
+        ]
+        np.testing.assert_array_equal(scores.counts[:, 5 + place], measured.counts[tuple(cells)])
+        shape = tuple(int(again.groups[i][level].max()) + 1 for i, level in zip(measured.clique, levels, strict=True))
+        assert measured.counts.shape == shape  # the groups are those that were measured
     assert scores.counts.shape == scores.expected.shape == (50, 5 + len(again.measurements.joint))
     assert np.isfinite(scores.expected).all()
     assert json.dumps(aim_plan.describe())

@@ -114,6 +114,16 @@ def test_impossible_cells_and_extreme_potentials():
     assert torch.isfinite(marginals).all()
 
 
+def test_pairs_among_many_attributes():
+    """More attributes than an einsum has names for."""
+    sizes = (2,) * 60
+    cliques = tuple((index, index + 1) for index in range(59))
+    layout = Layout(sizes, cliques)
+    beliefs, _ = Propagator(junction_tree(sizes, cliques), layout).run(torch.zeros(layout.cells, dtype=torch.float64))
+    for values in pair_marginals(beliefs, [(0, 59), (10, 55)]).values():
+        np.testing.assert_allclose(values.numpy(), 0.25)
+
+
 def test_what_does_not_fit_is_refused():
     layout = Layout((2, 2, 2), ((0, 1), (1, 2), (0, 2)))
     with pytest.raises(ValueError, match="not covered"):

@@ -145,7 +145,7 @@ class MarginalGenerator(ABC):
         estimator = Estimator(groups, one_way, device=device)
         estimator.add([as_measurement(noisy) for noisy in stored.joint])
         estimator.fit(ITERATIONS, progress)
-        save_model(directory, Model(plan, states, estimator.potentials, estimator.total, stored))
+        save_model(directory, Model(plan, states, groups, estimator.potentials, estimator.total, stored))
 
     def sample(self, directory: Path, rows: int) -> pa.Table:
         """Draws rows from the model; see `Generator.sample`."""

@@ -16,6 +16,7 @@ A model is differentially private, yet it stays restricted: only releases leave 
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ from dpsynth_platform.synth.tabular.estimation import Array
 from dpsynth_platform.synth.tabular.junction import Clique, junction_tree
 from dpsynth_platform.synth.tabular.measurements import Measurements, read_measurements
 from dpsynth_platform.synth.tabular.propagation import Beliefs, Layout, Propagator
-from dpsynth_platform.synth.tabular.resolution import resolutions
+from dpsynth_platform.synth.tabular.resolution import Groups
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 
 MODEL_FILE = "model.json"
@@ -54,6 +55,7 @@ class Model:
 
     Attributes:
         states: how each column's cells map to its states.
+        groups: the resolutions at which each column's states were told apart (`resolution`).
         potentials: of every attribute and every measured clique, over states.
         total: estimated number of records, from the noisy counts.
         measurements: the noisy counts that the model was fitted to.
@@ -61,6 +63,7 @@ class Model:
 
     plan: SealedPlan
     states: tuple[ColumnStates, ...]
+    groups: Groups
     potentials: Mapping[Clique, Array]
     total: float
     measurements: Measurements
@@ -115,6 +118,7 @@ def save_model(directory: Path, model: Model) -> None:
     arrays: dict[str, npt.NDArray[Any]] = {_name(clique): values for clique, values in model.potentials.items()}
     for index, states in enumerate(model.states):
         arrays |= {f"state_of.{index}": states.state_of, f"share.{index}": states.share}
+        arrays |= {f"group.{index}.{level}": group for level, group in enumerate(model.groups[index])}
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]
     _write_bytes(directory / ARRAYS_FILE, buffer.getvalue())
@@ -147,6 +151,7 @@ def load_model(directory: Path) -> Model:
     return Model(
         plan=plan,
         states=tuple(ColumnStates(arrays[f"state_of.{index}"], arrays[f"share.{index}"]) for index in range(columns)),
+        groups=[_stored_groups(arrays, index) for index in range(columns)],
         potentials={clique: arrays[_name(clique)] for clique in cliques},
         total=document["total"],
         measurements=read_measurements(directory, plan.digest),
@@ -185,10 +190,9 @@ def clique_scores(model: Model, table: pa.Table) -> CliqueScores:
     for index, measured in enumerate(model.measurements.one_way):
         counts.append(measured.counts[codes[:, index]])
         expected.append(np.full(table.num_rows, model.total / measured.counts.size))
-    groups = resolutions(model.domain, model.states, merged)
     for measured in model.measurements.joint:
         levels = measured.levels or (0,) * len(measured.clique)
-        seen = [groups[index][level] for index, level in zip(measured.clique, levels, strict=True)]
+        seen = [model.groups[index][level] for index, level in zip(measured.clique, levels, strict=True)]
         codes_seen = np.stack([group[states[:, index]] for index, group in zip(measured.clique, seen, strict=True)], 1)
         counts.append(measured.counts[tuple(codes_seen.T)])
         shares = [
@@ -211,6 +215,11 @@ def joint_codes(states: Codes, axes: Clique, sizes: Sequence[int]) -> npt.NDArra
     for index in axes:
         cells = cells * sizes[index] + states[:, index]
     return cells
+
+
+def _stored_groups(arrays: Mapping[str, npt.NDArray[Any]], index: int) -> list[npt.NDArray[np.int64]]:
+    levels = itertools.takewhile(lambda name: name in arrays, (f"group.{index}.{level}" for level in itertools.count()))
+    return [arrays[name] for name in levels]
 
 
 def _name(clique: Clique) -> str:

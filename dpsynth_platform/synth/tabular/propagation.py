@@ -300,7 +300,7 @@ def _walk(
         before, index, given, rows = queue.pop()
         for other in targets.get(index, ()):
             conditional, axes = steps.conditional(index, given, (other,))
-            values = torch.einsum(rows, [row, *given], conditional, list(axes), [row, other])
+            values = _einsum([(rows, (row, *given)), (conditional, axes)], (row, other))
             for place, source in enumerate(sources):
                 pair = (min(source, other), max(source, other))
                 if pair in pairs:
@@ -309,7 +309,7 @@ def _walk(
         for neighbour, separator in steps.neighbours(index):
             if neighbour != before and neighbour in needed:
                 conditional, axes = steps.conditional(index, given, separator)
-                moved = torch.einsum(rows, [row, *given], conditional, list(axes), [row, *separator])
+                moved = _einsum([(rows, (row, *given)), (conditional, axes)], (row, *separator))
                 queue.append((index, neighbour, separator, moved))
 
 
@@ -372,6 +372,7 @@ def _collected(beliefs: Beliefs, index: int, wanted: Clique) -> tuple[torch.Tens
 
 
 def _einsum(parts: Sequence[tuple[torch.Tensor, Clique]], target: Clique) -> torch.Tensor:
+    """Product of arrays over the given axes, summed to the target's; axes are renamed, as torch takes few names."""
     operands: list[object] = []
     labels = {attribute: number for number, attribute in enumerate(sorted({a for _, axes in parts for a in axes}))}
     for values, axes in parts:

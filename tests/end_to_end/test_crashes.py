@@ -16,7 +16,7 @@ from line_cases import PEOPLE, ledger_of, lineage_of, run_here, small_deployment
 from assets import model as model_step
 from dpsynth_platform import running
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.synth.tabular import measurements, mst
+from dpsynth_platform.synth.tabular import marginals, measurements
 from dpsynth_platform.worker import run as worker
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
@@ -239,7 +239,7 @@ def test_measured_but_not_estimated(tmp_path, jobs, monkeypatch):
     """A kill after the last draw: the next run fits what is stored, without a spend and without the data."""
     deployment = small_deployment(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(mst, "read_measurements", kill_at)
+        patch.setattr(marginals, "read_measurements", kill_at)
         assert set(run_inside(deployment).failures) == {"model"}
     (entry,) = ledger_of(deployment).entries()
     (place,) = deployment.settings.restricted.glob("people/all/model/*/claim.json")
@@ -261,7 +261,7 @@ def test_resumed_by_a_real_worker_that_cannot_find_the_data(tmp_path, monkeypatc
     """The same through a real worker, with the bounded rows out of the way."""
     deployment = small_deployment(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(mst, "read_measurements", kill_at)
+        patch.setattr(marginals, "read_measurements", kill_at)
         run_inside(deployment)
     bounded = storage_of(deployment).require(PEOPLE, "bounded").directory
     (bounded / "table").rename(bounded / "elsewhere")

@@ -51,11 +51,12 @@ from scipy import stats
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import count_sensitivity
 from dpsynth_platform.synth.tabular import resolution
-from dpsynth_platform.synth.tabular.compression import compress
+from dpsynth_platform.synth.tabular.compression import compress, one_way_measurements
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.measurements import Measurements
 from dpsynth_platform.synth.tabular.model import Model, clique_scores
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian, select_by_exponential_mechanism
+from dpsynth_platform.synth.tabular.resolution import resolutions
 
 EPSILON = 8.0
 B = 4
@@ -211,8 +212,10 @@ def error_in_cells_of(plan, transcript, people):
     columns, errors = len(COLUMNS), errors_of(transcript)
     one_way, joint = transcript.measured[:columns], transcript.measured[columns:]
     noise = tuple(dataclasses.replace(item, counts=error) for item, error in zip(joint, errors[columns:], strict=True))
-    states = compress(Domain.from_json(plan.columns), one_way)
-    model = Model(plan, states, {}, 1.0, Measurements(tuple(one_way), (), noise))
+    domain = Domain.from_json(plan.columns)
+    states = compress(domain, one_way)
+    groups = resolutions(domain, states, [item.counts for item in one_way_measurements(one_way, states)])
+    model = Model(plan, states, groups, {}, 1.0, Measurements(tuple(one_way), (), noise))
     found = clique_scores(model, table_of(COLUMNS, people)).counts
     for index in range(columns):
         found[:, index] = errors[index][people[:, index]]

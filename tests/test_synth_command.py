@@ -139,7 +139,15 @@ def test_ctrl_c_on_a_terminal(use: Use, tmp_path: Path) -> None:
     )
     leader, terminal = pty.openpty()
     arguments = [sys.executable, "-c", script, "synth", "table", *ASKED, *MST]
-    process = subprocess.Popen(arguments, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True)
+    process = subprocess.Popen(
+        arguments,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        # Where tests run in the background, the signal is ignored, and processes inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     os.close(terminal)
     shown = b""
     deadline = time.monotonic() + 60

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 
-from dpsynth_platform.errors import GrantRefused
+from dpsynth_platform.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import count_sensitivity
@@ -130,6 +130,36 @@ def test_estimation_can_be_repeated_and_scored_without_the_data(aim_plan, rows, 
     assert scores.counts.shape == scores.expected.shape == (50, 5 + len(again.measurements.joint))
     assert np.isfinite(scores.expected).all()
     assert json.dumps(aim_plan.describe())
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"ways": 3},
+        {"queries": [{"columns": ["age", "city", "day", "member"], "weight": 50}], "weights": {"city": 3}},
+    ],
+)
+def test_larger_combinations_are_measured_and_sampled(workload, rows, tmp_path, recorded):
+    plan = plan_with(**workload)
+    AIM.fit(plan, rows, grant_for(plan), tmp_path)
+    stored = read_measurements(tmp_path, plan.digest)
+    assert max(len(clique) for clique in stored.chosen) >= 3
+    assert {len(item.clique) for item in stored.joint} == {len(clique) for clique in stored.chosen}
+    sample = AIM.sample(tmp_path, 300)
+    sample.validate(full=True)
+    assert np.isfinite(clique_scores(load_model(tmp_path), people(20)).expected).all()
+
+
+def test_a_workload_that_does_not_fit_into_memory_is_refused():
+    wide = {"type": "categorical", "values": [str(number) for number in range(700)]}
+    contract = contract_with(
+        columns__age=wide,
+        columns__city=wide,
+        columns__member=wide,
+        generate={"rows": 10, "method": "aim", "workload": {"ways": 3}},
+    )
+    with pytest.raises(ContractError, match=r"generate\.workload: all that may be measured has .* fewer ways"):
+        AIM.plan(contract, SCHEMA, Guarantee.target(contract))
 
 
 @pytest.mark.parametrize("columns", [1, 2])

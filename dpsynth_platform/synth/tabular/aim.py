@@ -14,8 +14,9 @@ What differs from the paper, and why:
 - The penalty for noise is sum min(sqrt(2/pi) sigma, expected count) instead of sqrt(2/pi) sigma for every cell: where
   nothing is expected, nothing is lost, since the estimate does not follow the noise there (`estimation`). It depends on
   the model only, so that a score's sensitivity is as before.
-- Choices all have the same epsilon, fixed beforehand, and only the precision of measurements adapts. That makes exact
-  (PLD) accounting of the adaptive mechanism possible, which is worth more than adapting choices (`privacy.selection`).
+- Choices all have the same epsilon, fixed beforehand, and only the precision of measurements adapts. That makes
+  accounting by privacy loss distributions possible, which allows 10 to 17% more budget than zCDP at epsilon 1 and delta
+  from 1e-9 to 1e-5 (`privacy.selection`).
 - A pair may be measured with each column coarse or fine (`resolution`), whichever is worth more: the more of its counts
   rise above the noise, the better.
 - A declared target's links to all other columns are measured before the rounds, with a share of the budget of their
@@ -26,7 +27,8 @@ What differs from the paper, and why:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -36,7 +38,7 @@ import numpy as np
 from dp_accounting import dp_event
 
 from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.errors import AccountingError, ContractError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import (
     PrecisionBudget,
@@ -51,6 +53,7 @@ from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.estimation import Array, Estimator
 from dpsynth_platform.synth.tabular.junction import Clique, junction_cells
 from dpsynth_platform.synth.tabular.marginals import (
+    MAX_CELLS,
     NOISE_PER_SECOND,
     SCORE_SCALE,
     MarginalGenerator,
@@ -72,7 +75,7 @@ LINK_ITERATIONS = 20
 ROUND_ITERATIONS = 6
 """Steps of the fit in each round: enough to choose by; the last fit takes more."""
 MODEL_CELLS = 2**19
-"""Most cells of the junction tree: 4 MiB of numbers."""
+"""Cells that the junction tree may have, or about so: 4 MiB of numbers."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class AimParameters:
         sigma_total: see `SelectionBudget`; so are `epsilon_select`, `rounds` and `rho`.
         one_way_share: part of the measurements' precision for single columns.
         target_share: part of the measurements' precision for the links to the target; 0 without one.
-        model_cells: most cells of the junction tree; in early rounds less, in proportion to the budget used.
+        model_cells: cells that the junction tree may have; in early rounds less, in proportion to the budget used.
         target: the target column's index, if there is one.
         workload: the cliques that may be measured (`workload`).
         workload_weights: the weight of each of them.
@@ -124,6 +127,7 @@ class Aim(MarginalGenerator):
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         """The fields of `AimParameters`."""
         columns, asked = len(domain), workload_of(contract, domain.names)
+        _check_cells(contract, asked.weights, domain.most_states)
         rounds = min(ROUNDS_PER_COLUMN * columns, len(asked.weights))
         budget = calibrate_selection(guarantee, rounds, SELECTION_SHARE if rounds else 0.0)
         parameters = AimParameters(
@@ -154,9 +158,11 @@ class Aim(MarginalGenerator):
         drawn = sum(domain.sizes) + sum(pairs[: chosen.rounds])
         return {
             "event": (
-                f"{len(domain)} one-way marginals with rounded Gaussian noise, then up to {chosen.rounds} rounds, each "
-                "with a choice of a pair of columns by the exponential mechanism and its two-way marginal with rounded "
-                "Gaussian noise, whose precision adapts within a total fixed beforehand"
+                f"{len(domain)} one-way marginals with rounded Gaussian noise"
+                + (", one of each other column with the target" if chosen.target_share else "")
+                + f", then up to {chosen.rounds} rounds, each with a choice of columns by the exponential mechanism "
+                "and their joint marginal with rounded Gaussian noise, whose precision adapts within a total fixed "
+                "beforehand"
             ),
             "sigma_total": chosen.sigma_total,
             "sigma_one": one,
@@ -232,6 +238,16 @@ class Aim(MarginalGenerator):
                     rounds = rounds.finer()
                 progress("measuring combinations", rounds.done, chosen.rounds)
             log.complete()
+
+
+def _check_cells(contract: DataContract, cliques: Iterable[Clique], sizes: Sequence[int]) -> None:
+    """Refuses a workload whose exact counts would not fit into memory. Raises `ContractError`."""
+    cells = sum(math.prod(sizes[index] for index in clique) for clique in cliques)
+    if cells > MAX_CELLS:
+        raise ContractError(
+            f"{contract.dataset}: generate.workload: all that may be measured has {cells} cells together; accepted: up "
+            f"to {MAX_CELLS}; ask for fewer ways or smaller queries, or declare fewer bins or shorter lists of values"
+        )
 
 
 def _drawn(

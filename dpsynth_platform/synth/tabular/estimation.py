@@ -14,11 +14,11 @@ over the cells of all measured views (T the number of records, sigma the deviati
 of the counts, with a Gaussian prior around the *anchor*, the model of independent columns. At the minimum each cell's
 expected count differs from its noisy one by sigma / trust for every unit that the potential is off its anchor: a cell
 that would have to be e times as frequent to meet its noisy count is left off by about a deviation. (Relaxed maximum
-entropy with a square penalty: Dudik, Phillips & Schapire 2007.) Both trusts were chosen by the error of two-way
-marginals on one table; half and twice the value cost some 2% of the error.
+entropy with a square penalty: Dudik, Phillips & Schapire 2007.) Both trusts were chosen by the error of marginals of
+one table.
 
-The function is convex and smooth. L-BFGS finds the minimum in some sixty steps (Nocedal & Wright 2006, algorithm 7.4),
-preconditioned by the diagonal of its Hessian as if cells were independent, T P + sigma / trust.
+The function is convex and smooth. L-BFGS comes close to the minimum in some sixty steps (Nocedal & Wright 2006,
+algorithm 7.4), preconditioned by the diagonal of its Hessian as if cells were independent, T P + sigma / trust.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 SCORE_SCALE = 2**16
 """Scores are whole multiples of 1/65536 record, so that the exponential mechanism works on integers."""
-MAX_PAIR_CELLS = 2**28
-"""All pairs' exact counts are in memory while pairs are chosen: at most 2 GiB of them."""
+MAX_CELLS = 2**28
+"""Exact counts of all that may be measured are in memory while it is chosen: at most 2 GiB of them."""
 NOISE_PER_SECOND = 5_000_000
 """Draws of the sampler on one core; for predictions only."""
 ITERATIONS = 100
@@ -89,10 +89,10 @@ class MarginalGenerator(ABC):
         """
         domain = domain_of(contract, period)
         cells = pair_cells(domain.most_states)
-        if cells > MAX_PAIR_CELLS:
+        if cells > MAX_CELLS:
             raise ContractError(
-                f"{contract.dataset}: columns: all pairs together have {cells} cells; accepted: up to "
-                f"{MAX_PAIR_CELLS}; declare fewer bins or shorter lists of values"
+                f"{contract.dataset}: columns: all pairs together have {cells} cells; accepted: up to {MAX_CELLS}; "
+                "declare fewer bins or shorter lists of values"
             )
         parameters = self.parameters(contract, domain, guarantee)
         return SealedPlan(

@@ -22,7 +22,7 @@ from dpsynth_platform.errors import DpsynthError
 from dpsynth_platform.planning import family_path, load_dataset
 from dpsynth_platform.restricted_log import output_to
 from dpsynth_platform.running import failures_of
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.settings import Settings, embedded_ledger
 from dpsynth_platform.storage import write_table
 
 
@@ -73,4 +73,4 @@ def _mock_deployment(
     table = mock_table(contract, rows, period)
     write_table(place / "source", table.schema, table.to_batches())
     home = place / "home"
-    return replace(settings, home=home, deploy=deploy, ledger_url=f"sqlite:///{home / 'ledger' / 'ledger.db'}")
+    return replace(settings, home=home, deploy=deploy, ledger_url=embedded_ledger(home / "ledger"))

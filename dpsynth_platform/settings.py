@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
+from urllib.parse import quote
 
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.people import recorded
@@ -53,7 +54,7 @@ class Settings:
         return cls(
             home=home,
             deploy=deploy,
-            ledger_url=env.get("DPSYNTH_LEDGER_URL") or _embedded_ledger(home),
+            ledger_url=env.get("DPSYNTH_LEDGER_URL") or embedded_ledger(home / "ledger"),
             user=recorded(env.get("DPSYNTH_USER") or getpass.getuser(), "DPSYNTH_USER"),
             device=device,
             compute=_compute(env.get("DPSYNTH_COMPUTE"), deploy),
@@ -62,7 +63,7 @@ class Settings:
     @property
     def ledger_url_is_configured(self) -> bool:
         """Whether the ledger is elsewhere than in its embedded default; then its URL may hold a password."""
-        return self.ledger_url != _embedded_ledger(self.home)
+        return self.ledger_url != embedded_ledger(self.home / "ledger")
 
     @property
     def variables(self) -> dict[str, str]:
@@ -112,8 +113,13 @@ class Settings:
         )
 
 
-def _embedded_ledger(home: Path) -> str:
-    return f"sqlite:///{home / 'ledger' / 'ledger.db'}"
+def embedded_ledger(directory: Path) -> str:
+    """URL of the SQLite ledger in a directory.
+
+    Quoted: a question mark in a directory's name would end the path, a percent sign stand for another character, and
+    the budget would be another ledger's.
+    """
+    return f"sqlite:///{quote(str(directory / 'ledger.db'))}"
 
 
 def _compute(named: str | None, deploy: Path) -> Path | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.settings import PACKAGE_ROOT, Settings
 
 
@@ -21,6 +22,15 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert settings.compute == PACKAGE_ROOT / "deploy" / "compute.yaml"
     assert settings.user
     assert not settings.ledger_url_is_configured
+
+
+def test_the_ledger_is_in_the_home_whatever_that_is_called(tmp_path: Path) -> None:
+    home = tmp_path / "b%41 #1?x=y"
+    settings = Settings.from_environment({"DPSYNTH_HOME": str(home)})
+    (home / "ledger").mkdir(parents=True)
+    assert Ledger(settings.ledger_url).entries() == []
+    assert (home / "ledger" / "ledger.db").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == [home.name]
 
 
 def test_every_variable_counts(tmp_path: Path) -> None:

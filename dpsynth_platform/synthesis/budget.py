@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from dpsynth_platform.contracts import Cap, DataContract, FamilyBudget
 from dpsynth_platform.errors import BudgetExceeded, LedgerError
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.settings import embedded_ledger
 from dpsynth_platform.synthesis.declaration import FAMILY
 
 _STEP = 0.005
@@ -129,5 +129,4 @@ def _fits(request: CostRequest, cap: float) -> bool:
 
 
 def _url(directory: Path) -> str:
-    # A URL: a question mark in a directory's name would end the path, a percent sign stand for another character.
-    return f"sqlite:///{quote(str(directory.resolve() / 'ledger.db'))}"
+    return embedded_ledger(directory.resolve())

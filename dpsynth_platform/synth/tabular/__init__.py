@@ -1,6 +1,15 @@
 """Tables through noisy marginals and a graphical model.
 
-What belongs in this package: the public domain of the columns (`domain`), the source's schema given back (`restore`),
-exact inference on trees (`inference`), the MST mechanism (`mechanism`, `mst`), the fitted model (`model`) and sampling
-from it (`sampling`). What does not: text, images or graphs.
+What belongs in this package, in the order in which a table passes through it. What does not: text, images or graphs.
+
+| modules | what they do |
+| --- | --- |
+| `domain`, `binning`, `scales` | the public cells of the columns, and values to cells and back |
+| `workload` | which combinations of columns matter |
+| `aim`, `mst`, on `marginals` | the mechanisms: the only modules that look at the data, through `counting` and `noise` |
+| `measurements` | the durable record of what a mechanism has released; from here on all is post-processing |
+| `compression`, `smoothing`, `resolution` | fine cells put together by their noisy counts |
+| `junction`, `propagation`, `estimation` | exact inference on junction trees, and the model that fits the counts |
+| `model` | the fitted model on disk, and what the audit asks of it |
+| `sampling`, `shapes`, `restore` | rows, values inside of cells, the source's schema given back |
 """

@@ -19,7 +19,7 @@ from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.storage import write_table
-from dpsynth_platform.synth.tabular import mst
+from dpsynth_platform.synth.tabular import drawing, mst
 
 ROWS = 20_000
 
@@ -68,9 +68,9 @@ def audited(contract: DataContract, schema: pa.Schema, directory: Path) -> tuple
 def test_without_noise_the_audit_fails_clearly(
     contract: DataContract, wide: pa.Schema, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mst, "sample_rounded_gaussian", lambda counts, sigma: counts.copy())
+    monkeypatch.setattr(drawing, "sample_rounded_gaussian", lambda counts, sigma: counts.copy())
     monkeypatch.setattr(
-        mst, "select_by_exponential_mechanism", lambda scores, epsilon, sensitivity: int(np.argmax(scores))
+        drawing, "select_by_exponential_mechanism", lambda scores, epsilon, sensitivity: int(np.argmax(scores))
     )
     canaries, report = audited(contract, wide, tmp_path)
     assert report.verdict == "fail"

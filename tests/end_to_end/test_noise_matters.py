@@ -20,7 +20,7 @@ from dpsynth_platform.operating import publish_if_approved
 from dpsynth_platform.release.evidence import audit_report
 from dpsynth_platform.reviewing import approve, review, verify
 from dpsynth_platform.storage import Place
-from dpsynth_platform.synth.tabular import mst
+from dpsynth_platform.synth.tabular import drawing
 
 pytestmark = pytest.mark.end_to_end
 PLACE = Place("people")
@@ -44,8 +44,8 @@ def best_choice(scores: Sequence[int], epsilon: float, sensitivity: int) -> int:
 def test_without_noise_the_audit_fails_and_nothing_is_released(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mst, "sample_rounded_gaussian", exact_counts)
-    monkeypatch.setattr(mst, "select_by_exponential_mechanism", best_choice)
+    monkeypatch.setattr(drawing, "sample_rounded_gaussian", exact_counts)
+    monkeypatch.setattr(drawing, "select_by_exponential_mechanism", best_choice)
     ran = run_here(deployment, accelerator=inside(deployment))
     assert ran.success, ran.failures
     report = audit_report(PLACE, storage_of(deployment).require(PLACE, "audit"))

@@ -29,12 +29,11 @@ from dpsynth_platform.privacy.events import (
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import generator
-from dpsynth_platform.synth.tabular import aim, counting, mst
+from dpsynth_platform.synth.tabular import counting, drawing
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian, select_by_exponential_mechanism
 
 METHODS = ("aim", "mst")
-MODULES = {"aim": aim, "mst": mst}
 # Of one audit; a suite that runs for years sees no false alarm.
 FALSE_ALARM = 1e-7
 
@@ -114,8 +113,8 @@ def run(plan, table, *, noise=sample_rounded_gaussian, choose=select_by_exponent
         yield _Log(found)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MODULES[plan.method], "sample_rounded_gaussian", noisy)
-        patch.setattr(MODULES[plan.method], "select_by_exponential_mechanism", chosen)
+        patch.setattr(drawing, "sample_rounded_gaussian", noisy)
+        patch.setattr(drawing, "select_by_exponential_mechanism", chosen)
         patch.setattr(MeasurementLog, "create", create)
         patch.setattr(counting, "read_table", lambda path, columns: iter(table.select(columns).to_batches()))
         generator(plan.method).measure(plan, Path("in memory"), Path("in memory"))

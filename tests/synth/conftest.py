@@ -26,7 +26,7 @@ def bounded(tmp_path_factory):
 @pytest.fixture
 def no_noise(monkeypatch):
     """Counts as they are and always the best pair: for tests of everything but the noise."""
-    module = "dpsynth_platform.synth.tabular.mst"
+    module = "dpsynth_platform.synth.tabular.drawing"
     monkeypatch.setattr(f"{module}.sample_rounded_gaussian", lambda counts, sigma: counts)
     monkeypatch.setattr(
         f"{module}.select_by_exponential_mechanism", lambda scores, epsilon, sensitivity: int(np.argmax(scores))

@@ -14,7 +14,7 @@ from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import count_sensitivity
 from dpsynth_platform.synth.interface import generator
-from dpsynth_platform.synth.tabular import aim
+from dpsynth_platform.synth.tabular import drawing
 from dpsynth_platform.synth.tabular.aim import AimParameters, score
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.marginals import SCORE_SCALE
@@ -45,9 +45,11 @@ def rows(tmp_path_factory):
 def recorded(monkeypatch):
     """What reaches the two draws, in order; nothing is drawn."""
     asked = []
-    monkeypatch.setattr(aim, "sample_rounded_gaussian", lambda counts, sigma: asked.append(("noise", sigma)) or counts)
     monkeypatch.setattr(
-        aim,
+        drawing, "sample_rounded_gaussian", lambda counts, sigma: asked.append(("noise", sigma)) or counts
+    )
+    monkeypatch.setattr(
+        drawing,
         "select_by_exponential_mechanism",
         lambda scores, epsilon, sensitivity: asked.append(("choice", epsilon, sensitivity)) or int(np.argmax(scores)),
     )
@@ -87,8 +89,8 @@ def test_a_budget_that_the_event_does_not_account_for_is_refused(aim_plan, rows,
 def test_every_result_is_durable_before_the_next_draw(aim_plan, rows, tmp_path, monkeypatch):
     lines = lambda: (tmp_path / "measurements.jsonl").read_bytes().count(b"\n")  # noqa: E731
     seen = []
-    monkeypatch.setattr(aim, "sample_rounded_gaussian", lambda counts, sigma: seen.append(lines()) or counts)
-    monkeypatch.setattr(aim, "select_by_exponential_mechanism", lambda scores, e, s: seen.append(lines()) or 0)
+    monkeypatch.setattr(drawing, "sample_rounded_gaussian", lambda counts, sigma: seen.append(lines()) or counts)
+    monkeypatch.setattr(drawing, "select_by_exponential_mechanism", lambda scores, e, s: seen.append(lines()) or 0)
     AIM.measure(aim_plan, rows, tmp_path)
     assert seen == list(range(1, len(seen) + 1))
     assert lines() == len(seen) + 2

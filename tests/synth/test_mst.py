@@ -13,7 +13,7 @@ from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import count_sensitivity
 from dpsynth_platform.synth.interface import SealedPlan, generator
-from dpsynth_platform.synth.tabular import mst
+from dpsynth_platform.synth.tabular import drawing, mst
 from dpsynth_platform.synth.tabular.compression import ColumnStates
 from dpsynth_platform.synth.tabular.counting import count_one_way
 from dpsynth_platform.synth.tabular.domain import Domain
@@ -94,9 +94,11 @@ def test_the_description_is_public_and_counts_right(plan):
 
 def test_the_plans_noise_scales_reach_the_sampler(plan, bounded, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(mst, "sample_rounded_gaussian", lambda counts, sigma: asked.append(("noise", sigma)) or counts)
     monkeypatch.setattr(
-        mst, "select_by_exponential_mechanism", lambda scores, epsilon, s: asked.append(("choice", epsilon, s)) or 0
+        drawing, "sample_rounded_gaussian", lambda counts, sigma: asked.append(("noise", sigma)) or counts
+    )
+    monkeypatch.setattr(
+        drawing, "select_by_exponential_mechanism", lambda scores, epsilon, s: asked.append(("choice", epsilon, s)) or 0
     )
     MST.measure(plan, bounded, tmp_path)
     chosen = plan.parameters
@@ -128,8 +130,8 @@ def test_every_result_is_durable_before_it_is_used(plan, bounded, tmp_path, monk
     """When the next draw happens, the file already holds the one before."""
     lines = lambda: (tmp_path / "measurements.jsonl").read_bytes().count(b"\n")  # noqa: E731
     seen = []
-    monkeypatch.setattr(mst, "sample_rounded_gaussian", lambda counts, sigma: seen.append(lines()) or counts)
-    monkeypatch.setattr(mst, "select_by_exponential_mechanism", lambda scores, e, s: seen.append(lines()) or 0)
+    monkeypatch.setattr(drawing, "sample_rounded_gaussian", lambda counts, sigma: seen.append(lines()) or counts)
+    monkeypatch.setattr(drawing, "select_by_exponential_mechanism", lambda scores, e, s: seen.append(lines()) or 0)
     MST.measure(plan, bounded, tmp_path)
     assert seen == list(range(1, 14))
     assert lines() == 15

@@ -27,44 +27,44 @@ What differs from the paper, and why:
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dp_accounting import dp_event
 
 from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import AccountingError, ContractError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import (
     PrecisionBudget,
-    SelectionBudget,
     calibrate_selection,
-    selection_event,
 )
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
-from dpsynth_platform.synth.tabular.compression import compress, one_way_measurements
-from dpsynth_platform.synth.tabular.counting import count_cliques, count_one_way
+from dpsynth_platform.synth.tabular.counting import count_cliques
 from dpsynth_platform.synth.tabular.domain import Domain
-from dpsynth_platform.synth.tabular.estimation import Array, Estimator
-from dpsynth_platform.synth.tabular.junction import Clique, junction_cells
+from dpsynth_platform.synth.tabular.estimation import Array
+from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import (
-    MAX_CELLS,
     NOISE_PER_SECOND,
-    SCORE_SCALE,
-    MarginalGenerator,
     as_measurement,
     expected_error,
     score_sensitivity,
+    started,
 )
-from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
-from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian, select_by_exponential_mechanism
-from dpsynth_platform.synth.tabular.propagation import marginal, pair_marginals
-from dpsynth_platform.synth.tabular.resolution import Groups, View, resolutions, views_of
+from dpsynth_platform.synth.tabular.measurements import MeasurementLog
+from dpsynth_platform.synth.tabular.noise import Counts
+from dpsynth_platform.synth.tabular.resolution import Groups, View, views_of
+from dpsynth_platform.synth.tabular.rounds import (
+    SelectionGenerator,
+    SelectionParameters,
+    admissible,
+    check_workload_cells,
+    expected_counts,
+    hidden_by_noise,
+    misfit,
+)
 from dpsynth_platform.synth.tabular.workload import WEIGHT_SCALE, workload_of
 
 ROUNDS_PER_COLUMN = 4
@@ -79,11 +79,10 @@ MODEL_CELLS = 2**19
 
 
 @dataclass(frozen=True)
-class AimParameters:
+class AimParameters(SelectionParameters):
     """What fixes AIM, sealed in the plan.
 
     Attributes:
-        sigma_total: see `SelectionBudget`; so are `epsilon_select`, `rounds` and `rho`.
         one_way_share: part of the measurements' precision for single columns.
         target_share: part of the measurements' precision for the links to the target; 0 without one.
         model_cells: cells that the junction tree may have; in early rounds less, in proportion to the budget used.
@@ -92,21 +91,12 @@ class AimParameters:
         workload_weights: the weight of each of them.
     """
 
-    sigma_total: float
-    epsilon_select: float
-    rounds: int
-    rho: float
     one_way_share: float
     target_share: float
     model_cells: int
     target: int | None
     workload: list[list[int]]
     workload_weights: list[int]
-
-    @property
-    def budget(self) -> SelectionBudget:
-        """What the mechanism may use."""
-        return SelectionBudget(self.sigma_total, self.epsilon_select, self.rounds, self.rho)
 
     @property
     def weights(self) -> dict[Clique, int]:
@@ -119,15 +109,19 @@ class AimParameters:
         return 1 - self.one_way_share - self.target_share
 
 
-class Aim(MarginalGenerator):
+class Aim(SelectionGenerator):
     """The generator `aim`."""
 
     method = "aim"
 
+    def chosen(self, plan_parameters: Mapping[str, Any]) -> AimParameters:
+        """The plan's parameters."""
+        return AimParameters(**plan_parameters)
+
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         """The fields of `AimParameters`."""
         columns, asked = len(domain), workload_of(contract, domain.names)
-        _check_cells(contract, asked.weights, domain.most_states)
+        check_workload_cells(contract, asked.weights, domain.most_states)
         rounds = min(ROUNDS_PER_COLUMN * columns, len(asked.weights))
         budget = calibrate_selection(guarantee, rounds, SELECTION_SHARE if rounds else 0.0)
         parameters = AimParameters(
@@ -141,18 +135,13 @@ class Aim(MarginalGenerator):
         )
         return asdict(parameters)
 
-    def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
-        """See `selection_event`."""
-        budget = AimParameters(**plan_parameters).budget
-        return selection_event(budget, guarantee.adjacency, guarantee.max_contributions)
-
     def describe(self, plan: SealedPlan) -> dict[str, Any]:
         """Event, noise, expected error, cells, memory and sampling time of a plan.
 
         Expected errors are those of the noise alone, in records, if every round is used. Memory is that of counts and
         of the largest model, beside what the program itself takes.
         """
-        domain, chosen = Domain.from_json(plan.columns), AimParameters(**plan.parameters)
+        domain, chosen = Domain.from_json(plan.columns), self.chosen(plan.parameters)
         one, joint = _noise_of_one_way(chosen, len(domain)), _noise_of_round(chosen)
         pairs = sorted((a * b for a, b in itertools.combinations(domain.most_states, 2)), reverse=True)
         drawn = sum(domain.sizes) + sum(pairs[: chosen.rounds])
@@ -186,77 +175,45 @@ class Aim(MarginalGenerator):
     def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:
         """One-way marginals, links to the target, rounds of choosing and measuring; see `MarginalGenerator.measure`."""
         self.check(plan)
-        chosen, sensitivity = AimParameters(**plan.parameters), WEIGHT_SCALE * score_sensitivity(plan)
+        chosen, sensitivity = self.chosen(plan.parameters), WEIGHT_SCALE * score_sensitivity(plan)
         domain = Domain.from_json(plan.columns)
         with MeasurementLog.create(directory, plan.digest) as log:
-            progress("counting columns", 0, 1)
-            counted = count_one_way(bounded, domain)
-            progress("counting columns", 1, 1)
-            left, sigma = chosen.budget.precision, _noise_of_one_way(chosen, len(domain))
-            one_way = []
-            for index, counts in enumerate(counted):
-                left = left.spend(sigma)
-                one_way.append(_drawn("one-way", (index,), counts, sigma, log))
-                progress("measuring columns", index + 1, len(domain))
-            states = compress(domain, one_way)
+            draws = chosen.draws(log, sensitivity)
+            one_way = draws.columns(bounded, domain, _noise_of_one_way(chosen, len(domain)), progress)
+            states, groups, estimator = started(domain, one_way)
             links, weights = _links(chosen, len(domain)), chosen.weights
             progress("counting combinations", 0, 1)
             exact = count_cliques(bounded, domain, states, {*links, *weights})
             progress("counting combinations", 1, 1)
-            measured = one_way_measurements(one_way, states)
-            groups = resolutions(domain, states, [item.counts for item in measured])
-            estimator = Estimator(groups, measured)
             if links:
-                sigma = _noise(chosen, chosen.target_share / len(links))
+                sigma = chosen.noise(chosen.target_share / len(links))
                 for link in links:
-                    left = left.spend(sigma)
-                    estimator.add([as_measurement(_drawn("joint", link, exact[link], sigma, log))])
+                    estimator.add([as_measurement(draws.joint(View.finest(link), exact[link], sigma))])
                 estimator.fit(LINK_ITERATIONS)
-            rounds = _Rounds(chosen, left)
+            rounds = _Rounds(chosen, draws.left)
             while (sigma_now := rounds.sigma) is not None:
-                cliques = _candidates(estimator, weights, chosen.model_cells * rounds.share_used)
-                expected = _expected(estimator, cliques)
-                scores = {
-                    view: weights[view.clique]
-                    * score(view, exact[view.clique], expected[view.clique], groups, sigma_now)
-                    for clique in cliques
-                    for view in views_of(clique, groups)
-                }
-                best = select_by_exponential_mechanism(list(scores.values()), chosen.epsilon_select, sensitivity)
-                view = list(scores)[best]
-                log.choice(view.clique, view.levels)
-                rounds = rounds.spend(sigma_now)
-                counts = view.counts(exact[view.clique], groups)
-                noisy = _drawn("joint", view.clique, counts, sigma_now, log, view.levels)
+                cliques = admissible(estimator, weights, chosen.model_cells * rounds.share_used)
+                expected = expected_counts(estimator, cliques)
+                view = draws.choice(
+                    {
+                        view: weights[view.clique]
+                        * score(view, exact[view.clique], expected[view.clique], groups, sigma_now)
+                        for clique in cliques
+                        for view in views_of(clique, groups)
+                    }
+                )
+                noisy = draws.joint(view, view.counts(exact[view.clique], groups), sigma_now)
+                rounds = rounds.after(draws.left)
                 estimator.add([as_measurement(noisy)])
                 estimator.fit(ROUND_ITERATIONS)
                 before, after = (
                     view.sums(values, groups)
                     for values in (expected[view.clique], estimator.expected(view.clique).numpy())
                 )
-                if np.abs(after - before).sum() <= _noise_in(before, sigma_now):
+                if np.abs(after - before).sum() <= hidden_by_noise(before, sigma_now):
                     rounds = rounds.finer()
                 progress("measuring combinations", rounds.done, chosen.rounds)
             log.complete()
-
-
-def _check_cells(contract: DataContract, cliques: Iterable[Clique], sizes: Sequence[int]) -> None:
-    """Refuses a workload whose exact counts would not fit into memory. Raises `ContractError`."""
-    cells = sum(math.prod(sizes[index] for index in clique) for clique in cliques)
-    if cells > MAX_CELLS:
-        raise ContractError(
-            f"{contract.dataset}: generate.workload: all that may be measured has {cells} cells together; accepted: up "
-            f"to {MAX_CELLS}; ask for fewer ways or smaller queries, or declare fewer bins or shorter lists of values"
-        )
-
-
-def _drawn(
-    kind: str, clique: Clique, counts: Counts, sigma: float, log: MeasurementLog, levels: tuple[int, ...] = ()
-) -> NoisyCounts:
-    """Noisy counts, on disk before anything can depend on them."""
-    noisy = NoisyCounts(clique, sample_rounded_gaussian(counts, sigma), sigma, levels)
-    log.counts(kind, noisy)
-    return noisy
 
 
 def _links(chosen: AimParameters, columns: int) -> list[Clique]:
@@ -268,10 +225,7 @@ def _links(chosen: AimParameters, columns: int) -> list[Clique]:
 
 
 def score(view: View, counts: Counts, expected: Array, groups: Groups, sigma: float) -> int:
-    """What measuring a view is worth: the L1 distance of its counts from the model, less what noise would hide.
-
-    In units of 1/SCORE_SCALE record; the model's part is rounded to them before the counts come in, so that the score
-    is an exact integer and moves by no more than the counts do. Sensitive.
+    """What measuring a view is worth: its misfit, less what noise would hide. Sensitive.
 
     Args:
         view: of a clique.
@@ -281,9 +235,7 @@ def score(view: View, counts: Counts, expected: Array, groups: Groups, sigma: fl
         sigma: of the noise that measuring would add.
     """
     known = view.sums(expected, groups)
-    scaled = np.rint(known * SCORE_SCALE).astype(np.int64)
-    hidden = int(np.rint(_noise_in(known, sigma) * SCORE_SCALE))
-    return int(np.abs(view.counts(counts, groups) * SCORE_SCALE - scaled).sum()) - hidden
+    return misfit(view.counts(counts, groups), known, hidden_by_noise(known, sigma))
 
 
 @dataclass(frozen=True)
@@ -319,9 +271,8 @@ class _Rounds:
         total = self.chosen.budget.precision.left
         return float(1 - (self.left.left - min(self.left.left, self._even * self.precision)) / total)
 
-    def spend(self, sigma: float) -> _Rounds:
-        """After a round with that noise."""
-        left = self.left.spend(sigma)
+    def after(self, left: PrecisionBudget) -> _Rounds:
+        """After a round that left so much."""
         over = self.left.left < 2 * self._even * self.precision
         return _Rounds(self.chosen, left, self.chosen.rounds if over else self.done + 1, self.precision)
 
@@ -335,47 +286,11 @@ class _Rounds:
 
 
 def _noise_of_one_way(chosen: AimParameters, columns: int) -> float:
-    return _noise(chosen, chosen.one_way_share / columns)
+    return chosen.noise(chosen.one_way_share / columns)
 
 
 def _noise_of_round(chosen: AimParameters) -> float:
     """Noise of each round's measurement where all rounds are used."""
     if not chosen.rounds:
         return _noise_of_one_way(chosen, 1)
-    return _noise(chosen, chosen.rounds_share / chosen.rounds)
-
-
-def _noise(chosen: AimParameters, share: float) -> float:
-    sigma = chosen.budget.precision.sigma(share)
-    if sigma is None:
-        raise AccountingError(
-            f"a measurement with the share {share:.3g} of the precision needs more noise than can be drawn; accepted: "
-            "a larger epsilon, or fewer columns"
-        )
-    return sigma
-
-
-def _noise_in(expected: Array, sigma: float) -> float:
-    """Records that noise hides in a clique: in each cell its mean absolute value, and no more than are expected."""
-    return float(np.minimum(expected, expected_error(sigma)).sum())
-
-
-def _candidates(estimator: Estimator, weights: Mapping[Clique, int], most_cells: float) -> list[Clique]:
-    """The cliques with which the model stays within its size; those that it covers already always do."""
-    tree = estimator.tree
-    measured = estimator.cliques
-    found = []
-    for clique in weights:
-        within = tree.home(clique) is not None or tree.extended_cells(clique) <= most_cells
-        if within or junction_cells(tree.sizes, [*measured, clique]) <= most_cells:
-            found.append(clique)
-    return found or [min(weights, key=tree.shape_cells)]
-
-
-def _expected(estimator: Estimator, cliques: Sequence[Clique]) -> dict[Clique, Array]:
-    """What the model expects of each clique, in records."""
-    pairs = pair_marginals(estimator.beliefs, [clique for clique in cliques if len(clique) == 2])
-    return {
-        clique: estimator.total * (pairs[clique] if clique in pairs else marginal(estimator.beliefs, clique)).numpy()
-        for clique in cliques
-    }
+    return chosen.noise(chosen.rounds_share / chosen.rounds)

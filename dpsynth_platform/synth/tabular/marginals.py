@@ -25,12 +25,12 @@ from dpsynth_platform.privacy.events import event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import count_sensitivity
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
-from dpsynth_platform.synth.tabular.compression import compress, one_way_measurements
+from dpsynth_platform.synth.tabular.compression import ColumnStates, compress, one_way_measurements
 from dpsynth_platform.synth.tabular.domain import Domain, domain_of
 from dpsynth_platform.synth.tabular.estimation import Estimator, Measurement
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts, read_measurements
 from dpsynth_platform.synth.tabular.model import Model, load_model, save_model
-from dpsynth_platform.synth.tabular.resolution import resolutions
+from dpsynth_platform.synth.tabular.resolution import Groups, resolutions
 from dpsynth_platform.synth.tabular.restore import release_schema
 from dpsynth_platform.synth.tabular.sampling import sample
 
@@ -139,10 +139,7 @@ class MarginalGenerator(ABC):
         """Fits potentials to the stored measurements; see `Generator.estimate`."""
         domain = Domain.from_json(plan.columns)
         stored = read_measurements(directory, plan.digest)
-        states = compress(domain, stored.one_way)
-        one_way = one_way_measurements(stored.one_way, states)
-        groups = resolutions(domain, states, [measured.counts for measured in one_way])
-        estimator = Estimator(groups, one_way, device=device)
+        states, groups, estimator = started(domain, stored.one_way, device=device)
         estimator.add([as_measurement(noisy) for noisy in stored.joint])
         estimator.fit(ITERATIONS, progress)
         save_model(directory, Model(plan, states, groups, estimator.potentials, estimator.total, stored))
@@ -150,6 +147,16 @@ class MarginalGenerator(ABC):
     def sample(self, directory: Path, rows: int) -> pa.Table:
         """Draws rows from the model; see `Generator.sample`."""
         return sample(load_model(directory), rows)
+
+
+def started(
+    domain: Domain, one_way: Sequence[NoisyCounts], *, device: str = "cpu"
+) -> tuple[tuple[ColumnStates, ...], Groups, Estimator]:
+    """States and resolutions of all columns, and the model of independent ones, from their noisy counts."""
+    states = compress(domain, one_way)
+    measured = one_way_measurements(one_way, states)
+    groups = resolutions(domain, states, [item.counts for item in measured])
+    return states, groups, Estimator(groups, measured, device=device)
 
 
 def pair_cells(sizes: Sequence[int]) -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,12 @@ from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.privacy.accounting import MstBudget, calibrate_mst
 from dpsynth_platform.privacy.events import mst_event
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.selection import PrecisionBudget
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.compression import ColumnStates, compress, one_way_measurements
-from dpsynth_platform.synth.tabular.counting import count_cliques, count_one_way
+from dpsynth_platform.synth.tabular.counting import count_cliques
 from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.drawing import Draws
 from dpsynth_platform.synth.tabular.estimation import estimate_total, project
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import (
@@ -40,7 +43,8 @@ from dpsynth_platform.synth.tabular.marginals import (
     score_sensitivity,
 )
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
-from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian, select_by_exponential_mechanism
+from dpsynth_platform.synth.tabular.noise import Counts
+from dpsynth_platform.synth.tabular.resolution import View
 
 
 class Mst(MarginalGenerator):
@@ -93,38 +97,31 @@ class Mst(MarginalGenerator):
     def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:
         """One-way marginals, a tree, its two-way marginals; see `MarginalGenerator.measure`."""
         self.check(plan)
-        budget, sensitivity = MstBudget(**plan.parameters), score_sensitivity(plan)
-        domain = Domain.from_json(plan.columns)
+        budget, domain = MstBudget(**plan.parameters), Domain.from_json(plan.columns)
         columns = len(domain)
         with MeasurementLog.create(directory, plan.digest) as log:
-            progress("counting columns", 0, 1)
-            exact = count_one_way(bounded, domain)
-            progress("counting columns", 1, 1)
-            one_way = []
-            for index, counts in enumerate(exact):
-                noisy = NoisyCounts((index,), sample_rounded_gaussian(counts, budget.sigma_one), budget.sigma_one)
-                log.counts("one-way", noisy)
-                one_way.append(noisy)
-                progress("measuring columns", index + 1, columns)
+            draws = Draws(log, _precision(budget, columns), columns - 1, budget.epsilon_select, score_sensitivity(plan))
+            one_way = draws.columns(bounded, domain, budget.sigma_one, progress)
             states = compress(domain, one_way)
             progress("counting pairs", 0, 1)
             pairs = count_cliques(bounded, domain, states, itertools.combinations(range(columns), 2))
             progress("counting pairs", 1, 1)
             scores = pair_scores(pairs, one_way, states)
-            edges: list[Clique] = []
+            edges: list[View] = []
             for step in range(columns - 1):
-                candidates = _candidates(columns, edges)
-                chosen = select_by_exponential_mechanism(
-                    [scores[edge] for edge in candidates], budget.epsilon_select, sensitivity
-                )
-                log.choice(candidates[chosen])
-                edges.append(candidates[chosen])
+                candidates = _candidates(columns, [edge.clique for edge in edges])
+                edges.append(draws.choice({View.finest(edge): scores[edge] for edge in candidates}))
                 progress("choosing pairs", step + 1, columns - 1)
             for index, edge in enumerate(edges):
-                noisy = NoisyCounts(edge, sample_rounded_gaussian(pairs[edge], budget.sigma_two), budget.sigma_two)
-                log.counts("joint", noisy)
+                draws.joint(edge, pairs[edge.clique], budget.sigma_two)
                 progress("measuring pairs", index + 1, columns - 1)
             log.complete()
+
+
+def _precision(budget: MstBudget, columns: int) -> PrecisionBudget:
+    """What all measurements use together."""
+    one, two = (1 / Fraction(sigma) ** 2 for sigma in (budget.sigma_one, budget.sigma_two))
+    return PrecisionBudget(columns * one + (columns - 1) * two)
 
 
 def pair_scores(

@@ -1,0 +1,85 @@
+"""A mechanism's draws: paid from the sealed budget, durable before anything can depend on them.
+
+What belongs here: the only road by which a mechanism's noisy counts and choices come into being. What does not: which
+of them a mechanism wants (`mst`, `aim` and the others), and how they are drawn (`noise`). So that no mechanism can
+draw what its plan does not account for, or use what is not on disk, both are held here for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.privacy.selection import PrecisionBudget
+from dpsynth_platform.synth.interface import Progress
+from dpsynth_platform.synth.tabular.counting import count_one_way
+from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
+from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian, select_by_exponential_mechanism
+from dpsynth_platform.synth.tabular.resolution import View
+
+
+@dataclass
+class Draws:
+    """The draws of one run.
+
+    Attributes:
+        log: where each goes before it is given back.
+        left: the precision that measurements may still use.
+        choices: how many choices are left.
+        epsilon: the range of each choice.
+        sensitivity: the most that one unit moves a score.
+    """
+
+    log: MeasurementLog
+    left: PrecisionBudget
+    choices: int
+    epsilon: float
+    sensitivity: int
+
+    def columns(self, bounded: Path, domain: Domain, sigma: float, progress: Progress) -> list[NoisyCounts]:
+        """Noisy counts of every column's cells. Reads the records.
+
+        Raises:
+            AccountingError: the plan does not pay for them.
+        """
+        progress("counting columns", 0, 1)
+        exact = count_one_way(bounded, domain)
+        progress("counting columns", 1, 1)
+        noisy = []
+        for index, counts in enumerate(exact):
+            noisy.append(self._counts("one-way", NoisyCounts((index,), self._noisy(counts, sigma), sigma)))
+            progress("measuring columns", index + 1, len(exact))
+        return noisy
+
+    def joint(self, view: View, counts: Counts, sigma: float) -> NoisyCounts:
+        """Noisy counts of a view, from its exact ones.
+
+        Raises:
+            AccountingError: the plan does not pay for them.
+        """
+        return self._counts("joint", NoisyCounts(view.clique, self._noisy(counts, sigma), sigma, view.levels))
+
+    def choice(self, scores: Mapping[View, int]) -> View:
+        """One of the views by the exponential mechanism.
+
+        Raises:
+            AccountingError: the plan pays for no more choices.
+        """
+        if not self.choices:
+            raise AccountingError("one choice more than the plan accounts for; accepted: as many as it says")
+        self.choices -= 1
+        views = list(scores)
+        view = views[select_by_exponential_mechanism(list(scores.values()), self.epsilon, self.sensitivity)]
+        self.log.choice(view.clique, view.levels)
+        return view
+
+    def _noisy(self, counts: Counts, sigma: float) -> Counts:
+        self.left = self.left.spend(sigma)
+        return sample_rounded_gaussian(counts, sigma)
+
+    def _counts(self, kind: str, noisy: NoisyCounts) -> NoisyCounts:
+        self.log.counts(kind, noisy)
+        return noisy

@@ -1,0 +1,134 @@
+"""What mechanisms share that choose what to measure in the light of what they have measured (AIM, MWEM).
+
+What belongs here: the parameters of a budget of measurements and choices, and what a round looks at: which cliques keep
+the model within its size, what the model expects of them, and what measuring one is worth. What does not: how the
+budget is spread, and what is weighed how (the mechanisms' own affair); the draws (`drawing`) and their cost
+(`privacy.selection`).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from dp_accounting import dp_event
+
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.errors import AccountingError, ContractError
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.selection import SelectionBudget, selection_event
+from dpsynth_platform.synth.tabular.drawing import Draws
+from dpsynth_platform.synth.tabular.estimation import Array, Estimator
+from dpsynth_platform.synth.tabular.junction import Clique, junction_cells
+from dpsynth_platform.synth.tabular.marginals import MAX_CELLS, SCORE_SCALE, MarginalGenerator, expected_error
+from dpsynth_platform.synth.tabular.measurements import MeasurementLog
+from dpsynth_platform.synth.tabular.noise import Counts
+from dpsynth_platform.synth.tabular.propagation import marginal, pair_marginals
+
+
+@dataclass(frozen=True)
+class SelectionParameters:
+    """What fixes a mechanism of measurements and choices, sealed in the plan.
+
+    Attributes:
+        sigma_total: see `SelectionBudget`; so are `epsilon_select`, `rounds` and `rho`.
+    """
+
+    sigma_total: float
+    epsilon_select: float
+    rounds: int
+    rho: float
+
+    @property
+    def budget(self) -> SelectionBudget:
+        """What the mechanism may use."""
+        return SelectionBudget(self.sigma_total, self.epsilon_select, self.rounds, self.rho)
+
+    def noise(self, share: float) -> float:
+        """Sigma of a measurement that uses so much of all precision.
+
+        Raises:
+            AccountingError: it would need more noise than can be drawn.
+        """
+        sigma = self.budget.precision.sigma(share)
+        if sigma is None:
+            raise AccountingError(
+                f"a measurement with the share {share:.3g} of the precision needs more noise than can be drawn; "
+                "accepted: a larger epsilon, or fewer columns"
+            )
+        return sigma
+
+    def draws(self, log: MeasurementLog, sensitivity: int) -> Draws:
+        """The draws of a run: all that the budget pays for, and no more."""
+        return Draws(log, self.budget.precision, self.rounds, self.epsilon_select, sensitivity)
+
+
+class SelectionGenerator(MarginalGenerator):
+    """A generator whose cost is that of a `SelectionBudget`."""
+
+    @abstractmethod
+    def chosen(self, plan_parameters: Mapping[str, Any]) -> SelectionParameters:
+        """The plan's parameters."""
+
+    def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
+        """See `selection_event`."""
+        budget = self.chosen(plan_parameters).budget
+        return selection_event(budget, guarantee.adjacency, guarantee.max_contributions)
+
+
+def check_workload_cells(contract: DataContract, cliques: Iterable[Clique], sizes: Sequence[int]) -> None:
+    """Refuses a workload whose exact counts would not fit into memory. Raises `ContractError`."""
+    cells = sum(math.prod(sizes[index] for index in clique) for clique in cliques)
+    if cells > MAX_CELLS:
+        raise ContractError(
+            f"{contract.dataset}: generate.workload: all that may be measured has {cells} cells together; accepted: up "
+            f"to {MAX_CELLS}; ask for fewer ways or smaller queries, or declare fewer bins or shorter lists of values"
+        )
+
+
+def misfit(counts: Counts, expected: Array, hidden: float) -> int:
+    """The L1 distance of counts from the model, less `hidden`; in units of 1/SCORE_SCALE record. Sensitive.
+
+    The model's part is rounded to them before the counts come in, so that the result is an exact integer and moves by
+    no more than the counts do.
+
+    Args:
+        counts: exact numbers of records in a view's cells.
+        expected: the model's, of the same shape.
+        hidden: records; a number that does not depend on the counts.
+    """
+    distance = np.abs(counts * SCORE_SCALE - np.rint(expected * SCORE_SCALE).astype(np.int64)).sum()
+    return int(distance) - int(np.rint(hidden * SCORE_SCALE))
+
+
+def hidden_by_noise(expected: Array, sigma: float) -> float:
+    """Records that noise hides in a view: in each cell its mean absolute value, and no more than are expected."""
+    return float(np.minimum(expected, expected_error(sigma)).sum())
+
+
+def admissible(estimator: Estimator, cliques: Collection[Clique], most_cells: float) -> list[Clique]:
+    """The cliques with which the model stays within its size; those that it covers already always do.
+
+    There is always one: the smallest, if none fits.
+    """
+    tree = estimator.tree
+    measured = estimator.cliques
+    found = []
+    for clique in cliques:
+        within = tree.home(clique) is not None or tree.extended_cells(clique) <= most_cells
+        if within or junction_cells(tree.sizes, [*measured, clique]) <= most_cells:
+            found.append(clique)
+    return found or [min(cliques, key=tree.shape_cells)]
+
+
+def expected_counts(estimator: Estimator, cliques: Sequence[Clique]) -> dict[Clique, Array]:
+    """What the model expects of each clique, in records."""
+    pairs = pair_marginals(estimator.beliefs, [clique for clique in cliques if len(clique) == 2])
+    return {
+        clique: estimator.total * (pairs[clique] if clique in pairs else marginal(estimator.beliefs, clique)).numpy()
+        for clique in cliques
+    }

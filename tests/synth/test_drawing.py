@@ -1,0 +1,59 @@
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.privacy.selection import PrecisionBudget
+from dpsynth_platform.synth.tabular import drawing
+from dpsynth_platform.synth.tabular.drawing import Draws
+from dpsynth_platform.synth.tabular.measurements import MeasurementLog
+from dpsynth_platform.synth.tabular.resolution import View
+
+VIEW = View.finest((0, 1))
+COUNTS = np.zeros((2, 2), dtype=np.int64)
+
+
+@pytest.fixture
+def draws(tmp_path):
+    """Two measurements with sigma 4, or one with sigma 2 sqrt(2); one choice."""
+    with MeasurementLog.create(tmp_path, "plan") as log:
+        yield Draws(log, PrecisionBudget(Fraction(1, 8)), 1, 1.0, 2)
+
+
+def lines(tmp_path):
+    return (tmp_path / "measurements.jsonl").read_text().splitlines()
+
+
+def test_nothing_is_drawn_that_the_budget_does_not_pay_for(draws, tmp_path, monkeypatch):
+    draws.joint(VIEW, COUNTS, 4.0)
+    draws.joint(VIEW, COUNTS, 4.0)
+    assert draws.left.left == 0
+    draws.choice({VIEW: 1})
+    written = lines(tmp_path)
+    for draw in ("sample_rounded_gaussian", "select_by_exponential_mechanism"):
+        monkeypatch.setattr(drawing, draw, lambda *_: pytest.fail("it was drawn"))
+    with pytest.raises(AccountingError, match="only the precision|nothing is left"):
+        draws.joint(VIEW, COUNTS, 2.0**20)
+    with pytest.raises(AccountingError, match="one choice more"):
+        draws.choice({VIEW: 1})
+    assert lines(tmp_path) == written
+
+
+def test_more_precision_than_is_left_is_refused(draws, tmp_path):
+    with pytest.raises(AccountingError, match="accepted: more noise"):
+        draws.joint(VIEW, COUNTS, 2.0)
+    assert len(lines(tmp_path)) == 1
+
+
+def test_draws_use_the_budgets_noise_and_sensitivity(draws, monkeypatch):
+    asked = []
+    monkeypatch.setattr(drawing, "sample_rounded_gaussian", lambda counts, sigma: asked.append(sigma) or counts + 1)
+    monkeypatch.setattr(
+        drawing, "select_by_exponential_mechanism", lambda scores, *how: asked.append((scores, *how)) or 1
+    )
+    other = View((0, 1), (1, 0))
+    assert draws.choice({VIEW: 5, other: 7}) == other
+    noisy = draws.joint(other, COUNTS, 4.0)
+    assert asked == [([5, 7], 1.0, 2), 4.0]
+    assert (noisy.clique, noisy.levels, noisy.sigma, noisy.counts.sum()) == ((0, 1), (1, 0), 4.0, 4)

@@ -10,6 +10,7 @@ methods. What does not: any one method.
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -139,7 +140,12 @@ class Generator(Protocol):
         """Draws a table of the source's schema from the model in `directory`: post-processing."""
 
 
-METHODS = ("aim", "mst")
+_CLASSES = {
+    "aim": "Aim",
+    "mst": "Mst",
+}
+"""Of every method, the name of its class; the module has the method's name."""
+METHODS = tuple(_CLASSES)
 
 
 def generator(method: str) -> Generator:
@@ -148,12 +154,8 @@ def generator(method: str) -> Generator:
     Raises:
         ContractError: there is none.
     """
-    if method == "aim":
-        from dpsynth_platform.synth.tabular.aim import Aim
-
-        return Aim()
-    if method == "mst":
-        from dpsynth_platform.synth.tabular.mst import Mst
-
-        return Mst()
-    raise ContractError(f"generate.method: {method!r}; accepted: {', '.join(METHODS)}")
+    if method not in _CLASSES:
+        raise ContractError(f"generate.method: {method!r}; accepted: {', '.join(METHODS)}")
+    module = importlib.import_module(f"dpsynth_platform.synth.tabular.{method}")
+    made: Generator = getattr(module, _CLASSES[method])()
+    return made

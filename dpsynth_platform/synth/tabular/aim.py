@@ -26,7 +26,6 @@ What differs from the paper, and why:
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -47,9 +46,10 @@ from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.estimation import Array
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import (
-    NOISE_PER_SECOND,
     as_measurement,
-    expected_error,
+    described_counts,
+    largest_pairs,
+    pair_cells,
     score_sensitivity,
     started,
 )
@@ -57,8 +57,10 @@ from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.tabular.resolution import Groups, View, views_of
 from dpsynth_platform.synth.tabular.rounds import (
+    MODEL_CELLS,
+    ROUND_ITERATIONS,
     SelectionGenerator,
-    SelectionParameters,
+    WorkloadParameters,
     admissible,
     check_workload_cells,
     expected_counts,
@@ -72,36 +74,21 @@ SELECTION_SHARE = 0.05
 ONE_WAY_SHARE = 1 / 3
 TARGET_SHARE = 0.15
 LINK_ITERATIONS = 20
-ROUND_ITERATIONS = 6
-"""Steps of the fit in each round: enough to choose by; the last fit takes more."""
-MODEL_CELLS = 2**19
-"""Cells that the junction tree may have, or about so: 4 MiB of numbers."""
 
 
 @dataclass(frozen=True)
-class AimParameters(SelectionParameters):
+class AimParameters(WorkloadParameters):
     """What fixes AIM, sealed in the plan.
 
+    In early rounds the model may have fewer cells than `model_cells`, in proportion to the budget used.
+
     Attributes:
-        one_way_share: part of the measurements' precision for single columns.
         target_share: part of the measurements' precision for the links to the target; 0 without one.
-        model_cells: cells that the junction tree may have; in early rounds less, in proportion to the budget used.
         target: the target column's index, if there is one.
-        workload: the cliques that may be measured (`workload`).
-        workload_weights: the weight of each of them.
     """
 
-    one_way_share: float
     target_share: float
-    model_cells: int
     target: int | None
-    workload: list[list[int]]
-    workload_weights: list[int]
-
-    @property
-    def weights(self) -> dict[Clique, int]:
-        """The workload as a mapping."""
-        return {tuple(clique): weight for clique, weight in zip(self.workload, self.workload_weights, strict=True)}
 
     @property
     def rounds_share(self) -> float:
@@ -143,8 +130,6 @@ class Aim(SelectionGenerator):
         """
         domain, chosen = Domain.from_json(plan.columns), self.chosen(plan.parameters)
         one, joint = _noise_of_one_way(chosen, len(domain)), _noise_of_round(chosen)
-        pairs = sorted((a * b for a, b in itertools.combinations(domain.most_states, 2)), reverse=True)
-        drawn = sum(domain.sizes) + sum(pairs[: chosen.rounds])
         return {
             "event": (
                 f"{len(domain)} one-way marginals with rounded Gaussian noise"
@@ -159,17 +144,13 @@ class Aim(SelectionGenerator):
             "sigma_two": joint,
             "rounds": chosen.rounds,
             "rho": chosen.rho,
-            "columns": [
-                {"column": column.name, "cells": column.size, "expected_l1_error": expected_error(one) * column.size}
-                for column in domain
-            ],
-            "expected_error_per_one_way_cell": expected_error(one),
-            "expected_error_per_two_way_cell": expected_error(joint),
-            "one_way_cells": sum(domain.sizes),
-            "pair_cells": sum(pairs),
-            "most_cells_measured": drawn,
-            "predicted_memory_bytes": 8 * (2 * sum(pairs) + 6 * chosen.model_cells),
-            "predicted_noise_seconds": drawn / NOISE_PER_SECOND,
+            **described_counts(
+                domain,
+                sigma_one=one,
+                sigma_two=joint,
+                joint=largest_pairs(domain, chosen.rounds),
+                held=2 * pair_cells(domain.most_states) + 6 * chosen.model_cells,
+            ),
         }
 
     def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:

@@ -9,6 +9,8 @@ can always be repeated without the data.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -48,9 +50,14 @@ ITERATIONS = 100
 
 
 class MarginalGenerator(ABC):
-    """A generator by noisy marginals; see `interface.Generator`."""
+    """A generator by noisy marginals; see `interface.Generator`.
+
+    Attributes:
+        counts_pairs: whether it counts all pairs of columns before it chooses.
+    """
 
     method: str
+    counts_pairs: bool = True
 
     @abstractmethod
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
@@ -89,7 +96,7 @@ class MarginalGenerator(ABC):
         """
         domain = domain_of(contract, period)
         cells = pair_cells(domain.most_states)
-        if cells > MAX_CELLS:
+        if self.counts_pairs and cells > MAX_CELLS:
             raise ContractError(
                 f"{contract.dataset}: columns: all pairs together have {cells} cells; accepted: up to {MAX_CELLS}; "
                 "declare fewer bins or shorter lists of values"
@@ -157,6 +164,43 @@ def started(
     measured = one_way_measurements(one_way, states)
     groups = resolutions(domain, states, [item.counts for item in measured])
     return states, groups, Estimator(groups, measured, device=device)
+
+
+def described_counts(
+    domain: Domain, *, sigma_one: float, sigma_two: float | None = None, joint: int = 0, held: int
+) -> dict[str, Any]:
+    """The part of a plan's description that follows from its numbers of cells.
+
+    Expected errors are those of the noise alone, in records. Memory is beside what the program itself takes.
+
+    Args:
+        domain: the columns.
+        sigma_one: noise of one-way marginals.
+        sigma_two: noise of joint ones; None where there are none.
+        joint: the most cells of joint marginals that may be measured.
+        held: numbers of eight bytes that may be in memory at once.
+    """
+    one = expected_error(sigma_one)
+    two = {} if sigma_two is None else {"expected_error_per_two_way_cell": expected_error(sigma_two)}
+    drawn = sum(domain.sizes) + joint
+    return {
+        "columns": [
+            {"column": column.name, "cells": column.size, "expected_l1_error": one * column.size} for column in domain
+        ],
+        "expected_error_per_one_way_cell": one,
+        **two,
+        "one_way_cells": sum(domain.sizes),
+        "pair_cells": pair_cells(domain.most_states),
+        "most_cells_measured": drawn,
+        "predicted_memory_bytes": 8 * held,
+        "predicted_noise_seconds": drawn / NOISE_PER_SECOND,
+    }
+
+
+def largest_pairs(domain: Domain, number: int) -> int:
+    """Most cells that so many pairs of columns have together."""
+    sizes = (a * b for a, b in itertools.combinations(domain.most_states, 2))
+    return sum(heapq.nlargest(number, sizes))
 
 
 def pair_cells(sizes: Sequence[int]) -> int:

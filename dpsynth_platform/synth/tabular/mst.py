@@ -36,10 +36,11 @@ from dpsynth_platform.synth.tabular.drawing import Draws
 from dpsynth_platform.synth.tabular.estimation import estimate_total, project
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import (
-    NOISE_PER_SECOND,
     SCORE_SCALE,
     MarginalGenerator,
-    expected_error,
+    described_counts,
+    largest_pairs,
+    pair_cells,
     score_sensitivity,
 )
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
@@ -68,10 +69,8 @@ class Mst(MarginalGenerator):
         the program itself takes.
         """
         domain, budget = Domain.from_json(plan.columns), MstBudget(**plan.parameters)
-        per_one, per_two = expected_error(budget.sigma_one), expected_error(budget.sigma_two)
         edges = len(domain) - 1
-        pairs = sorted((a * b for a, b in itertools.combinations(domain.most_states, 2)), reverse=True)
-        drawn = sum(domain.sizes) + sum(pairs[:edges])
+        joint = largest_pairs(domain, edges)
         return {
             "event": (
                 f"{len(domain)} one-way marginals with rounded Gaussian noise, {edges} choices of a pair of columns "
@@ -81,17 +80,13 @@ class Mst(MarginalGenerator):
             "epsilon_select": budget.epsilon_select,
             "sigma_two": budget.sigma_two,
             "rho": budget.rho,
-            "columns": [
-                {"column": column.name, "cells": column.size, "expected_l1_error": per_one * column.size}
-                for column in domain
-            ],
-            "expected_error_per_one_way_cell": per_one,
-            "expected_error_per_two_way_cell": per_two,
-            "one_way_cells": sum(domain.sizes),
-            "pair_cells": sum(pairs),
-            "most_cells_measured": drawn,
-            "predicted_memory_bytes": 8 * (2 * sum(pairs) + 12 * sum(pairs[:edges])),
-            "predicted_noise_seconds": drawn / NOISE_PER_SECOND,
+            **described_counts(
+                domain,
+                sigma_one=budget.sigma_one,
+                sigma_two=budget.sigma_two,
+                joint=joint,
+                held=2 * pair_cells(domain.most_states) + 12 * joint,
+            ),
         }
 
     def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:

@@ -29,6 +29,11 @@ from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.tabular.propagation import marginal, pair_marginals
 
+ROUND_ITERATIONS = 6
+"""Steps of the fit in each round: enough to choose by; the last fit takes more."""
+MODEL_CELLS = 2**19
+"""Cells that the junction tree may have, or about so: 4 MiB of numbers."""
+
 
 @dataclass(frozen=True)
 class SelectionParameters:
@@ -65,6 +70,28 @@ class SelectionParameters:
     def draws(self, log: MeasurementLog, sensitivity: int) -> Draws:
         """The draws of a run: all that the budget pays for, and no more."""
         return Draws(log, self.budget.precision, self.rounds, self.epsilon_select, sensitivity)
+
+
+@dataclass(frozen=True)
+class WorkloadParameters(SelectionParameters):
+    """What fixes a mechanism that measures all columns, and then chooses from a workload in rounds.
+
+    Attributes:
+        one_way_share: part of the measurements' precision for single columns.
+        model_cells: cells that the junction tree may have.
+        workload: the cliques that may be measured (`workload`).
+        workload_weights: the weight of each of them.
+    """
+
+    one_way_share: float
+    model_cells: int
+    workload: list[list[int]]
+    workload_weights: list[int]
+
+    @property
+    def weights(self) -> dict[Clique, int]:
+        """The workload as a mapping."""
+        return {tuple(clique): weight for clique, weight in zip(self.workload, self.workload_weights, strict=True)}
 
 
 class SelectionGenerator(MarginalGenerator):

@@ -29,10 +29,12 @@ class Workload:
 
     Attributes:
         weights: weight of each clique of two columns and more, from 1 to WEIGHT_SCALE.
+        named: weight of each clique that the workload names itself, as it is declared; on the same scale.
         target: index of the column that the others shall predict, if one is declared.
     """
 
     weights: Mapping[Clique, int]
+    named: Mapping[Clique, int]
     target: int | None
 
 
@@ -71,7 +73,7 @@ def workload_of(contract: DataContract, names: Sequence[str]) -> Workload:
         clique = tuple(sorted({index_of(name, f"queries.{number}") for name in query.columns}))
         wanted[clique] = wanted.get(clique, 0.0) + query.weight
     target = None if declared.target is None else index_of(declared.target, "target")
-    return Workload(_weighted(wanted, len(names)), target)
+    return Workload(_weighted(wanted, len(names)), _scaled(wanted), target)
 
 
 def _weighted(wanted: Mapping[Clique, float], columns: int) -> dict[Clique, int]:
@@ -86,6 +88,10 @@ def _weighted(wanted: Mapping[Clique, float], columns: int) -> dict[Clique, int]
         for ways in range(2, len(clique) + 1)
         for below in itertools.combinations(clique, ways)
     }
-    weights = {clique: sum(shared[index] for index in clique) for clique in sorted(candidates)}
+    return _scaled({clique: sum(shared[index] for index in clique) for clique in sorted(candidates)})
+
+
+def _scaled(weights: Mapping[Clique, float]) -> dict[Clique, int]:
+    """Whole weights, of which the largest is WEIGHT_SCALE and none is zero."""
     largest = max(weights.values(), default=1.0)
     return {clique: max(1, round(WEIGHT_SCALE * weight / largest)) for clique, weight in weights.items()}

@@ -50,7 +50,7 @@ from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.compression import compress
 from dpsynth_platform.synth.tabular.counting import count_cliques, count_one_way
 from dpsynth_platform.synth.tabular.domain import Domain
-from dpsynth_platform.synth.tabular.junction import Clique, junction_cells, junction_tree
+from dpsynth_platform.synth.tabular.junction import Clique, junction_tree
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts
 from dpsynth_platform.synth.tabular.propagation import Layout, Propagator
 
@@ -421,7 +421,7 @@ def _model(megabytes: int, device: str) -> None:
     rng = np.random.default_rng(3)
     cliques: list[Clique] = [(index,) for index in range(len(sizes))]
     for pair in rng.permutation(list(itertools.combinations(range(len(sizes)), 2))).tolist():
-        if 8 * junction_cells(sizes, [*cliques, tuple(pair)]) <= megabytes * 1e6:
+        if 8 * junction_tree(sizes, [*cliques, tuple(pair)]).cells <= megabytes * 1e6:
             cliques.append(tuple(pair))
     tree, layout = junction_tree(sizes, cliques), Layout(sizes, tuple(cliques))
     potentials = torch.from_numpy(rng.normal(size=layout.cells)).to(device)

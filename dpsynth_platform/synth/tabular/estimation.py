@@ -32,7 +32,7 @@ import numpy.typing as npt
 import torch
 
 from dpsynth_platform.synth.interface import Progress, silent
-from dpsynth_platform.synth.tabular.junction import Clique, JunctionTree, junction_tree
+from dpsynth_platform.synth.tabular.junction import Clique, JunctionTree, covering, junction_tree
 from dpsynth_platform.synth.tabular.propagation import Beliefs, Layout, Propagator, marginal
 from dpsynth_platform.synth.tabular.resolution import Groups, View
 
@@ -132,10 +132,9 @@ class Estimator:
         """Takes measurements in; `fit` makes use of them. Repeated ones are combined by inverse variance."""
         for measurement in measurements:
             self._combine(measurement)
+            self.tree = covering(self.tree, self.cliques, measurement.clique)
             self._parameters.setdefault(measurement.view, self._tensor(np.zeros(measurement.counts.shape)))
         self.total = estimate_total(list(self._combined.values()))
-        if any(self.tree.home(clique) is None for clique in self.cliques):
-            self.tree = junction_tree(self._sizes, self.cliques)
         self._task = self._arranged()
 
     def fit(self, iterations: int, progress: Progress = silent) -> None:

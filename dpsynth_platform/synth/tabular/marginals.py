@@ -149,7 +149,8 @@ class MarginalGenerator(ABC):
         states, groups, estimator = started(domain, stored.one_way, device=device)
         estimator.add([as_measurement(noisy) for noisy in stored.joint])
         estimator.fit(ITERATIONS, progress)
-        save_model(directory, Model(plan, states, groups, estimator.potentials, estimator.total, stored))
+        potentials, cover = estimator.potentials, estimator.tree.cliques
+        save_model(directory, Model(plan, states, groups, potentials, estimator.total, stored, cover))
 
     def sample(self, directory: Path, rows: int) -> pa.Table:
         """Draws rows from the model; see `Generator.sample`."""

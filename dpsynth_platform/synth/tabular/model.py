@@ -59,6 +59,7 @@ class Model:
         potentials: of every attribute and every measured clique, over states.
         total: estimated number of records, from the noisy counts.
         measurements: the noisy counts that the model was fitted to.
+        cover: cliques of the junction tree that it was fitted on, so that another is no larger; () where none is known.
     """
 
     plan: SealedPlan
@@ -67,6 +68,7 @@ class Model:
     potentials: Mapping[Clique, Array]
     total: float
     measurements: Measurements
+    cover: tuple[Clique, ...] = ()
 
     @cached_property
     def domain(self) -> Domain:
@@ -91,7 +93,7 @@ class Model:
             for index, (column, states) in enumerate(zip(self.domain, self.states, strict=True)):
                 ruled_out = torch.from_numpy(~states.allowed(column.allowed))
                 layout.view(flat, (index,)).masked_fill_(ruled_out, -torch.inf)
-        beliefs, _ = Propagator(junction_tree(self.sizes, layout.cliques), layout).run(flat)
+        beliefs, _ = Propagator(junction_tree(self.sizes, [*layout.cliques, *self.cover]), layout).run(flat)
         return beliefs
 
 
@@ -127,6 +129,7 @@ def save_model(directory: Path, model: Model) -> None:
         "arrays": digest_file(directory / ARRAYS_FILE),
         "cliques": list(model.potentials),
         "total": model.total,
+        "cover": list(model.cover),
     }
     write_durably(directory / MODEL_FILE, json.dumps(document, indent=1))
 
@@ -155,6 +158,7 @@ def load_model(directory: Path) -> Model:
         potentials={clique: arrays[_name(clique)] for clique in cliques},
         total=document["total"],
         measurements=read_measurements(directory, plan.digest),
+        cover=tuple(tuple(clique) for clique in document.get("cover", ())),
     )
 
 

@@ -23,7 +23,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import SelectionBudget, selection_event
 from dpsynth_platform.synth.tabular.drawing import Draws
 from dpsynth_platform.synth.tabular.estimation import Array, Estimator
-from dpsynth_platform.synth.tabular.junction import Clique, junction_cells
+from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import MAX_CELLS, SCORE_SCALE, MarginalGenerator, expected_error
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
@@ -140,15 +140,11 @@ def hidden_by_noise(expected: Array, sigma: float) -> float:
 def admissible(estimator: Estimator, cliques: Collection[Clique], most_cells: float) -> list[Clique]:
     """The cliques with which the model stays within its size; those that it covers already always do.
 
-    There is always one: the smallest, if none fits.
+    What is measured extends the model's tree by no more than is asked here. There is always one: the smallest, if none
+    fits.
     """
     tree = estimator.tree
-    measured = estimator.cliques
-    found = []
-    for clique in cliques:
-        within = tree.home(clique) is not None or tree.extended_cells(clique) <= most_cells
-        if within or junction_cells(tree.sizes, [*measured, clique]) <= most_cells:
-            found.append(clique)
+    found = [clique for clique in cliques if tree.home(clique) is not None or tree.extended_cells(clique) <= most_cells]
     return found or [min(cliques, key=tree.shape_cells)]
 
 

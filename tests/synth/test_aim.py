@@ -1,5 +1,4 @@
 import dataclasses
-import itertools
 import json
 from fractions import Fraction
 
@@ -15,12 +14,13 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import count_sensitivity
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular import drawing
-from dpsynth_platform.synth.tabular.aim import AimParameters, score
+from dpsynth_platform.synth.tabular.aim import AimParameters, scores
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.marginals import SCORE_SCALE
 from dpsynth_platform.synth.tabular.measurements import read_measurements
 from dpsynth_platform.synth.tabular.model import clique_scores, load_model
-from dpsynth_platform.synth.tabular.resolution import View, views_of
+from dpsynth_platform.synth.tabular.resolution import Sums, View
+from dpsynth_platform.synth.tabular.rounds import hidden_by_noise, misfit
 from dpsynth_platform.synth.tabular.workload import WEIGHT_SCALE
 
 AIM = generator("aim")
@@ -183,6 +183,7 @@ def test_tables_of_one_and_two_columns(columns, tmp_path):
 
 SIZES = (5, 3)
 GROUPS = [[np.arange(5), np.array([0, 0, 1, 1, 1])], [np.arange(3), np.array([0, 1, 1])]]
+SUMS = Sums(GROUPS)
 RECORDS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), max_size=12)
 MINE = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), min_size=1, max_size=3)
 
@@ -205,18 +206,29 @@ def test_one_user_moves_views_and_scores_by_no_more_than_the_sensitivity(others,
     ):
         bound = count_sensitivity(adjacency, 3)
         before, after = counted(left), counted(right)
-        for view in views_of((0, 1), GROUPS):
+        for view in SUMS.views((0, 1)):
             change = view.counts(after, GROUPS) - view.counts(before, GROUPS)
             assert np.abs(change).sum() <= bound.l1
             assert (change**2).sum() <= bound.l2_squared
-            moved = score(view, after, expected, GROUPS, 2.0) - score(view, before, expected, GROUPS, 2.0)
-            assert abs(moved) <= bound.l1 * SCORE_SCALE
+        worth = [scores((0, 1), counts, expected, SUMS, 2.0) for counts in (before, after)]
+        assert [view for view, _ in worth[0]] == list(SUMS.views((0, 1)))
+        assert all(abs(new - old) <= bound.l1 * SCORE_SCALE for (_, old), (_, new) in zip(*worth, strict=True))
 
 
 def test_the_bound_on_scores_is_reached():
-    for view in views_of((0, 1), GROUPS):
-        scores = [score(view, counted([(4, 2)] * times), np.zeros(SIZES), GROUPS, 1.0) for times in (0, 3)]
-        assert scores[1] - scores[0] == 3 * SCORE_SCALE
+    nobody, three = (scores((0, 1), counted([(4, 2)] * times), np.zeros(SIZES), SUMS, 1.0) for times in (0, 3))
+    assert len(nobody) == 4
+    assert all(new - old == 3 * SCORE_SCALE for (_, old), (_, new) in zip(nobody, three, strict=True))
+
+
+def test_all_views_are_weighed_as_each_alone_would_be():
+    """By the definition, view for view: the misfit of its sums, less what noise hides of them."""
+    rng = np.random.default_rng(8)
+    counts, expected = rng.integers(0, 9, SIZES), rng.uniform(0, 9, SIZES)
+    for view, worth in scores((0, 1), counts, expected, SUMS, 3.0):
+        known = view.sums(expected, GROUPS)
+        alone = misfit(view.counts(counts, GROUPS), known, hidden_by_noise(known, 3.0))
+        assert worth == pytest.approx(alone, abs=known.size + 1)  # sums of fractions round in another order
 
 
 def test_noise_hides_what_few_coarse_cells_show():
@@ -228,12 +240,12 @@ def test_noise_hides_what_few_coarse_cells_show():
     counts[:20, :20] += 1
     counts[20:, 20:] += 1
     worth = {
-        view.levels: score(view, counts.astype(np.int64), expected, groups, 40.0) for view in views_of((0, 1), groups)
+        view.levels: value for view, value in scores((0, 1), counts.astype(np.int64), expected, Sums(groups), 40.0)
     }
     assert max(worth, key=worth.get) == (1, 1)
     assert worth[(0, 0)] < 0 < worth[(1, 1)]
 
 
 def test_views_of_a_pair_are_all_candidates():
-    assert len(list(itertools.chain(views_of((0, 1), GROUPS)))) == 4
+    assert len(SUMS.views((0, 1))) == 4
     assert View.finest((0, 1)).levels == (0, 0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dpsynth_platform.synth.tabular.compression import compress
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts
-from dpsynth_platform.synth.tabular.resolution import COARSE_GROUPS, View, resolutions, views_of
+from dpsynth_platform.synth.tabular.resolution import COARSE_GROUPS, Sums, View, resolutions, views_of
 
 
 def groups_for(column, counts):
@@ -70,6 +70,24 @@ def test_a_views_cells_count_the_records_in_their_groups(records):
                 found = view.counts(counts, GROUPS)
                 np.testing.assert_array_equal(found, wanted)
                 assert found.dtype == np.int64
+
+
+@pytest.mark.parametrize("clique", [(1,), (0, 1), (1, 2), (0, 1, 2)])
+def test_all_views_at_once_are_each_of_them(clique):
+    sums, values = Sums(GROUPS), np.arange(float(np.prod([SIZES[index] for index in clique])))
+    values = values.reshape([SIZES[index] for index in clique])
+    together = sums.side_by_side(values, clique)
+    assert together.sum() == values.sum() * len(sums.views(clique))
+    totals = sums.by_view(together**2, clique)
+    for view, total in zip(sums.views(clique), totals, strict=True):
+        assert total == (view.sums(values, GROUPS) ** 2).sum()
+        # Where it stands: after what the columns' finer resolutions take.
+        starts = [
+            sum(int(GROUPS[index][before].max()) + 1 for before in range(level))
+            for index, level in zip(clique, view.levels, strict=True)
+        ]
+        part = tuple(slice(start, start + size) for start, size in zip(starts, view.shape(GROUPS), strict=True))
+        np.testing.assert_array_equal(together[part], view.sums(values, GROUPS))
 
 
 def test_the_finest_view_is_the_clique_itself():

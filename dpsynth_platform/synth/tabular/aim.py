@@ -48,6 +48,7 @@ from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.marginals import (
     as_measurement,
     described_counts,
+    expected_error,
     largest_pairs,
     pair_cells,
     score_sensitivity,
@@ -55,7 +56,7 @@ from dpsynth_platform.synth.tabular.marginals import (
 )
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
-from dpsynth_platform.synth.tabular.resolution import Groups, View, views_of
+from dpsynth_platform.synth.tabular.resolution import Sums, View
 from dpsynth_platform.synth.tabular.rounds import (
     MODEL_CELLS,
     ROUND_ITERATIONS,
@@ -63,9 +64,10 @@ from dpsynth_platform.synth.tabular.rounds import (
     WorkloadParameters,
     admissible,
     check_workload_cells,
+    distances,
     expected_counts,
     hidden_by_noise,
-    misfit,
+    in_units,
 )
 from dpsynth_platform.synth.tabular.workload import WEIGHT_SCALE, workload_of
 
@@ -162,7 +164,7 @@ class Aim(SelectionGenerator):
             draws = chosen.draws(log, sensitivity)
             one_way = draws.columns(bounded, domain, _noise_of_one_way(chosen, len(domain)), progress)
             states, groups, estimator = started(domain, one_way)
-            links, weights = _links(chosen, len(domain)), chosen.weights
+            links, weights, sums = _links(chosen, len(domain)), chosen.weights, Sums(groups)
             progress("counting combinations", 0, 1)
             exact = count_cliques(bounded, domain, states, {*links, *weights})
             progress("counting combinations", 1, 1)
@@ -177,10 +179,9 @@ class Aim(SelectionGenerator):
                 expected = expected_counts(estimator, cliques)
                 view = draws.choice(
                     {
-                        view: weights[view.clique]
-                        * score(view, exact[view.clique], expected[view.clique], groups, sigma_now)
+                        view: weights[clique] * worth
                         for clique in cliques
-                        for view in views_of(clique, groups)
+                        for view, worth in scores(clique, exact[clique], expected[clique], sums, sigma_now)
                     }
                 )
                 noisy = draws.joint(view, view.counts(exact[view.clique], groups), sigma_now)
@@ -205,18 +206,20 @@ def _links(chosen: AimParameters, columns: int) -> list[Clique]:
     return [(min(index, target), max(index, target)) for index in range(columns) if index != target]
 
 
-def score(view: View, counts: Counts, expected: Array, groups: Groups, sigma: float) -> int:
-    """What measuring a view is worth: its misfit, less what noise would hide. Sensitive.
+def scores(clique: Clique, counts: Counts, expected: Array, sums: Sums, sigma: float) -> list[tuple[View, int]]:
+    """What measuring each of a clique's views is worth: its `misfit`, less what noise would hide. Sensitive.
 
     Args:
-        view: of a clique.
+        clique: attribute indices.
         counts: exact numbers of records in the clique's states.
         expected: the model's.
-        groups: the columns' resolutions.
+        sums: over the columns' resolutions.
         sigma: of the noise that measuring would add.
     """
-    known = view.sums(expected, groups)
-    return misfit(view.counts(counts, groups), known, hidden_by_noise(known, sigma))
+    known, counted = sums.side_by_side(expected, clique), sums.side_by_side(counts.astype(np.float64), clique)
+    misfits = sums.by_view(distances(counted.astype(np.int64), known), clique)
+    hidden = sums.by_view(np.minimum(known, expected_error(sigma)), clique)
+    return list(zip(sums.views(clique), (misfits - in_units(hidden)).tolist(), strict=True))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +78,42 @@ def views_of(clique: Clique, groups: Groups) -> Iterator[View]:
     """The clique at every combination of its columns' resolutions."""
     for levels in itertools.product(*(range(len(groups[index])) for index in clique)):
         yield View(clique, levels)
+
+
+class Sums:
+    """Values over cliques' states, summed at every combination of the columns' resolutions at once.
+
+    Args:
+        groups: the columns' resolutions.
+    """
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        self._starts = [[0, *itertools.accumulate(int(group.max()) + 1 for group in levels[:-1])] for levels in groups]
+        self._matrices = [np.hstack([np.eye(int(group.max()) + 1)[group] for group in levels]) for levels in groups]
+        self._views: dict[Clique, tuple[View, ...]] = {}
+
+    def views(self, clique: Clique) -> tuple[View, ...]:
+        """See `views_of`."""
+        if clique not in self._views:
+            self._views[clique] = tuple(views_of(clique, self._groups))
+        return self._views[clique]
+
+    def side_by_side(self, values: npt.NDArray[np.float64], clique: Clique) -> npt.NDArray[np.float64]:
+        """The sums of all views, those of each resolution of a column after those of the one before.
+
+        Of whole numbers, exactly (below 2^53). Shape: for each column, the number of groups of all its resolutions.
+        """
+        for index in clique:
+            # Each axis in its turn is the first, and becomes the last.
+            values = values.reshape(len(self._matrices[index]), -1).T @ self._matrices[index]
+        return values.reshape([self._matrices[index].shape[1] for index in clique])
+
+    def by_view(self, values: npt.NDArray[Any], clique: Clique) -> npt.NDArray[Any]:
+        """Totals of what stands side by side, in the order of `views`."""
+        for axis, index in enumerate(clique):
+            values = np.add.reduceat(values, self._starts[index], axis=axis)
+        return values.ravel()
 
 
 def resolutions(

@@ -128,8 +128,18 @@ def misfit(counts: Counts, expected: Array, hidden: float) -> int:
         expected: the model's, of the same shape.
         hidden: records; a number that does not depend on the counts.
     """
-    distance = np.abs(counts * SCORE_SCALE - np.rint(expected * SCORE_SCALE).astype(np.int64)).sum()
-    return int(distance) - int(np.rint(hidden * SCORE_SCALE))
+    return int(distances(counts, expected).sum()) - int(in_units(hidden))
+
+
+def distances(counts: Counts, expected: Array) -> Counts:
+    """The distance of each count from what is expected, in units of 1/SCORE_SCALE record. Sensitive."""
+    found: Counts = np.abs(counts * SCORE_SCALE - in_units(expected))
+    return found
+
+
+def in_units(records: Array | float) -> Counts:
+    """Numbers of records in whole units of 1/SCORE_SCALE record."""
+    return np.asarray(np.rint(records * SCORE_SCALE), dtype=np.int64)
 
 
 def hidden_by_noise(expected: Array, sigma: float) -> float:

@@ -348,24 +348,64 @@ def _since_midnight(time: dt.time) -> int:
     return (dt.datetime.combine(EPOCH, time) - EPOCH) // dt.timedelta(microseconds=1)
 
 
+LEARNED = "learned"
+MOST_VALUES = 10_000
+MOST_LEARNED = 200
+
+
 class CategoricalColumn(_ScannedColumn):
-    """A closed, publicly known list of texts, or of whole numbers that are codes. Other values count as missing."""
+    """Texts, or whole numbers that are codes: of a closed, publicly known list, or learned. Others count as missing.
+
+    `values: learned` is for columns whose values nobody may list. The mechanism learns them with differential privacy
+    and a part of the budget: those that enough records have, at most `most` of them.
+    """
 
     type: Literal["categorical"]
-    values: list[str] = Field(min_length=2, max_length=10_000)
+    values: Annotated[list[str], Field(min_length=2, max_length=MOST_VALUES)] | Literal["learned"]
+    most: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_VALUES,
+        description=f"With `values: learned`: how many values are kept; default {MOST_LEARNED}. The fewer, the less "
+        "memory, which is planned for all of them.",
+    )
+
+    @property
+    def listed(self) -> list[str]:
+        """The values that are public; none where they are learned."""
+        return [] if self.values == LEARNED else list(self.values)
+
+    @property
+    def most_learned(self) -> int | None:
+        """The most values that are learned; None where they are listed."""
+        return (self.most or MOST_LEARNED) if self.values == LEARNED else None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> CategoricalColumn:
+        if self.most is not None and self.values != LEARNED:
+            raise ValueError("most: is for values: learned; a list has as many values as it has")
+        return self
 
     @field_validator("values", mode="before")
     @classmethod
     def _codes(cls, values: Any) -> Any:
-        if not isinstance(values, list):
+        if values == LEARNED:
             return values
-        return [str(value) if isinstance(value, int) and not isinstance(value, bool) else value for value in values]
+        if not isinstance(values, list):
+            raise ValueError(f"{values!r}; accepted: a list of values, or {LEARNED}")
+        # All faults of a list are found here: a union would name each of its alternatives.
+        if not 2 <= len(values) <= MOST_VALUES:
+            raise ValueError(f"a list of {len(values)}; accepted: 2 to {MOST_VALUES} values, or {LEARNED}")
+        for place, value in enumerate(values):
+            if isinstance(value, bool) or not isinstance(value, int | str):
+                raise ValueError(f"{value!r} (number {place + 1}); accepted: texts or whole numbers")
+        return [str(value) for value in values]
 
     @field_validator("values")
     @classmethod
-    def _distinct(cls, values: list[str]) -> list[str]:
+    def _distinct(cls, values: list[str] | str) -> list[str] | str:
         seen: set[str] = set()
-        for value in values:
+        for value in values if isinstance(values, list) else []:
             if value in seen:
                 raise ValueError(f"{value!r} stands twice in the list; accepted: distinct values")
             seen.add(value)

@@ -242,9 +242,10 @@ class Asked:
 
 def _mst(columns: int, noise: float, adjacency: str, max_contributions: int) -> DpEvent:
     """MST whose one-column counts have this noise. The rest is in the proportion to it that `mst_budget` gives."""
-    from dpsynth_platform.privacy.accounting import RHO_RANGE, mst_budget
+    from dpsynth_platform.privacy.accounting import RHO_RANGE
     from dpsynth_platform.privacy.events import mst_event
     from dpsynth_platform.privacy.guarantee import Guarantee
+    from dpsynth_platform.privacy.mst import mst_budget
     from dpsynth_platform.privacy.units import count_sensitivity
 
     thirds = 1 if columns == 1 else 3

@@ -293,7 +293,7 @@ def _in_words(leaf: DpEvent, times: int) -> str:
             f"sampled with probability {leaf.sampling_probability:g}"
         )
     noise = "Gaussian" if isinstance(leaf, events.GaussianCountsEvent) else "discrete Gaussian"
-    shown = f", shown from {leaf.threshold:g} up" if isinstance(leaf, events.ThresholdedCountsEvent) else ""
+    shown = f", shown from {leaf.threshold:g} up" if isinstance(leaf, events.ThresholdedEvent) else ""
     return f"{number_of(times, 'table')} of counts with {noise} noise, sigma {leaf.sigma:g}{shown}"
 
 
@@ -372,10 +372,11 @@ def _search(asked: Asked, sought: Solve, target: float, delta: float) -> Calibra
 
 def _mst_noise(asked: Asked, target: float, delta: float) -> Calibrated[float]:
     """The noise of MST as a plan's is calibrated."""
-    from dpsynth_platform.privacy.accounting import calibrate_mst, epsilon
+    from dpsynth_platform.privacy.accounting import epsilon
     from dpsynth_platform.privacy.calibration import Calibrated
     from dpsynth_platform.privacy.events import mst_event
     from dpsynth_platform.privacy.guarantee import Guarantee
+    from dpsynth_platform.privacy.mst import calibrate_mst
 
     columns, adjacency, b = asked.columns or 1, asked.adjacency.value, asked.contributions
     budget = calibrate_mst(columns, Guarantee(target, delta, "user", adjacency, b))

@@ -12,7 +12,7 @@ Two bounds are computed and the smaller is claimed, by name:
   discrete Gaussian counts. Gaussians and their mixtures are `dp_accounting`'s, which discretizes all of them
   pessimistically ("connect the dots", Doroshenko et al. 2022) and composes.
 
-A mechanism that may show something only one unit has (`ThresholdedCountsEvent`) has no finite curve; its cost has a
+A mechanism that may show something only one unit has (`ThresholdedEvent`) has no finite curve; its cost has a
 slack beside the curve, which is taken off delta before either bound is computed.
 
 Every rounding is to the safe side.
@@ -37,8 +37,8 @@ from dpsynth_platform.privacy.events import (
     GaussianCountsEvent,
     SampledGaussianEvent,
     ThresholdedCountsEvent,
+    ThresholdedEvent,
     histories,
-    mst_event,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import ORDERS, RenyiCurve, zcdp_limit
@@ -99,24 +99,6 @@ class EpsilonResult:
 
 
 @dataclass(frozen=True)
-class MstBudget:
-    """Noise of MST. All numbers are exact binary fractions (`SIGMA_STEP`, `EPSILON_STEP`).
-
-    Attributes:
-        sigma_one: noise of the one-way marginals, in records.
-        epsilon_select: range of each edge's choice by the exponential mechanism; 0 with one column, where there is
-            none.
-        sigma_two: noise of the two-way marginals, in records.
-        rho: the zCDP cost of all together (an upper bound).
-    """
-
-    sigma_one: float
-    epsilon_select: float
-    sigma_two: float
-    rho: float
-
-
-@dataclass(frozen=True)
 class Cost:
     """What an event costs, as the ledger adds it up: a Renyi curve, and a slack on delta that adds up by itself."""
 
@@ -168,16 +150,30 @@ def renyi_curve(event: DpEvent) -> RenyiCurve:
 def threshold_slack(event: DpEvent) -> float:
     """The chance that thresholded counts show a cell that only one unit has; 0 for other events.
 
-    Cells of v records pass with at most P[N >= threshold - v - 1], N the continuous Gaussian (Canonne, Kamath & Steinke
-    2020, proposition 23), and b records make at most b / v of them. Leaving the cells out changes delta by this much in
-    one direction and epsilon by -log(1 - slack) in the other (which `cost` adds to the curve).
+    Let D' be D with one unit's records added, U the cells that only those records are in, and E the event that a cell
+    of U passes; P[E] <= slack. Without E, the output on D' is that of noisy counts of the cells of D alone, moved by
+    the unit's other records, since cells have independent noise; call it M'. So for every set S of outputs
+
+        P[M(D') in S] <= P[E] + P[M' in S]    and    P[M' in S] = P[M(D') in S | not E] <= P[M(D') in S] / (1 - slack),
+
+    and M' and M(D) are neighbours of the counts event. Leaving U out changes delta by the slack in one direction and
+    epsilon by -log(1 - slack) in the other (which `cost` adds to the curve). Where records are replaced, both datasets
+    have such cells of their own, and both changes count for either direction. Both carry over to what is done in the
+    light of the output: replace S by what the whole shows.
+
+    The slack: a cell of v records passes with P[noise >= threshold - v]. Noise is whole, so that is P[noise >= c] for
+    c the next whole number: at most P[N >= c - 1] of the discrete Gaussian, N the continuous one (Canonne, Kamath &
+    Steinke 2020, proposition 23), and P[N >= c - 1/2] of the rounded one, exactly. A unit's b records make cells of
+    v_1, v_2, ... records with a sum of at most b, so that the sum of their chances, the union bound, is at most b times
+    the largest chance per record.
     """
     from scipy.stats import norm
 
-    if not isinstance(event, ThresholdedCountsEvent):
+    if not isinstance(event, ThresholdedEvent):
         return 0.0
+    rounding = 1.0 if isinstance(event, ThresholdedCountsEvent) else 0.5
     records = np.arange(1, event.max_contributions + 1)
-    passing = norm.sf((np.ceil(event.threshold - records) - 1) / event.sigma)
+    passing = norm.sf((np.ceil(event.threshold - records) - rounding) / event.sigma)
     return float(event.max_contributions * np.max(passing / records))
 
 
@@ -377,27 +373,6 @@ def counts_shifts(adjacency: str, max_contributions: int) -> list[tuple[int, ...
     return shifts if len(shifts) <= MAX_SHIFTS else None
 
 
-@lru_cache(maxsize=64)
-def calibrate_mst(columns: int, guarantee: Guarantee) -> MstBudget:
-    """The least noise with which MST over `columns` columns meets a guarantee.
-
-    rho goes in thirds to one-way marginals, choices and two-way marginals, as in McKenna, Miklau & Sheldon 2021, and
-    is as large as the smaller of PLD and Renyi allows (`largest_rho`). Rounding is to more noise; the result is checked
-    as it is returned. With one column everything goes to its marginal.
-
-    Raises:
-        AccountingError: fewer than one column, or an epsilon so small that no noise in range meets it.
-    """
-    if columns < 1:
-        raise AccountingError(f"MST over {columns} columns; accepted: from 1")
-
-    def event_of(rho: float) -> DpEvent:
-        budget = mst_budget(columns, rho, guarantee)
-        return mst_event(columns, budget, guarantee.adjacency, guarantee.max_contributions)
-
-    return mst_budget(columns, largest_rho(event_of, guarantee), guarantee)
-
-
 def largest_rho(event_of: Callable[[float], DpEvent], guarantee: Guarantee) -> float:
     """The largest zCDP budget rho, up to a 1000th, whose event meets a guarantee by PLD or by Renyi.
 
@@ -433,24 +408,6 @@ def largest_rho(event_of: Callable[[float], DpEvent], guarantee: Guarantee) -> f
     return low
 
 
-def mst_budget(columns: int, rho: float, guarantee: Guarantee) -> MstBudget:
-    """MST's noise at a zCDP budget rho for the guarantee's adjacency and b, rounded to more noise.
-
-    Raises:
-        AccountingError: rho outside `RHO_RANGE`, or noise outside `SIGMA_RANGE`.
-    """
-    squared = count_sensitivity(guarantee.adjacency, guarantee.max_contributions).l2_squared
-    if columns == 1:
-        sigma = sigma_from(math.sqrt(squared / (2 * check_rho(rho))))
-        return MstBudget(sigma, 0.0, sigma, squared / (2 * sigma**2))
-    edges, third = columns - 1, check_rho(rho) / 3
-    one = sigma_from(math.sqrt(squared * columns / (2 * third)))
-    two = sigma_from(math.sqrt(squared * edges / (2 * third)))
-    select = choice_epsilon(third / edges)
-    spent = columns * squared / (2 * one**2) + edges * (select**2 / 8 + squared / (2 * two**2))
-    return MstBudget(one, select, two, spent)
-
-
 def check_rho(rho: float) -> float:
     """A zCDP budget as it is. Raises `AccountingError` outside `RHO_RANGE`."""
     if not RHO_RANGE[0] <= rho <= RHO_RANGE[1]:
@@ -476,7 +433,7 @@ def choice_epsilon(rho: float) -> float:
 
 def _core(leaf: DpEvent) -> DpEvent:
     """The part of a leaf that has a finite curve."""
-    return leaf.counts if isinstance(leaf, ThresholdedCountsEvent) else leaf
+    return leaf.counts if isinstance(leaf, ThresholdedEvent) else leaf
 
 
 def _leaf_curve(leaf: DpEvent, times: int) -> Array:

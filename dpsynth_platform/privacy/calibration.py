@@ -2,7 +2,7 @@
 
 What belongs here: searches over one public parameter of an event, whatever else the event holds, so that a split budget
 (a histogram beside DP-SGD) is calibrated as one. What does not: epsilon for a given event (`accounting.epsilon`), and
-the calibration of MST, whose parameters move together (`accounting.calibrate_mst`).
+the calibration of MST, whose parameters move together (`mst.calibrate_mst`).
 
 Every result was checked as it is returned: the event made from it costs at most the epsilon asked for. Only that it is
 the best rests on cost being monotone in the parameter.
@@ -19,7 +19,7 @@ from dp_accounting import dp_event
 
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.privacy.accounting import EpsilonResult, delta_slack, epsilon
-from dpsynth_platform.privacy.events import MAX_LEAVES, DpEvent, ThresholdedCountsEvent, leaves
+from dpsynth_platform.privacy.events import MAX_LEAVES, DpEvent, ThresholdedEvent, leaves
 
 Value = TypeVar("Value", int, float)
 
@@ -196,7 +196,7 @@ def _on_grid(noise: float) -> float:
 
 def _thresholds(event: DpEvent) -> str:
     """The event's thresholds in words; nothing if it has none."""
-    found = sorted({leaf.threshold for leaf, _ in leaves(event) if isinstance(leaf, ThresholdedCountsEvent)})
+    found = sorted({leaf.threshold for leaf, _ in leaves(event) if isinstance(leaf, ThresholdedEvent)})
     return " and ".join(f"threshold {threshold:g}" for threshold in found)
 
 

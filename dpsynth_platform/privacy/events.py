@@ -102,12 +102,12 @@ class GaussianCountsEvent(DpEvent):  # type: ignore[misc]
 
 
 @attr.frozen
-class ThresholdedCountsEvent(DpEvent):  # type: ignore[misc]
-    """Partition selection: discrete Gaussian counts of the cells that occur, of which only those from a threshold up
-    are shown.
+class ThresholdedEvent(DpEvent):  # type: ignore[misc]
+    """Partition selection: noisy counts of the cells that occur, of which only those from a threshold up are shown.
 
     Which cells occur depends on the data, so no Renyi curve is finite: the cost is that of the counts and a slack on
-    delta (`accounting.cost`), the chance that a cell of one unit alone is shown.
+    delta (`accounting.threshold_slack`), the chance that a cell of one unit alone is shown. What the noise is, a kind
+    says.
 
     Attributes:
         sigma: the parameter of the noise, in records.
@@ -128,10 +128,28 @@ class ThresholdedCountsEvent(DpEvent):  # type: ignore[misc]
                 f"threshold {self.threshold:g} for {self.max_contributions} records of a unit; accepted: above that"
             )
 
+
+@attr.frozen
+class ThresholdedCountsEvent(ThresholdedEvent):
+    """Partition selection by counts with discrete Gaussian noise."""
+
     @property
     def counts(self) -> DiscreteGaussianCountsEvent:
         """The noisy counts of the cells that occur in both of two neighbours."""
         return DiscreteGaussianCountsEvent(self.sigma, self.adjacency, self.max_contributions)
+
+
+@attr.frozen
+class ThresholdedGaussianCountsEvent(ThresholdedEvent):
+    """Partition selection by counts with Gaussian noise, each rounded to whole records before it is compared.
+
+    What `synth.tabular.learning` does, once for each column whose values are not declared.
+    """
+
+    @property
+    def counts(self) -> GaussianCountsEvent:
+        """The noisy counts of the cells that occur in both of two neighbours."""
+        return GaussianCountsEvent(self.sigma, self.adjacency, self.max_contributions)
 
 
 def _probability(instance: object, attribute: attr.Attribute[float], value: float) -> None:
@@ -206,7 +224,7 @@ class ParallelDpEvent(DpEvent):  # type: ignore[misc]
 
 
 class MstParameters(Protocol):
-    """The noise of MST; `accounting.MstBudget` has it."""
+    """The noise of MST; `mst.MstBudget` has it."""
 
     @property
     def sigma_one(self) -> float: ...  # noqa: D102
@@ -419,6 +437,7 @@ _LEAVES: dict[str, type[Any]] = {
     "bounded-range-selection": BoundedRangeSelectionEvent,
     "gaussian-counts": GaussianCountsEvent,
     "thresholded-counts": ThresholdedCountsEvent,
+    "thresholded-gaussian-counts": ThresholdedGaussianCountsEvent,
     "sampled-gaussian": SampledGaussianEvent,
 }
 _KEYS = {"composed": {"events"}, "parallel": {"events"}, "repeated": {"count", "event"}} | {

@@ -73,6 +73,7 @@ from dpsynth_platform.privacy.accounting import (
 )
 from dpsynth_platform.privacy.events import MAX_LEAVES, BoundedRangeSelectionEvent, DpEvent, GaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.partitions import NOTHING_LEARNED, Partitions
 from dpsynth_platform.privacy.units import count_sensitivity
 
 
@@ -170,7 +171,9 @@ def selection_event(budget: SelectionBudget, adjacency: str, max_contributions: 
 
 
 @lru_cache(maxsize=64)
-def calibrate_selection(guarantee: Guarantee, rounds: int, selection_share: float) -> SelectionBudget:
+def calibrate_selection(
+    guarantee: Guarantee, rounds: int, selection_share: float, partitions: Partitions = NOTHING_LEARNED
+) -> SelectionBudget:
     """The largest budget with which a mechanism of up to `rounds` choices meets a guarantee.
 
     A share of the zCDP budget rho goes to the choices, in equal parts, the rest to measurements; rho is as large as the
@@ -180,6 +183,7 @@ def calibrate_selection(guarantee: Guarantee, rounds: int, selection_share: floa
         guarantee: with its adjacency and b, which give Delta (`units.count_sensitivity`).
         rounds: R; 0 for a mechanism that only measures.
         selection_share: of rho, above 0 and below 1; 0 without choices.
+        partitions: the columns whose values are learned first, with a part of the same guarantee.
 
     Raises:
         AccountingError: impossible arguments, or an epsilon so small that no noise in range meets it.
@@ -191,11 +195,14 @@ def calibrate_selection(guarantee: Guarantee, rounds: int, selection_share: floa
             f"a share of {selection_share!r} for {rounds} choices; accepted: above 0 and below 1, or 0 for no choices"
         )
 
-    def event_of(rho: float) -> DpEvent:
-        budget = selection_budget(guarantee, rho, rounds, selection_share)
-        return selection_event(budget, guarantee.adjacency, guarantee.max_contributions)
+    share = 1 - partitions.share
 
-    return selection_budget(guarantee, largest_rho(event_of, guarantee), rounds, selection_share)
+    def event_of(rho: float) -> DpEvent:
+        budget = selection_budget(guarantee, share * rho, rounds, selection_share)
+        event = selection_event(budget, guarantee.adjacency, guarantee.max_contributions)
+        return partitions.beside(event, guarantee, budget.rho)
+
+    return selection_budget(guarantee, share * largest_rho(event_of, guarantee), rounds, selection_share)
 
 
 def selection_budget(guarantee: Guarantee, rho: float, rounds: int, selection_share: float) -> SelectionBudget:

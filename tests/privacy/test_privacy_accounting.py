@@ -16,11 +16,9 @@ from dpsynth_platform.privacy import accounting
 from dpsynth_platform.privacy.accounting import (
     bounded_range_curve,
     bounded_range_hockey_stick,
-    calibrate_mst,
     counts_shifts,
     epsilon,
     fft_error,
-    mst_budget,
     pld_epsilon,
     renyi_curve,
     shift_hockey_stick,
@@ -32,6 +30,7 @@ from dpsynth_platform.privacy.events import (
     mst_event,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.mst import calibrate_mst, mst_budget
 from dpsynth_platform.privacy.renyi import ORDERS, RenyiCurve, renyi_limit, zcdp_curve, zcdp_limit
 
 

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.privacy.accounting import MstBudget
 from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
     DiscreteGaussianCountsEvent,
@@ -17,6 +16,7 @@ from dpsynth_platform.privacy.events import (
     leaves,
     mst_event,
 )
+from dpsynth_platform.privacy.mst import MstBudget
 
 BUDGET = MstBudget(sigma_one=3.0, epsilon_select=0.25, sigma_two=4.0, rho=0.1)
 

@@ -15,7 +15,6 @@ from scipy.stats import norm
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.privacy.accounting import (
     bounded_range_hockey_stick,
-    calibrate_mst,
     cost,
     epsilon,
     group_epsilon,
@@ -36,6 +35,7 @@ from dpsynth_platform.privacy.events import (
     token_selection_event,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.mst import calibrate_mst
 from dpsynth_platform.privacy.renyi import ORDERS
 from dpsynth_platform.privacy.sampled import sampled_gaussian_renyi
 from dpsynth_platform.privacy.units import count_sensitivity

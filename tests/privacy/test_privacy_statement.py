@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from dpsynth_platform.contracts import load_contract, load_family
 from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.privacy.accounting import calibrate_mst
 from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
     DiscreteGaussianCountsEvent,
@@ -20,6 +19,7 @@ from dpsynth_platform.privacy.events import (
     mst_event,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.mst import calibrate_mst
 from dpsynth_platform.privacy.renyi import RenyiCurve
 from dpsynth_platform.privacy.statement import Assumption, MechanismWords, privacy_statement, upper_bound
 

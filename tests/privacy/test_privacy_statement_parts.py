@@ -9,7 +9,7 @@ from dp_accounting import dp_event
 
 from dpsynth_platform.contracts import load_contract, load_family
 from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.privacy.accounting import calibrate_mst, epsilon
+from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import (
     ParallelDpEvent,
     ThresholdedCountsEvent,
@@ -22,6 +22,7 @@ from dpsynth_platform.privacy.events import (
     token_selection_event,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.mst import calibrate_mst
 from dpsynth_platform.privacy.renyi import RenyiCurve
 from dpsynth_platform.privacy.statement import MST_WORDS, MechanismWords, Tuning, privacy_statement
 from dpsynth_platform.privacy.units import group_guarantee

@@ -24,9 +24,9 @@ import numpy as np
 from dp_accounting import dp_event
 
 from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.privacy.accounting import MstBudget, calibrate_mst
 from dpsynth_platform.privacy.events import mst_event
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.mst import MstBudget, calibrate_mst
 from dpsynth_platform.privacy.selection import PrecisionBudget
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.compression import ColumnStates, compress, one_way_measurements

@@ -1,0 +1,132 @@
+"""Values that nobody declared: the budget of learning them, beside that of the mechanism that needs them.
+
+What belongs here: how much of a plan's budget goes into learning which values columns have (partition selection), the
+noise and the threshold that follow, and their event beside a mechanism's own. What does not: the mechanism
+(`synth.tabular.learning`) and what the event costs (`accounting`).
+
+The values that a column has are counted, every count gets noise, and those from a threshold up are shown (Korolova et
+al. 2009; Desfontaines, Voss & Gipson 2022 for the optimum of one record a unit). That a value occurs tells nothing of
+its being harmless: one person may have it. It stays hidden because a count of b or less passes the threshold with a
+chance of at most the slack, which is a part of delta.
+
+All columns are learned alike, before anything else, and the mechanism that follows is fixed beforehand: neither its
+noise nor the number of its steps depends on the values. So the cost is that of sequential composition, each part chosen
+in the light of those before. The whole is calibrated as one event and claimed once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dp_accounting import dp_event
+
+from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.privacy.accounting import sigma_from, threshold_slack
+from dpsynth_platform.privacy.events import PARAMETERS, DpEvent, ThresholdedGaussianCountsEvent
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.units import count_sensitivity
+
+SHARE_OF_EACH = 0.04
+"""Of rho, for each column: about what its marginal gets afterwards, where values that are near the noise are lost."""
+MOST_SHARE = 0.2
+SLACK_SHARE = 0.01
+"""Of delta, for all columns together. An account keeps a tenth of its delta for slack (`ledger.filter`), so that it can
+pay for ten releases; ten times as much would lower thresholds by a tenth."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How one column's values are learned.
+
+    Attributes:
+        sigma: noise of each value's count, in records.
+        threshold: the least noisy count that is shown, in records.
+    """
+
+    sigma: float
+    threshold: int
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """The columns whose values are learned, beside a mechanism that they are learned for.
+
+    Attributes:
+        columns: their number, perhaps 0.
+    """
+
+    columns: int = 0
+
+    @property
+    def share(self) -> float:
+        """Part of rho that goes into learning."""
+        return min(SHARE_OF_EACH * self.columns, MOST_SHARE)
+
+    def learning(self, guarantee: Guarantee, rho: float) -> Learning:
+        """Noise and threshold of each column's counts.
+
+        Args:
+            guarantee: of the whole, with its adjacency, b and delta.
+            rho: the zCDP cost of the mechanism beside it, which has 1 - `share` of the whole.
+
+        Raises:
+            AccountingError: no column is learned, or no noise or threshold in range will do.
+        """
+        if self.columns < 1:
+            raise AccountingError("thresholds for no column; accepted: at least one whose values are learned")
+        squared = count_sensitivity(guarantee.adjacency, guarantee.max_contributions).l2_squared
+        of_each = rho * self.share / (1 - self.share) / self.columns
+        sigma = sigma_from(math.sqrt(squared / (2 * of_each)))
+        return Learning(sigma, _least_threshold(sigma, guarantee, SLACK_SHARE * guarantee.delta / self.columns))
+
+    def beside(self, event: DpEvent, guarantee: Guarantee, rho: float) -> DpEvent:
+        """The event of learning and of the mechanism that follows; the mechanism's own where nothing is learned.
+
+        Args:
+            event: the mechanism's.
+            guarantee: of the whole.
+            rho: the mechanism's zCDP cost.
+        """
+        return learned_beside([self.learning(guarantee, rho)] * self.columns if self.columns else [], event, guarantee)
+
+
+NOTHING_LEARNED = Partitions()
+
+
+def learned_beside(learned: list[Learning], event: DpEvent, guarantee: Guarantee) -> DpEvent:
+    """The event of learning columns, each in its way, and of the mechanism that follows."""
+    parts = [
+        ThresholdedGaussianCountsEvent(
+            one.sigma, float(one.threshold), guarantee.adjacency, guarantee.max_contributions
+        )
+        for one in learned
+    ]
+    return dp_event.ComposedDpEvent([*parts, event]) if parts else event
+
+
+def _least_threshold(sigma: float, guarantee: Guarantee, slack: float) -> int:
+    """The least whole threshold above b that shows a cell of one unit alone with a chance of at most `slack`.
+
+    Raises:
+        AccountingError: there is none in range.
+    """
+
+    def hides(threshold: int) -> bool:
+        event = ThresholdedGaussianCountsEvent(
+            sigma, float(threshold), guarantee.adjacency, guarantee.max_contributions
+        )
+        return threshold_slack(event) <= slack
+
+    low, step = guarantee.max_contributions, 1
+    while not hides(low + step):
+        low, step = low + step, 2 * step
+        if low + step > PARAMETERS[1]:
+            raise AccountingError(
+                f"no threshold hides values of one unit up to a chance of {slack:.3g}; accepted: a larger delta"
+            )
+    high = low + step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if hides(middle) else (middle, high)
+    return high

@@ -208,7 +208,7 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("columns.score.max", float("inf"), "columns.score.max: inf; input should be"),
     ("columns.day.max", "2025-01-01", "columns.day: min 2026-01-01 is not before max 2025-01-01"),
     ("columns.day.min", "someday", "columns.day.min: 'someday'; input should be a valid date"),
-    ("columns.colour.values", ["red"], "columns.colour.values: a list; list should have at least 2 items"),
+    ("columns.colour.values", ["red"], "columns.colour.values: a list of 1; accepted: 2 to 10000 values, or learned"),
     (
         "columns.colour.values",
         ["red", "red"],

@@ -7,8 +7,10 @@ How they are made. Every canary owner holds b records with the same modelled val
 the largest contribution which the guarantee covers is what gets tested. Values are independent from column to column
 and balanced over the declared cells of each: rare values and combinations that real people seldom have come up as
 often as common ones, so the canaries sit in many different, mostly empty cells of whichever marginals the mechanism
-measures. Each owner is included by a fair coin of its own from the operating system (Steinke et al. 2023); included
-and held-out canaries are kept together, and stay restricted.
+measures. Where values are learned they are missing: whatever canaries said there, enough of them would plant it.
+
+Each owner is included by a fair coin of its own from the operating system (Steinke et al. 2023); included and held-out
+canaries are kept together, and stay restricted.
 """
 
 from __future__ import annotations

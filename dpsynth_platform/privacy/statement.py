@@ -29,6 +29,7 @@ from dpsynth_platform.privacy.events import (
     ParallelDpEvent,
     SampledGaussianEvent,
     ThresholdedCountsEvent,
+    ThresholdedGaussianCountsEvent,
     adjacency_of,
     event_from_json,
     event_to_json,
@@ -409,6 +410,11 @@ def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
                 f"{{number}} {words.counts} over cells that the data has, every cell with discrete Gaussian noise and "
                 "shown only from a threshold up.",
             ),
+            (
+                ThresholdedGaussianCountsEvent,
+                "Which values {number} columns have that declare none: of those that occur, every count with Gaussian "
+                "noise, rounded and shown only from a threshold up.",
+            ),
             (BoundedRangeSelectionEvent, f"{{number}} {words.choices}, by the exponential mechanism."),
         )
         if total[kind]
@@ -561,7 +567,7 @@ def _randomness(event: DpEvent, words: MechanismWords) -> Iterator[Assumption]:
         )
     if BoundedRangeSelectionEvent in kinds:
         yield words.selection
-    if kinds & {GaussianCountsEvent, SampledGaussianEvent}:
+    if kinds & {GaussianCountsEvent, SampledGaussianEvent, ThresholdedGaussianCountsEvent}:
         yield words.noise
     if SampledGaussianEvent in kinds:
         yield words.clipping
@@ -591,7 +597,8 @@ def _around(contract: DataContract) -> tuple[Assumption, ...]:
             "knowledge, or follows from runs that are in the ledger, and was not read off the data otherwise.",
             "as declared",
             "No step of a run measures anything without noise for it; values outside are clamped or counted as "
-            "missing. What people looked at outside of runs (`dpsynth bound evaluate` shows some) is theirs to say.",
+            "missing, and those of columns that declare none are learned by the mechanism itself. What people looked "
+            "at outside of runs (`dpsynth bound evaluate` shows some) is theirs to say.",
         ),
     )
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SourceError
@@ -106,7 +107,7 @@ def measure_quality(
         synthetic: the synthetic rows.
         holdout: real rows of owners that were kept from the mechanism; may be empty.
     """
-    domain = domain_of(contract, period, coarse=True)
+    domain = _known(domain_of(contract, period, coarse=True), synthetic)
     kept, made = (domain.encode(table.combine_chunks()) for table in (real, synthetic))
     target = contract.quality.target
     tables = [_limited(table.select(domain.names)) for table in (holdout, synthetic, real)]
@@ -117,7 +118,12 @@ def measure_quality(
     return QualityReport(
         dataset=contract.dataset,
         period=period,
-        cells="the cells that the contract declares, or few equal ones where it declares none",
+        cells=(
+            "the cells that the contract declares, or few equal ones where it declares none; of values that were "
+            "learned, those of the synthetic rows"
+            if domain_of(contract, period).unknown
+            else "the cells that the contract declares, or few equal ones where it declares none"
+        ),
         rows={"held_out": len(holdout), "synthetic": len(synthetic), "real": len(real)},
         fidelity=measure_fidelity(kept, made, domain.names, domain.sizes),
         similarity=_similarity(columns, 1),
@@ -194,11 +200,21 @@ def _closeness(columns: Sequence[Column]) -> Closeness | None:
     return measure_closeness(columns) if len(counts) > 2 and all(counts) else None
 
 
+def _known(domain: Domain, synthetic: pa.Table) -> Domain:
+    """The domain with the values that the synthetic rows have, where they were learned."""
+    texts = {index: domain.columns[index].texts(synthetic.column(domain.names[index])) for index in domain.unknown}
+    return domain.with_values(
+        {index: sorted(pc.unique(values.drop_null()).to_pylist()) for index, values in texts.items()}
+    )
+
+
 def _favourable(domain: Domain, target: str | None) -> tuple[int | None, str]:
-    """The last declared value of the target."""
+    """The last declared value of the target, if it has any."""
     if target is None or target not in domain.names:
         return None, ""
     goal = domain.columns[domain.names.index(target)]
+    if not goal.missing:
+        return None, ""
     return goal.missing - 1, goal.label(goal.missing - 1)
 
 

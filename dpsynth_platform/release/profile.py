@@ -1,7 +1,8 @@
 """What the published rows look like: one histogram a column, of the synthetic data only.
 
 What belongs here: counting while the rows are written. What does not: the real data, and drawing. The bins and
-categories are the contract's own, or equal ones over the declared range: public, so nothing is chosen by looking.
+categories are the contract's own, equal ones over the declared range, or (where values were learned) those of the
+synthetic rows: nothing is chosen by looking at real ones.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Profiler:
             labels = [_edge_label(edge, column) for edge in edges]
             return {"kind": "bins", "edges": labels, "counts": self._bins[name].tolist(), "missing": missing}
         counts = self._categories[name]
-        known = list(column.values) if column.type == "categorical" else ["false", "true"]
+        known = column.listed or sorted(counts) if column.type == "categorical" else ["false", "true"]
         return {"kind": "categories", "labels": known, "counts": [counts[label] for label in known], "missing": missing}
 
 

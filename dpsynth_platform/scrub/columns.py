@@ -4,8 +4,9 @@ What belongs here: a look at every value of the columns that scrubbing passes on
 float), and the refusal. What does not: text columns, of which the contract says what becomes (`scrub`); identifiers,
 which leave the table whatever they are; undeclared columns, which are refused unseen.
 
-A categorical column's declared values are public by the contract's word; only others are looked at. Of numbers, only
-valid card numbers are told from quantities by their value; a name such as `ssn` tells the rest, without any look.
+A categorical column's declared values are public by the contract's word; only others are looked at, all where values
+are learned. Of numbers, only valid card numbers are told from quantities by their value; a name such as `ssn` tells the
+rest, without any look.
 
 Whether a run stops here depends on the data, which the privacy statement lists as an access that is not covered. So
 that it tells as little as can be, and that no single person can stop a run, one rule decides: of one column, values of
@@ -62,7 +63,7 @@ class ColumnScan:
             if isinstance(column, (CategoricalColumn, IntegerColumn, FloatColumn)) and column.accept_pii is None
         }
         self._declared = {
-            name: pa.array(column.values, pa.large_string())
+            name: pa.array(column.listed, pa.large_string())
             for name, column in scanned.items()
             if isinstance(column, CategoricalColumn)
         }

@@ -28,6 +28,8 @@ _TYPES = {
 }
 _TEXT_POOL = 200
 _NULL_SHARE = 0.5
+_MOST_INVENTED = 5
+"""Values of a column whose own are learned, unless fewer are kept. They are numbers, so that any type can hold them."""
 
 
 def source_schema_of(contract: DataContract) -> pa.Schema:
@@ -49,7 +51,12 @@ def mock_table(contract: DataContract, rows: int, period: str | None = None) -> 
         ContractError: the period lies outside the declared range.
     """
     rng = np.random.default_rng()
-    domains = {column.name: column for column in domain_of(contract, period)}
+    domain = domain_of(contract, period)
+    invented = {
+        index: [str(number + 1) for number in range(min(_MOST_INVENTED, domain.columns[index].most or 0))]
+        for index in domain.unknown
+    }
+    domains = {column.name: column for column in domain.with_values(invented)}
     first, *others = contract.privacy.owner_columns
     owners = {first: _owners(rows, contract.privacy.max_contributions, rng)}
     # Where a record has several owners, whoever shares one with whom is left to chance.

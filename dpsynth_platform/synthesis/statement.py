@@ -176,7 +176,7 @@ def _assumptions(contract: DataContract, run: Run) -> list[Assumption]:
             "not established" if run.assumed else "as declared",
             "Some domains were read off the data; see what is not covered."
             if run.assumed
-            else "Values outside are clamped or counted as missing.",
+            else "Values outside are clamped or counted as missing; those that are learned are the mechanism's.",
         ),
         Assumption(
             "The mechanism ran as planned after its cost was recorded; it was started "

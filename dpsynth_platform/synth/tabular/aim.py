@@ -45,6 +45,7 @@ from dpsynth_platform.synth.tabular.counting import count_cliques
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.estimation import Array
 from dpsynth_platform.synth.tabular.junction import Clique
+from dpsynth_platform.synth.tabular.learning import learned_domain
 from dpsynth_platform.synth.tabular.marginals import (
     as_measurement,
     described_counts,
@@ -112,7 +113,7 @@ class Aim(SelectionGenerator):
         columns, asked = len(domain), workload_of(contract, domain.names)
         check_workload_cells(contract, asked.weights, domain.most_states)
         rounds = min(ROUNDS_PER_COLUMN * columns, len(asked.weights))
-        budget = calibrate_selection(guarantee, rounds, SELECTION_SHARE if rounds else 0.0)
+        budget = calibrate_selection(guarantee, rounds, SELECTION_SHARE if rounds else 0.0, domain.partitions)
         parameters = AimParameters(
             **asdict(budget),
             one_way_share=ONE_WAY_SHARE if rounds else 1.0,
@@ -124,7 +125,7 @@ class Aim(SelectionGenerator):
         )
         return asdict(parameters)
 
-    def describe(self, plan: SealedPlan) -> dict[str, Any]:
+    def description(self, plan: SealedPlan) -> dict[str, Any]:
         """Event, noise, expected error, cells, memory and sampling time of a plan.
 
         Expected errors are those of the noise alone, in records, if every round is used. Memory is that of counts and
@@ -159,8 +160,8 @@ class Aim(SelectionGenerator):
         """One-way marginals, links to the target, rounds of choosing and measuring; see `MarginalGenerator.measure`."""
         self.check(plan)
         chosen, sensitivity = self.chosen(plan.parameters), WEIGHT_SCALE * score_sensitivity(plan)
-        domain = Domain.from_json(plan.columns)
         with MeasurementLog.create(directory, plan.digest) as log:
+            domain = learned_domain(plan, bounded, log, progress)
             draws = chosen.draws(log, sensitivity)
             one_way = draws.columns(bounded, domain, _noise_of_one_way(chosen, len(domain)), progress)
             states, groups, estimator = started(domain, one_way)

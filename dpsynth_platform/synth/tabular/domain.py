@@ -1,9 +1,9 @@
-"""The public domain of the modelled columns: values to cell codes and back.
+"""The domain of the modelled columns: values to cell codes and back.
 
 What belongs here: which cells a column has, and coding Arrow columns into them. All of it follows from the contract
-(and, for the period column, from the period), so it costs nothing. What does not: how a declared range is cut into
-cells (`binning`), what a value is in numbers (`scales`), counting cells, or anything that a look at the data could
-change.
+(and, for the period column, from the period), so it costs nothing, but for values that are learned: a plan holds how,
+and its mechanism which ones they are (`learning`). What does not: how a declared range is cut into cells (`binning`),
+what a value is in numbers (`scales`), counting cells, or anything that a look at the data could change otherwise.
 
 Every column has one more cell than its declared values: "missing or unlisted", always the last. Null, NaN, unlisted
 categories and texts that are no time of day go there. Numbers, days, moments and times outside the declared range are
@@ -15,8 +15,8 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -34,7 +34,8 @@ from dpsynth_platform.contracts import (
     IntegerColumn,
     TimeColumn,
 )
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.errors import ContractError, MechanismFailed
+from dpsynth_platform.privacy.partitions import Learning, Partitions
 from dpsynth_platform.source import period_bounds
 from dpsynth_platform.synth.tabular import shapes
 from dpsynth_platform.synth.tabular.binning import real_edges, whole_edges
@@ -67,7 +68,9 @@ class ColumnDomain:
         edges: of columns with an order, in steps of their scale (`scales`): cell i is [edges[i], edges[i+1]). Where
             steps are whole, the last edge is one above the largest value. Otherwise the last cell holds its upper end
             too, the declared maximum.
-        values: of categorical columns, the listed values.
+        values: of categorical columns, the listed values, or those that were learned.
+        most: of a categorical column whose values are not known yet, how many of them will be at most.
+        learning: how they are learned, once that is calibrated.
         nullable: whether the last cell may stand in a release, as null.
         decimals: of a float column, if declared: digits after the point; its steps are whole then.
         step: of moments and times of day, the resolution in microseconds.
@@ -82,10 +85,12 @@ class ColumnDomain:
     decimals: int | None = None
     step: int = 1
     cutting: Cutting = "declared"
+    most: int | None = None
+    learning: Learning | None = None
 
     @property
     def size(self) -> int:
-        """Number of cells, with the one for missing or unlisted values."""
+        """Number of cells, with the one for missing or unlisted values; the most of them, while values are unknown."""
         return self.missing + 1
 
     @property
@@ -93,6 +98,8 @@ class ColumnDomain:
         """Code of the cell for missing or unlisted values."""
         if self.kind == "boolean":
             return 2
+        if self.most is not None:
+            return self.most
         return len(self.values) if self.kind == "categorical" else len(self.edges) - 1
 
     @property
@@ -122,18 +129,24 @@ class ColumnDomain:
 
     @property
     def allowed(self) -> npt.NDArray[np.bool_]:
-        """Which cells may stand in a release, shape (size,)."""
-        allowed = np.ones(self.size, dtype=np.bool_)
-        allowed[self.missing] = self.nullable
+        """Which cells may stand in a release, shape (size,); of values that are unknown, only that they are missing."""
+        allowed = np.full(self.size, self.most is None)
+        allowed[self.missing] = self.nullable or self.most is not None
         return allowed
+
+    def texts(self, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+        """Values of a categorical column as they are compared with the listed ones."""
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        return column.cast(pa.string())
 
     def encode(self, column: pa.Array | pa.ChunkedArray) -> Codes:
         """Cell codes of an Arrow column of any fitting type, shape (len(column),)."""
-        if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks()
         if self.kind == "categorical":
             listed = pa.array(self.values, pa.string())
-            return _filled(pc.index_in(column.cast(pa.string()), value_set=listed), self.missing)
+            return _filled(pc.index_in(self.texts(column), value_set=listed), self.missing)
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
         if self.kind == "boolean":
             return _filled(column.cast(pa.int32()), self.missing)
         low, high = self._range
@@ -207,7 +220,8 @@ class ColumnDomain:
     def from_json(cls, document: dict[str, Any]) -> ColumnDomain:
         """Reads `to_json` back."""
         tuples = {"edges": tuple(document["edges"]), "values": tuple(document["values"])}
-        return cls(**(document | tuples))
+        learning = {"learning": Learning(**document["learning"])} if document.get("learning") else {}
+        return cls(**(document | tuples | learning))
 
     @property
     def _range(self) -> tuple[float, float]:
@@ -243,8 +257,56 @@ class Domain:
         return tuple(column.most_states for column in self.columns)
 
     @property
+    def unknown(self) -> tuple[int, ...]:
+        """Indices of the columns whose values are to be learned."""
+        return tuple(index for index, column in enumerate(self.columns) if column.most is not None)
+
+    @property
+    def partitions(self) -> Partitions:
+        """What learning them takes of a plan's budget."""
+        return Partitions(len(self.unknown))
+
+    def to_be_learned(self, learning: Learning) -> Domain:
+        """The same domain, with how its unknown values are learned."""
+        return Domain(tuple(column if column.most is None else replace(column, learning=learning) for column in self))
+
+    def with_values(self, values: Mapping[int, Sequence[str]]) -> Domain:
+        """The domain with the values that were learned, by column index; a column of which none is known may be null.
+
+        Raises:
+            MechanismFailed: those of some column are missing.
+        """
+        lacking = [self.names[index] for index in self.unknown if index not in values]
+        if lacking:
+            raise MechanismFailed(f"the stored measurements lack the values of {', '.join(lacking)}")
+        known = list(self.columns)
+        for index in self.unknown:
+            column = known[index]
+            known[index] = replace(
+                column,
+                values=tuple(values[index]),
+                most=None,
+                learning=None,
+                nullable=column.nullable or not values[index],
+            )
+        return Domain(tuple(known))
+
+    @property
     def preparation(self) -> str:
         """What becomes of the columns before any two are counted together, in words."""
+        return "; ".join([*self._learned_in_words, self._counted_in_words])
+
+    @property
+    def _learned_in_words(self) -> list[str]:
+        found = []
+        for index in self.unknown:
+            column = self.columns[index]
+            shown = f" that {column.learning.threshold} records or so have" if column.learning else ""
+            found.append(f"the values of {column.name} are learned: those{shown}, at most {column.most}")
+        return found
+
+    @property
+    def _counted_in_words(self) -> str:
         fine = [column for column in self.columns if column.most_states < column.size]
         if not fine:
             return "every column is counted by the values or bins that the contract declares"
@@ -296,7 +358,9 @@ def domain_of(contract: DataContract, period: str | None = None, *, coarse: bool
 
 def _column(name: str, declared: Column, coarse: bool) -> ColumnDomain:
     if isinstance(declared, CategoricalColumn):
-        return ColumnDomain(name, "categorical", declared.nullable, values=tuple(declared.values))
+        return ColumnDomain(
+            name, "categorical", declared.nullable, values=tuple(declared.listed), most=declared.most_learned
+        )
     if not isinstance(declared, IntegerColumn | FloatColumn | DateColumn | DatetimeColumn | TimeColumn):
         return ColumnDomain(name, "boolean", declared.nullable)
     rule: Cutting = "declared"

@@ -19,6 +19,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.learning import learned_domain
 from dpsynth_platform.synth.tabular.marginals import described_counts, score_sensitivity
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.rounds import SelectionGenerator, SelectionParameters
@@ -36,9 +37,9 @@ class Independent(SelectionGenerator):
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         """The fields of `SelectionParameters`; there is nothing to choose."""
-        return asdict(SelectionParameters(**asdict(calibrate_selection(guarantee, 0, 0.0))))
+        return asdict(SelectionParameters(**asdict(calibrate_selection(guarantee, 0, 0.0, domain.partitions))))
 
-    def describe(self, plan: SealedPlan) -> dict[str, Any]:
+    def description(self, plan: SealedPlan) -> dict[str, Any]:
         """Event, noise, expected error, cells, memory and sampling time of a plan; see `Generator.describe`."""
         domain, chosen = Domain.from_json(plan.columns), self.chosen(plan.parameters)
         one = chosen.noise(1 / len(domain))
@@ -52,8 +53,9 @@ class Independent(SelectionGenerator):
     def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:
         """Every column's counts; see `MarginalGenerator.measure`."""
         self.check(plan)
-        domain, chosen = Domain.from_json(plan.columns), self.chosen(plan.parameters)
+        chosen = self.chosen(plan.parameters)
         with MeasurementLog.create(directory, plan.digest) as log:
+            domain = learned_domain(plan, bounded, log, progress)
             draws = chosen.draws(log, score_sensitivity(plan))
             draws.columns(bounded, domain, chosen.noise(1 / len(domain)), progress)
             log.complete()

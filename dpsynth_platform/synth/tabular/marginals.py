@@ -14,6 +14,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from dpsynth_platform.contracts import DataContract, canonical_digest
 from dpsynth_platform.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.events import event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.partitions import learned_beside
 from dpsynth_platform.privacy.units import count_sensitivity
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.compression import ColumnStates, compress, one_way_measurements
@@ -63,6 +65,9 @@ class MarginalGenerator(ABC):
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         """Noise scales and whatever else fixes the mechanism, from public inputs; JSON values.
 
+        `rho` is among them, the zCDP cost; `domain.partitions` goes into the calibration, for what learning values
+        takes of the guarantee.
+
         Raises:
             ContractError: the method cannot do what the contract asks for.
             AccountingError: no noise scale meets the guarantee.
@@ -82,8 +87,22 @@ class MarginalGenerator(ABC):
         """
 
     @abstractmethod
+    def description(self, plan: SealedPlan) -> dict[str, Any]:
+        """Event, noise, expected error, cells, memory and sampling time of the method's own part of a plan."""
+
     def describe(self, plan: SealedPlan) -> dict[str, Any]:
-        """Event, noise, expected error, cells, memory and sampling time of a plan."""
+        """The same of the whole plan; see `Generator.describe`."""
+        described, domain = self.description(plan), Domain.from_json(plan.columns)
+        learned = [
+            {"column": column.name, "most": column.most, **asdict(column.learning)}
+            for column in domain
+            if column.learning is not None
+        ]
+        if not learned:
+            return described
+        names = ", ".join(str(rule["column"]) for rule in learned)
+        values = f"the values of {names}, each shown if its count with rounded Gaussian noise reaches a threshold"
+        return described | {"event": f"{values}; then {described['event']}", "learned": learned}
 
     def plan(
         self, contract: DataContract, schema: pa.Schema, guarantee: Guarantee, *, period: str | None = None
@@ -102,6 +121,8 @@ class MarginalGenerator(ABC):
                 "declare fewer bins or shorter lists of values"
             )
         parameters = self.parameters(contract, domain, guarantee)
+        if domain.unknown:
+            domain = domain.to_be_learned(domain.partitions.learning(guarantee, parameters["rho"]))
         return SealedPlan(
             method=self.method,
             dataset=contract.dataset,
@@ -110,7 +131,7 @@ class MarginalGenerator(ABC):
             columns=domain.to_json(),
             release=release_schema(contract, schema).to_json(),
             parameters=parameters,
-            event=event_to_json(self.event(parameters, len(domain), guarantee)),
+            event=event_to_json(self._whole_event(domain, parameters, guarantee)),
             guarantee=guarantee.to_json(),
         )
 
@@ -120,11 +141,16 @@ class MarginalGenerator(ABC):
         Raises:
             GrantRefused: it is not.
         """
-        guarantee = Guarantee.from_json(plan.guarantee)
-        if event_to_json(self.event(plan.parameters, len(plan.columns), guarantee)) != plan.event:
+        domain, guarantee = Domain.from_json(plan.columns), Guarantee.from_json(plan.guarantee)
+        if event_to_json(self._whole_event(domain, plan.parameters, guarantee)) != plan.event:
             raise GrantRefused(
                 "the plan's privacy event is not that of its noise scales; materialize the line from raw"
             )
+
+    def _whole_event(self, domain: Domain, parameters: dict[str, Any], guarantee: Guarantee) -> dp_event.DpEvent:
+        """What learning values and the mechanism with these parameters cost together."""
+        learned = [column.learning for column in domain if column.learning is not None]
+        return learned_beside(learned, self.event(parameters, len(domain), guarantee), guarantee)
 
     def fit(
         self,
@@ -144,8 +170,8 @@ class MarginalGenerator(ABC):
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
         """Fits potentials to the stored measurements; see `Generator.estimate`."""
-        domain = Domain.from_json(plan.columns)
         stored = read_measurements(directory, plan.digest)
+        domain = Domain.from_json(plan.columns).with_values(stored.learned)
         states, groups, estimator = started(domain, stored.one_way, device=device)
         estimator.add([as_measurement(noisy) for noisy in stored.joint])
         estimator.fit(ITERATIONS, progress)

@@ -1,17 +1,18 @@
 """The durable record of what a mechanism has released: *draw, append durably, use*.
 
 What belongs here: the append-only file `measurements.jsonl` and reading it back. What does not: the draws themselves
-(`mst`, `aim`). Every noisy number is on disk before anything depends on it, so that a crash can lose a draw that nobody
-saw but never make one be drawn twice and both be used. A file without its last line, `complete`, is not used at all.
+(`learning`, `mst`, `aim`). Every noisy result is on disk before anything depends on it, so that a crash can lose a draw
+that nobody saw but never make one be drawn twice and both be used. A file without its last line, `complete`, is not
+used at all.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -50,11 +51,13 @@ class Measurements:
         one_way: marginals of every column, over cells.
         chosen: the cliques that it chose to measure, perhaps some of them repeatedly.
         joint: marginals of cliques, over states (`compression`).
+        learned: the values of columns of which none were declared (`learning`), by column index.
     """
 
     one_way: tuple[NoisyCounts, ...]
     chosen: tuple[Clique, ...]
     joint: tuple[NoisyCounts, ...]
+    learned: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 class MeasurementLog:
@@ -97,6 +100,10 @@ class MeasurementLog:
         """Appends a chosen clique, and the resolutions that it is to be measured at."""
         self._append({"kind": "chosen", "clique": list(clique), "levels": list(levels)})
 
+    def values(self, column: int, values: tuple[str, ...]) -> None:
+        """Appends the values of a column that were learned."""
+        self._append({"kind": "values", "column": column, "values": list(values)})
+
     def complete(self) -> None:
         """Appends the last line: from here on nothing needs the data."""
         self._append(_COMPLETE)
@@ -135,6 +142,7 @@ def read_measurements(directory: Path, plan_digest: str) -> Measurements:
             one_way=tuple(_noisy(line) for line in lines if line["kind"] == "one-way"),
             chosen=tuple(tuple(line["clique"]) for line in lines if line["kind"] == "chosen"),
             joint=tuple(_noisy(line) for line in lines if line["kind"] == "joint"),
+            learned={line["column"]: tuple(line["values"]) for line in lines if line["kind"] == "values"},
         )
     except (KeyError, TypeError, ValueError, IndexError):
         raise MechanismFailed("the stored measurements are damaged") from None

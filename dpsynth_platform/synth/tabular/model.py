@@ -72,8 +72,8 @@ class Model:
 
     @cached_property
     def domain(self) -> Domain:
-        """The modelled columns' cells."""
-        return Domain.from_json(self.plan.columns)
+        """The modelled columns' cells, with the values that the mechanism learned."""
+        return Domain.from_json(self.plan.columns).with_values(self.measurements.learned)
 
     @cached_property
     def release(self) -> ReleaseSchema:

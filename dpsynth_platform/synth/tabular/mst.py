@@ -35,6 +35,7 @@ from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.drawing import Draws
 from dpsynth_platform.synth.tabular.estimation import estimate_total, project
 from dpsynth_platform.synth.tabular.junction import Clique
+from dpsynth_platform.synth.tabular.learning import learned_domain
 from dpsynth_platform.synth.tabular.marginals import (
     SCORE_SCALE,
     MarginalGenerator,
@@ -55,14 +56,14 @@ class Mst(MarginalGenerator):
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         """The noise scales of `MstBudget`."""
-        return asdict(calibrate_mst(len(domain), guarantee))
+        return asdict(calibrate_mst(len(domain), guarantee, domain.partitions))
 
     def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
         """See `mst_event`."""
         budget = MstBudget(**plan_parameters)
         return mst_event(columns, budget, guarantee.adjacency, guarantee.max_contributions)
 
-    def describe(self, plan: SealedPlan) -> dict[str, Any]:
+    def description(self, plan: SealedPlan) -> dict[str, Any]:
         """Event, noise, expected error, cells, memory and sampling time of a plan.
 
         Expected errors are those of the noise alone, in records. Memory is that of counts and potentials, beside what
@@ -92,9 +93,9 @@ class Mst(MarginalGenerator):
     def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:
         """One-way marginals, a tree, its two-way marginals; see `MarginalGenerator.measure`."""
         self.check(plan)
-        budget, domain = MstBudget(**plan.parameters), Domain.from_json(plan.columns)
-        columns = len(domain)
+        budget, columns = MstBudget(**plan.parameters), len(plan.columns)
         with MeasurementLog.create(directory, plan.digest) as log:
+            domain = learned_domain(plan, bounded, log, progress)
             draws = Draws(log, _precision(budget, columns), columns - 1, budget.epsilon_select, score_sensitivity(plan))
             one_way = draws.columns(bounded, domain, budget.sigma_one, progress)
             states = compress(domain, one_way)

@@ -39,6 +39,7 @@ from dpsynth_platform.privacy.selection import calibrate_selection
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.counting import count_cliques
 from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.learning import learned_domain
 from dpsynth_platform.synth.tabular.marginals import (
     as_measurement,
     described_counts,
@@ -89,7 +90,7 @@ class Mwem(SelectionGenerator):
         named = workload_of(contract, domain.names).named
         check_workload_cells(contract, named, domain.most_states)
         rounds = min(ROUNDS_PER_COLUMN * len(domain), len(named))
-        budget = calibrate_selection(guarantee, rounds, SELECTION_SHARE if rounds else 0.0)
+        budget = calibrate_selection(guarantee, rounds, SELECTION_SHARE if rounds else 0.0, domain.partitions)
         parameters = MwemParameters(
             **asdict(budget),
             one_way_share=ONE_WAY_SHARE if rounds else 1.0,
@@ -99,7 +100,7 @@ class Mwem(SelectionGenerator):
         )
         return asdict(parameters)
 
-    def describe(self, plan: SealedPlan) -> dict[str, Any]:
+    def description(self, plan: SealedPlan) -> dict[str, Any]:
         """Event, noise, expected error, cells, memory and sampling time of a plan; see `Generator.describe`."""
         domain, chosen = Domain.from_json(plan.columns), self.chosen(plan.parameters)
         one, joint = chosen.noise(chosen.one_way_share / len(domain)), chosen.sigma_joint
@@ -127,9 +128,10 @@ class Mwem(SelectionGenerator):
     def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:
         """One-way marginals, then rounds of choosing and measuring; see `MarginalGenerator.measure`."""
         self.check(plan)
-        domain, chosen = Domain.from_json(plan.columns), self.chosen(plan.parameters)
+        chosen = self.chosen(plan.parameters)
         weights, sigma = chosen.weights, chosen.sigma_joint
         with MeasurementLog.create(directory, plan.digest) as log:
+            domain = learned_domain(plan, bounded, log, progress)
             draws = chosen.draws(log, WEIGHT_SCALE * score_sensitivity(plan))
             one_way = draws.columns(bounded, domain, chosen.noise(chosen.one_way_share / len(domain)), progress)
             states, _, estimator = started(domain, one_way)

@@ -86,7 +86,10 @@ def release_schema(contract: DataContract, source: pa.Schema) -> ReleaseSchema:
             continue
         if treatment == "modelled":
             _check_type(contract, field)
-        nullable = field.nullable or treatment == "empty" or contract.columns[field.name].nullable
+        declared = contract.columns[field.name]
+        # Of a column whose values are learned, there may be none that may be shown.
+        learned = isinstance(declared, CategoricalColumn) and declared.most_learned is not None
+        nullable = field.nullable or treatment == "empty" or declared.nullable or learned
         fields.append(pa.field(field.name, field.type, nullable))
     return ReleaseSchema(pa.schema(fields), treatments)
 
@@ -138,7 +141,7 @@ def _check_type(contract: DataContract, field: pa.Field) -> None:
             f"accepted: {_ACCEPTED[declared.type]}"
         )
     if isinstance(declared, CategoricalColumn) and pa.types.is_integer(type_):
-        _check_codes(contract, field, declared.values, type_)
+        _check_codes(contract, field, declared.listed, type_)
     if isinstance(declared, IntegerColumn | FloatColumn | DateColumn | DatetimeColumn):
         try:
             ends = [declared.min, declared.max]

@@ -1,0 +1,67 @@
+"""Learning which values a column has, where nobody may list them: partition selection.
+
+What belongs here: the first part of a mechanism, which leaves the domain that all others work on. What does not: its
+noise and threshold and what they cost (`privacy.partitions`), and what a column is counted for otherwise.
+
+Every value that occurs is counted, gets noise, and is kept if its noisy count reaches the threshold in the plan; of
+more than `most` such values, those with the largest noisy counts are kept. Only which ones they are is used, in the
+order of their letters: neither their counts nor the order of records tells anything. What is not kept counts as
+missing.
+
+A value that only one person has stays hidden up to the plan's slack, however often that person has it within the bound
+b. There is no rule such as "of at least so many people": counts are noisy before they decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from dpsynth_platform.errors import GrantRefused
+from dpsynth_platform.privacy.partitions import Learning
+from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
+from dpsynth_platform.synth.tabular.counting import count_values
+from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.measurements import MeasurementLog
+from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian
+
+STAGE = "learning values"
+
+
+def learned_domain(plan: SealedPlan, bounded: Path, log: MeasurementLog, progress: Progress = silent) -> Domain:
+    """The plan's domain with all values known: those that are learned are on disk before they are used.
+
+    Raises:
+        GrantRefused: the plan does not say how they are to be learned.
+    """
+    domain = Domain.from_json(plan.columns)
+    if not domain.unknown:
+        return domain
+    progress(STAGE, 0, len(domain.unknown))
+    counted = count_values(bounded, [domain.columns[index] for index in domain.unknown])
+    values = {}
+    for done, (index, counts) in enumerate(zip(domain.unknown, counted, strict=True)):
+        column = domain.columns[index]
+        if column.learning is None or column.most is None:
+            raise GrantRefused("the plan has no threshold for values to be learned; materialize the line from raw")
+        values[index] = values_shown(counts, column.learning, column.most)
+        log.values(index, values[index])
+        progress(STAGE, done + 1, len(domain.unknown))
+    return domain.with_values(values)
+
+
+def values_shown(counts: Mapping[str, int], learning: Learning, most: int) -> tuple[str, ...]:
+    """The values with a noisy count from the threshold up, the largest `most` of them, in the order of their letters.
+
+    Args:
+        counts: number of records with each value that occurs. Sensitive.
+        learning: noise and threshold.
+        most: how many values are kept.
+    """
+    occurring = sorted(counts)
+    exact = np.array([counts[value] for value in occurring], dtype=np.int64)
+    noisy = sample_rounded_gaussian(exact, learning.sigma).tolist()
+    passed = [(-count, value) for count, value in zip(noisy, occurring, strict=True) if count >= learning.threshold]
+    return tuple(sorted(value for _, value in sorted(passed)[:most]))

@@ -35,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, Domain
-from dpsynth_platform.synth.tabular.estimation import Array, Measurement, project
+from dpsynth_platform.synth.tabular.estimation import Array, Measurement, estimate_total, project
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts
 from dpsynth_platform.synth.tabular.smoothing import smoothed
 
@@ -50,7 +50,7 @@ class ColumnStates:
         state_of: state of each cell, shape (cells,).
         share: P[cell | its state], shape (cells,); a state's shares sum to one.
         fitted: where known, records in each cell as they are estimated from all the column's noisy counts; their sum
-            is that of the noisy counts. Shape (cells,).
+            is the number of records as all columns' counts tell it. Shape (cells,).
     """
 
     state_of: Codes
@@ -81,10 +81,17 @@ def compress(
         one_way: of every column, over cells.
         most_states: of a column with an order, beside its missing values, where its own `most_states` are more.
     """
+    total = estimate_total([as_measurement(measured) for measured in one_way])
     return tuple(
-        _ordered(column, measured, most_states) if column.ordered else _by_rarity(column.size, measured)
+        _ordered(column, measured, total, most_states) if column.ordered else _by_rarity(column.size, measured)
         for column, measured in zip(domain, one_way, strict=True)
     )
+
+
+def as_measurement(noisy: NoisyCounts) -> Measurement:
+    """Noisy counts as the estimator takes them."""
+    counts = noisy.counts.astype(np.float64)
+    return Measurement(noisy.clique, counts, np.full(counts.shape, noisy.variance), noisy.levels)
 
 
 def one_way_measurements(one_way: Sequence[NoisyCounts], states: Sequence[ColumnStates]) -> list[Measurement]:
@@ -119,9 +126,9 @@ def _shares(counts: Array, sigma: float) -> Array:
     return project(counts, np.full(counts.size, sigma**2), total) / total
 
 
-def _ordered(column: ColumnDomain, measured: NoisyCounts, most_states: int | None) -> ColumnStates:
+def _ordered(column: ColumnDomain, measured: NoisyCounts, total: float, most_states: int | None) -> ColumnStates:
     counts, sigma = measured.counts[:-1].astype(np.float64), measured.sigma
-    fitted = smoothed(counts, sigma, column.widths)
+    fitted = smoothed(counts, sigma, column.widths, total - float(measured.counts[-1]))
     most = min(column.most_states - 1, most_states or counts.size)
     if column.cutting == "quantile" and most < counts.size:
         state_of = _quantiles(fitted, most)

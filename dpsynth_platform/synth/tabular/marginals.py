@@ -18,7 +18,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 from dp_accounting import dp_event
 
@@ -29,9 +28,9 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.partitions import learned_beside
 from dpsynth_platform.privacy.units import count_sensitivity
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
-from dpsynth_platform.synth.tabular.compression import ColumnStates, compress, one_way_measurements
+from dpsynth_platform.synth.tabular.compression import ColumnStates, as_measurement, compress, one_way_measurements
 from dpsynth_platform.synth.tabular.domain import Domain, domain_of
-from dpsynth_platform.synth.tabular.estimation import Estimator, Measurement
+from dpsynth_platform.synth.tabular.estimation import Estimator
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts, read_measurements
 from dpsynth_platform.synth.tabular.model import Model, load_model, save_model
 from dpsynth_platform.synth.tabular.resolution import Groups, resolutions
@@ -244,9 +243,3 @@ def score_sensitivity(plan: SealedPlan) -> int:
 def expected_error(sigma: float) -> float:
     """Mean absolute noise of a count, in records: sqrt(2 / pi) * sigma."""
     return math.sqrt(2 / math.pi) * sigma
-
-
-def as_measurement(noisy: NoisyCounts) -> Measurement:
-    """Noisy counts over states, as the estimator takes them."""
-    counts = noisy.counts.astype(np.float64)
-    return Measurement(noisy.clique, counts, np.full(counts.shape, noisy.variance), noisy.levels)

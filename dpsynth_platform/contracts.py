@@ -45,6 +45,7 @@ Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,4}[hd]$")]
 
 UnitName = Literal["example", "user", "group"]
 AdjacencyName = Literal["add-or-remove", "zero-out", "replace-one", "fixed-graph"]
+WeightingName = Literal["rows", "owners"]
 Normalization = Literal["trim", "casefold"]
 RecordOrder = Annotated[
     str, StringConstraints(pattern=r"^(random|fewest-owners-first|weight:[A-Za-z][A-Za-z0-9_\-]{0,126})$")
@@ -103,6 +104,13 @@ class Privacy(_Part):
     namespace: FamilyName
     adjacency: AdjacencyName = "add-or-remove"
     max_contributions: int = Field(ge=1, le=MOST_CONTRIBUTIONS)
+    weighting: WeightingName = Field(
+        default="rows",
+        description=(
+            "What is counted: rows, or owners, of whose rows each weighs 1/k where there are k. Counting owners takes "
+            "the noise of one row each, however large the bound; the released rows then describe the average owner."
+        ),
+    )
     record_order: RecordOrder = Field(
         default="random",
         description=(
@@ -154,6 +162,13 @@ class Privacy(_Part):
             yield "record_order: 'fewest-owners-first' is for records with several owners (fixed-graph)"
         if self.unit == "example" and self.max_contributions != 1:
             yield "max_contributions: with unit 'example' every record is its own unit; accepted: 1"
+        if self.weighting == "owners" and self.multi_owner:
+            yield "weighting: 'owners' where records have several owners (fixed-graph); accepted: rows"
+        elif self.weighting == "owners" and (self.unit == "example" or self.max_contributions == 1):
+            yield (
+                "weighting: 'owners' where no unit has more than one record: it would change nothing; accepted: rows, "
+                "or unit user with max_contributions above 1"
+            )
         if self.guarantee.epsilon > WEAK_EPSILON and not self.accept_weak_guarantee:
             yield (
                 f"guarantee.epsilon: {self.guarantee.epsilon:g} is a weak guarantee (above {WEAK_EPSILON:g}); lower "
@@ -689,6 +704,8 @@ class DataContract(_Part):
         parts = {key: whole[key] for key in ("dataset", "source", "family", "privacy", "columns", "scrub")}
         for column in parts["columns"].values():
             column.pop("accept_pii", None)  # a word of the reviewers, which changes no value
+        if self.privacy.weighting == "rows":
+            parts["privacy"].pop("weighting")  # as it was before there was a choice, so that runs keep their keys
         return parts | {
             "method": self.generate.method,
             "workload": whole["generate"]["workload"] if self.generate.method == "aim" else None,

@@ -230,7 +230,7 @@ def privacy_explain(
 ) -> None:
     """What an event costs part by part, in words."""
     from dpsynth_platform.privacy.accounting import cost, epsilon, group_epsilon
-    from dpsynth_platform.privacy.events import adjacency_of, histories
+    from dpsynth_platform.privacy.events import adjacency_of, counts_owners, histories
 
     if group is not None and group < 1:
         raise AccountingError(f"--group {group}; accepted: a whole number from 1")
@@ -241,6 +241,7 @@ def privacy_explain(
     more: dict[str, Any] = {
         "adjacency": adjacency,
         "max_contributions": b,
+        "weighting": "owners" if counts_owners(event) else "rows",
         "parts": _parts(event, at),
         "ways_of_one_unit": len(histories(event)),
         "delta_slack": cost(event).delta_slack,

@@ -67,10 +67,12 @@ class CostRequest:
                 its slack alone is more than the guarantee's delta.
         """
         from dpsynth_platform.privacy.accounting import cost
-        from dpsynth_platform.privacy.events import adjacency_of, event_to_json
+        from dpsynth_platform.privacy.events import event_to_json, matches_claim
 
-        if adjacency_of(event) != (guarantee.adjacency, guarantee.max_contributions):
-            raise AccountingError(f"{dataset}: the event and the guarantee differ in adjacency or contribution bound")
+        if not matches_claim(event, guarantee):
+            raise AccountingError(
+                f"{dataset}: the event and the guarantee differ in adjacency, contribution bound or weighting"
+            )
         found = cost(event)
         slack = stored_number(found.delta_slack)
         if slack >= guarantee.delta:

@@ -19,7 +19,7 @@ from dpsynth_platform.errors import AccountingError, BudgetExceeded, LedgerError
 from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.filter import Cost, RenyiFilter, add_up
 from dpsynth_platform.ledger.records import Account, CostRequest
-from dpsynth_platform.privacy.events import adjacency_of, event_from_json
+from dpsynth_platform.privacy.events import event_from_json, matches_claim
 
 
 def terms_of(family: FamilyBudget, key_ids: Sequence[str]) -> dict[str, Any]:
@@ -91,8 +91,10 @@ def check_request(account: Account, request: CostRequest) -> None:
                 f"{request.place}: {name} {asked!r} differs from family {account.family}'s {sealed!r}; guarantees of "
                 "different kinds are not converted"
             )
-    if adjacency_of(event_from_json(request.event)) != (mine.adjacency, mine.max_contributions):
-        raise AccountingError(f"{request.place}: event and guarantee differ in adjacency or contribution bound")
+    if not matches_claim(event_from_json(request.event), mine):
+        raise AccountingError(
+            f"{request.place}: event and guarantee differ in adjacency, contribution bound or weighting"
+        )
     # Below the least normal number floats lose digits, and what was rounded up need not be above any more.
     least = sys.float_info.min
     if not (request.delta_slack == 0 or least <= request.delta_slack < mine.delta):

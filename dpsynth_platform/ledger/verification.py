@@ -77,7 +77,7 @@ def check_curves(entries: Rows) -> list[str]:
     event may undercut.
     """
     from dpsynth_platform.privacy.accounting import cost
-    from dpsynth_platform.privacy.events import adjacency_of, event_from_json
+    from dpsynth_platform.privacy.events import event_from_json, matches_claim
 
     problems = []
     least = cache(_epsilon)
@@ -90,8 +90,8 @@ def check_curves(entries: Rows) -> list[str]:
                 problems.append(f"entry {name}: its Renyi curve is not its event's")
             if not stores_number(request.delta_slack, computed.delta_slack):
                 problems.append(f"entry {name}: its slack on delta is not its event's")
-            if adjacency_of(event) != (claimed.adjacency, claimed.max_contributions):
-                problems.append(f"entry {name}: its guarantee is of another adjacency or contribution bound")
+            if not matches_claim(event, claimed):
+                problems.append(f"entry {name}: its guarantee is of another adjacency, contribution bound or weighting")
             most = claimed.epsilon * CLAIM_TOLERANCE
             by_renyi = computed.curve.epsilon(claimed.delta - computed.delta_slack)
             # The looser of two bounds is at hand; the other takes seconds.

@@ -43,7 +43,7 @@ from dpsynth_platform.privacy.events import (
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import ORDERS, RenyiCurve, zcdp_limit
 from dpsynth_platform.privacy.sampled import sampled_gaussian_renyi
-from dpsynth_platform.privacy.units import count_sensitivity, replaces
+from dpsynth_platform.privacy.units import replaces
 
 Array = NDArray[np.float64]
 
@@ -444,7 +444,7 @@ def _leaf_curve(leaf: DpEvent, times: int) -> Array:
     if isinstance(leaf, SampledGaussianEvent):
         sampled = (leaf.noise_multiplier, leaf.sampling_probability, leaf.most_in_sample, replaces(leaf.adjacency))
         return times * np.array(sampled_gaussian_renyi(*sampled))
-    squared = count_sensitivity(leaf.adjacency, leaf.max_contributions).l2_squared
+    squared = leaf.sensitivity.l2_squared
     curve: Array = times * orders * (squared / (2 * leaf.sigma**2))
     return curve
 
@@ -460,7 +460,7 @@ def _reached(leaf: DpEvent) -> bool:
         return not sampled or (not replaces(leaf.adjacency) and leaf.most_in_sample <= MAX_MIXTURE)
     if isinstance(leaf, GaussianCountsEvent):
         return True
-    width = 2 * TAIL_SIGMAS * leaf.sigma * count_sensitivity(leaf.adjacency, leaf.max_contributions).l1
+    width = 2 * TAIL_SIGMAS * leaf.sigma * leaf.sensitivity.l1
     return width <= MAX_CELLS and counts_shifts(leaf.adjacency, leaf.max_contributions) is not None
 
 
@@ -469,7 +469,7 @@ def _ratio(leaf: DpEvent) -> float:
     if isinstance(leaf, SampledGaussianEvent):
         moved = leaf.most_in_sample * (2 if replaces(leaf.adjacency) else 1)
         return float(moved / leaf.noise_multiplier)
-    return float(count_sensitivity(leaf.adjacency, leaf.max_contributions).l2 / leaf.sigma)
+    return float(leaf.sensitivity.l2 / leaf.sigma)
 
 
 def _largest_loss(leaf: DpEvent, times: int = 1) -> float:

@@ -13,13 +13,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import attr
 from dp_accounting import dp_event
 
 from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.privacy.units import check_adjacency, replaces
+from dpsynth_platform.privacy.units import Sensitivity, check_adjacency, count_sensitivity, replaces
+
+if TYPE_CHECKING:
+    from dpsynth_platform.privacy.guarantee import Guarantee
 
 DpEvent: TypeAlias = dp_event.DpEvent
 
@@ -61,6 +64,11 @@ class DiscreteGaussianCountsEvent(DpEvent):  # type: ignore[misc]
     def __attrs_post_init__(self) -> None:
         check_adjacency(self.adjacency, self.max_contributions)
 
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """What one unit changes in the counts."""
+        return count_sensitivity(self.adjacency, self.max_contributions)
+
 
 @attr.frozen
 class BoundedRangeSelectionEvent(DpEvent):  # type: ignore[misc]
@@ -73,14 +81,16 @@ class BoundedRangeSelectionEvent(DpEvent):  # type: ignore[misc]
         epsilon: the range, for one unit under `adjacency`; the score's sensitivity is already divided out.
         adjacency: which datasets are neighbours.
         max_contributions: b, the most records of one unit.
+        weighting: what the scored counts are of, rows or owners (`units.count_sensitivity`).
     """
 
     epsilon: float = attr.field(validator=_positive)
     adjacency: str
     max_contributions: int
+    weighting: str = "rows"
 
     def __attrs_post_init__(self) -> None:
-        check_adjacency(self.adjacency, self.max_contributions)
+        count_sensitivity(self.adjacency, self.max_contributions, self.weighting)
 
 
 @attr.frozen
@@ -88,17 +98,29 @@ class GaussianCountsEvent(DpEvent):  # type: ignore[misc]
     """Counts or votes over disjoint cells, each with independent continuous Gaussian noise N(0, sigma^2).
 
     Neighbours as for `DiscreteGaussianCountsEvent`. What is done to a noisy count afterwards is post-processing:
-    `synth.tabular.noise` rounds it. Records may count with weights, where those of one unit are at most b together (as
-    b / k each, where it has k): its vector has a sum of at most b as before. Several tables may share one event, each
-    with more noise, if 1 / sigma^2 is at least the sum of theirs (`selection`).
+    `synth.tabular.noise` rounds it. Where owners are counted, the records of one unit weigh one record together at
+    most, however many there are up to b (`units.count_sensitivity`). Several tables may share one event, each with more
+    noise, if 1 / sigma^2 is at least the sum of theirs (`selection`).
+
+    Attributes:
+        sigma: the noise's deviation, in records.
+        adjacency: which datasets are neighbours.
+        max_contributions: b, the most records of one unit.
+        weighting: what is counted, rows or owners.
     """
 
     sigma: float = attr.field(validator=_positive)
     adjacency: str
     max_contributions: int
+    weighting: str = "rows"
 
     def __attrs_post_init__(self) -> None:
-        check_adjacency(self.adjacency, self.max_contributions)
+        count_sensitivity(self.adjacency, self.max_contributions, self.weighting)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """What one unit changes in the counts."""
+        return count_sensitivity(self.adjacency, self.max_contributions, self.weighting)
 
 
 @attr.frozen
@@ -234,7 +256,9 @@ class MstParameters(Protocol):
     def sigma_two(self) -> float: ...  # noqa: D102
 
 
-def mst_event(columns: int, budget: MstParameters, adjacency: str, max_contributions: int) -> DpEvent:
+def mst_event(
+    columns: int, budget: MstParameters, adjacency: str, max_contributions: int, weighting: str = "rows"
+) -> DpEvent:
     """The event of MST (McKenna, Miklau & Sheldon 2021) over a number of columns d.
 
     d one-way marginals, d - 1 choices of a tree's edge, d - 1 two-way marginals on the chosen edges; with one column
@@ -245,11 +269,12 @@ def mst_event(columns: int, budget: MstParameters, adjacency: str, max_contribut
     """
     if columns < 1:
         raise AccountingError(f"MST over {columns} columns; accepted: from 1")
-    one_way = GaussianCountsEvent(budget.sigma_one, adjacency, max_contributions)
+    neighbours = (adjacency, max_contributions, weighting)
+    one_way = GaussianCountsEvent(budget.sigma_one, *neighbours)
     parts = [dp_event.SelfComposedDpEvent(one_way, columns)]
     if columns > 1:
-        select = BoundedRangeSelectionEvent(budget.epsilon_select, adjacency, max_contributions)
-        two_way = GaussianCountsEvent(budget.sigma_two, adjacency, max_contributions)
+        select = BoundedRangeSelectionEvent(budget.epsilon_select, *neighbours)
+        two_way = GaussianCountsEvent(budget.sigma_two, *neighbours)
         parts += [dp_event.SelfComposedDpEvent(select, columns - 1), dp_event.SelfComposedDpEvent(two_way, columns - 1)]
     return dp_event.ComposedDpEvent(parts)
 
@@ -406,6 +431,21 @@ def adjacency_of(event: DpEvent) -> tuple[str, int]:
     return found.pop()
 
 
+def counts_owners(event: DpEvent) -> bool:
+    """Whether any of its tables and choices is about counts of owners (`units.count_sensitivity`)."""
+    return any(getattr(leaf, "weighting", "rows") == "owners" for leaf, _ in leaves(event))
+
+
+def matches_claim(event: DpEvent, guarantee: Guarantee) -> bool:
+    """Whether an event is for a guarantee's adjacency, contribution bound and weighting.
+
+    Raises:
+        AccountingError: see `adjacency_of`.
+    """
+    same_bound = adjacency_of(event) == (guarantee.adjacency, guarantee.max_contributions)
+    return same_bound and counts_owners(event) == (guarantee.weighting == "owners")
+
+
 def event_to_json(event: DpEvent) -> dict[str, Any]:
     """A JSON value from which `event_from_json` makes an equal event. Raises `AccountingError` for unknown kinds."""
     if isinstance(event, dp_event.ComposedDpEvent):
@@ -416,7 +456,7 @@ def event_to_json(event: DpEvent) -> dict[str, Any]:
         return {"kind": "parallel", "events": [event_to_json(part) for part in event.events]}
     for kind, leaf in _LEAVES.items():
         if isinstance(event, leaf):
-            return {"kind": kind} | attr.asdict(event)
+            return {"kind": kind} | {key: value for key, value in attr.asdict(event).items() if (key, value) != _ROWS}
     raise AccountingError(f"event {type(event).__name__} has no JSON form")
 
 
@@ -440,6 +480,8 @@ _LEAVES: dict[str, type[Any]] = {
     "thresholded-gaussian-counts": ThresholdedGaussianCountsEvent,
     "sampled-gaussian": SampledGaussianEvent,
 }
+_ROWS = ("weighting", "rows")
+"""What is not written: an event that says nothing of a weighting counts rows."""
 _KEYS = {"composed": {"events"}, "parallel": {"events"}, "repeated": {"count", "event"}} | {
     kind: {field.name for field in attr.fields(leaf)} for kind, leaf in _LEAVES.items()
 }
@@ -452,7 +494,7 @@ def _parse(document: Any, depth: int) -> DpEvent:
     if not isinstance(kind, str) or kind not in _KEYS:
         raise AccountingError(f"event kind {kind!r} is unknown; accepted: {', '.join(sorted(_KEYS))}")
     values = {key: value for key, value in document.items() if key != "kind"}
-    if values.keys() != _KEYS[kind]:
+    if not _KEYS[kind] - {_ROWS[0]} <= values.keys() <= _KEYS[kind]:
         raise AccountingError(f"event {kind}: accepted keys are {', '.join(sorted(_KEYS[kind]))}, all of them")
     if kind in ("composed", "parallel"):
         if not isinstance(values["events"], list):

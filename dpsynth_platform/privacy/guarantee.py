@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.privacy.units import UNITS, check_adjacency
+from dpsynth_platform.privacy.units import UNITS, Sensitivity, count_sensitivity
 
 if TYPE_CHECKING:
     from dpsynth_platform.contracts import DataContract
@@ -26,9 +26,17 @@ REASONABLE_EPSILON = 10.0
 class Guarantee:
     """Differential privacy at (epsilon, delta) for one privacy unit of at most `max_contributions` records.
 
+    Attributes:
+        epsilon: finite, above 0.
+        delta: between 0 and 1.
+        unit: whom it protects.
+        adjacency: which datasets are neighbours.
+        max_contributions: b, the most records of one unit that are used.
+        weighting: whether all rows count alike, or all of an owner's rows together as one (`units.count_sensitivity`).
+
     Raises:
-        AccountingError: a value is impossible (not finite, not positive, delta outside (0, 1), unknown unit or
-            adjacency).
+        AccountingError: a value is impossible (not finite, not positive, delta outside (0, 1), unknown unit, adjacency
+            or weighting).
     """
 
     epsilon: float
@@ -36,6 +44,7 @@ class Guarantee:
     unit: str
     adjacency: str
     max_contributions: int
+    weighting: str = "rows"
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
@@ -44,7 +53,7 @@ class Guarantee:
             raise AccountingError(f"delta {self.delta!r}; accepted: a number between 0 and 1")
         if self.unit not in UNITS:
             raise AccountingError(f"privacy unit {self.unit!r}; accepted: {', '.join(UNITS)}")
-        check_adjacency(self.adjacency, self.max_contributions)
+        count_sensitivity(self.adjacency, self.max_contributions, self.weighting)
 
     @classmethod
     def target(cls, contract: DataContract) -> Guarantee:
@@ -56,6 +65,7 @@ class Guarantee:
             unit=privacy.unit,
             adjacency=privacy.adjacency,
             max_contributions=privacy.max_contributions,
+            weighting=privacy.weighting,
         )
 
     @classmethod
@@ -71,14 +81,22 @@ class Guarantee:
         """See `tier`."""
         return tier(self.epsilon)
 
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """What one unit changes in a vector of counts."""
+        return count_sensitivity(self.adjacency, self.max_contributions, self.weighting)
+
     def to_json(self) -> dict[str, Any]:
-        """A JSON value from which `from_json` makes the same guarantee."""
-        return asdict(self)
+        """A JSON value from which `from_json` makes the same guarantee. Where rows count alike, no weighting is named."""
+        document = asdict(self)
+        if self.weighting == "rows":
+            del document["weighting"]
+        return document
 
     def __str__(self) -> str:
         return (
             f"({self.epsilon:g}, {self.delta:.3g})-DP for one {self.unit} ({self.adjacency}, at most "
-            f"{self.max_contributions} records)"
+            f"{self.max_contributions} records{', counted as one together' if self.weighting == 'owners' else ''})"
         )
 
 

@@ -15,7 +15,6 @@ from dpsynth_platform.privacy.accounting import check_rho, choice_epsilon, large
 from dpsynth_platform.privacy.events import DpEvent, mst_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.partitions import NOTHING_LEARNED, Partitions
-from dpsynth_platform.privacy.units import count_sensitivity
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def calibrate_mst(columns: int, guarantee: Guarantee, partitions: Partitions = N
 
     def event_of(rho: float) -> DpEvent:
         budget = mst_budget(columns, share * rho, guarantee)
-        event = mst_event(columns, budget, guarantee.adjacency, guarantee.max_contributions)
+        event = mst_event(columns, budget, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
         return partitions.beside(event, guarantee, budget.rho)
 
     return mst_budget(columns, share * largest_rho(event_of, guarantee), guarantee)
@@ -66,7 +65,7 @@ def mst_budget(columns: int, rho: float, guarantee: Guarantee) -> MstBudget:
     Raises:
         AccountingError: rho outside `RHO_RANGE`, or noise outside `SIGMA_RANGE`.
     """
-    squared = count_sensitivity(guarantee.adjacency, guarantee.max_contributions).l2_squared
+    squared = guarantee.sensitivity.l2_squared
     if columns == 1:
         sigma = sigma_from(math.sqrt(squared / (2 * check_rho(rho))))
         return MstBudget(sigma, 0.0, sigma, squared / (2 * sigma**2))

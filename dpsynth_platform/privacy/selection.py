@@ -74,7 +74,6 @@ from dpsynth_platform.privacy.accounting import (
 from dpsynth_platform.privacy.events import MAX_LEAVES, BoundedRangeSelectionEvent, DpEvent, GaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.partitions import NOTHING_LEARNED, Partitions
-from dpsynth_platform.privacy.units import count_sensitivity
 
 
 @dataclass(frozen=True)
@@ -157,15 +156,18 @@ class PrecisionBudget:
         return "nothing" if sigma is None else f"only the precision of sigma {sigma:g}"
 
 
-def selection_event(budget: SelectionBudget, adjacency: str, max_contributions: int) -> DpEvent:
+def selection_event(
+    budget: SelectionBudget, adjacency: str, max_contributions: int, weighting: str = "rows"
+) -> DpEvent:
     """The event that dominates every mechanism within the budget; see the module's claim.
 
     Raises:
         AccountingError: a parameter is out of range.
     """
-    parts: list[DpEvent] = [GaussianCountsEvent(budget.sigma_total, adjacency, max_contributions)]
+    neighbours = (adjacency, max_contributions, weighting)
+    parts: list[DpEvent] = [GaussianCountsEvent(budget.sigma_total, *neighbours)]
     if budget.rounds:
-        choice = BoundedRangeSelectionEvent(budget.epsilon_select, adjacency, max_contributions)
+        choice = BoundedRangeSelectionEvent(budget.epsilon_select, *neighbours)
         parts.append(dp_event.SelfComposedDpEvent(choice, budget.rounds))
     return dp_event.ComposedDpEvent(parts)
 
@@ -180,7 +182,7 @@ def calibrate_selection(
     smaller of PLD and Renyi allows. Rounding is to more noise; the result is checked as it is returned.
 
     Args:
-        guarantee: with its adjacency and b, which give Delta (`units.count_sensitivity`).
+        guarantee: with its adjacency, b and weighting, which give Delta (`units.count_sensitivity`).
         rounds: R; 0 for a mechanism that only measures.
         selection_share: of rho, above 0 and below 1; 0 without choices.
         partitions: the columns whose values are learned first, with a part of the same guarantee.
@@ -199,7 +201,7 @@ def calibrate_selection(
 
     def event_of(rho: float) -> DpEvent:
         budget = selection_budget(guarantee, share * rho, rounds, selection_share)
-        event = selection_event(budget, guarantee.adjacency, guarantee.max_contributions)
+        event = selection_event(budget, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
         return partitions.beside(event, guarantee, budget.rho)
 
     return selection_budget(guarantee, share * largest_rho(event_of, guarantee), rounds, selection_share)
@@ -207,7 +209,7 @@ def calibrate_selection(
 
 def selection_budget(guarantee: Guarantee, rho: float, rounds: int, selection_share: float) -> SelectionBudget:
     """The budget at a zCDP cost rho, rounded to more noise. Arguments and errors as in `calibrate_selection`."""
-    squared = count_sensitivity(guarantee.adjacency, guarantee.max_contributions).l2_squared
+    squared = guarantee.sensitivity.l2_squared
     sigma = sigma_from(math.sqrt(squared / (2 * (1 - selection_share) * rho)))
     select = choice_epsilon(selection_share * rho / rounds) if rounds else 0.0
     return SelectionBudget(sigma, select, rounds, squared / (2 * sigma**2) + rounds * select**2 / 8)

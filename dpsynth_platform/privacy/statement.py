@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
@@ -30,13 +30,14 @@ from dpsynth_platform.privacy.events import (
     SampledGaussianEvent,
     ThresholdedCountsEvent,
     ThresholdedGaussianCountsEvent,
-    adjacency_of,
+    counts_owners,
     event_from_json,
     event_to_json,
     leaves,
+    matches_claim,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.units import group_guarantee
+from dpsynth_platform.privacy.units import RECORD_PARTS, group_guarantee
 
 
 @dataclass(frozen=True)
@@ -245,6 +246,7 @@ class PrivacyStatement:
             f"{upper_bound(promise.delta)} in probability.",
             "This holds against anyone, whatever else they know, and it cannot be undone by analysing the release "
             "further.",
+            *([COUNTED_ONCE] if promise.weighting == "owners" else []),
             "It does not promise that nothing can be inferred from general patterns: what is true of people in general "
             "can be learned, and then applied to anyone.",
             *_UNPROTECTED_WORDS.get(promise.adjacency, ()),
@@ -284,16 +286,16 @@ def privacy_statement(
     words = words or WORDS[contract.generate.method]
     tree = event_from_json(event) if isinstance(event, dict) else event
     target = Guarantee.target(contract)
-    if adjacency_of(tree) != (target.adjacency, target.max_contributions):
-        raise AccountingError(f"{contract.dataset}: the plan's event is not for the contract's adjacency and bound")
+    if not matches_claim(tree, target):
+        raise AccountingError(
+            f"{contract.dataset}: the plan's event is not for the contract's adjacency, bound and weighting"
+        )
     result = epsilon(tree, target.delta)
     if result.epsilon > target.epsilon:
         raise AccountingError(
             f"{contract.dataset}: the plan costs epsilon {result.epsilon:.4g}, above the {target.epsilon:g} asked for"
         )
-    claimed = Guarantee(
-        max(result.epsilon, EPSILON_STEP), target.delta, target.unit, target.adjacency, target.max_contributions
-    )
+    claimed = replace(target, epsilon=max(result.epsilon, EPSILON_STEP))
     return PrivacyStatement(
         guarantee=claimed,
         target_epsilon=target.epsilon,
@@ -346,6 +348,22 @@ _OTHERWISE_WORDS = {
     "fixed-graph": "had the records that name them said anything else",
 }
 
+COUNTED_ONCE = (
+    "Each owner counts once, whatever the number of rows; the released rows describe the average owner, not the average "
+    "row."
+)
+"""What `weighting: owners` means for readers."""
+WEIGHTED = (
+    "In these tables and choices owners are counted: each of an owner's k used rows weighs 1/k, in whole parts of "
+    f"1/{RECORD_PARTS} record and rounded down, so that one owner weighs one record at most."
+)
+"""And how it is done."""
+_WEIGHTS = Assumption(
+    "An owner's rows weigh one record together at most, and what they weigh depends on that owner's rows alone.",
+    "yes",
+    "Weights are whole numbers, from the number of the owner's rows in the very table that is counted.",
+)
+
 _GRAPH_WORDS = (
     "who owns which record and together with whom, how many records there are, who was left out and which records were "
     "used, with whatever decides that (record ids, an order by a declared column)"
@@ -393,7 +411,8 @@ def _unit(contract: DataContract) -> str:
         else f"all records with the same {owners},"
     )
     together = " Everybody in the group is protected together." if privacy.unit == "group" else ""
-    return f"One {privacy.unit}: {whose} of which at most {privacy.max_contributions} are used.{together}"
+    once = f" {COUNTED_ONCE}" if privacy.weighting == "owners" else ""
+    return f"One {privacy.unit}: {whose} of which at most {privacy.max_contributions} are used.{together}{once}"
 
 
 def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
@@ -407,6 +426,7 @@ def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
             (GaussianCountsEvent, f"{{number}} {words.counts}, every cell with Gaussian noise."),
             (
                 ThresholdedCountsEvent,
+                counts_owners,
                 f"{{number}} {words.counts} over cells that the data has, every cell with discrete Gaussian noise and "
                 "shown only from a threshold up.",
             ),
@@ -421,6 +441,7 @@ def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
     ]
     return (
         *covered,
+        *([WEIGHTED] if counts_owners(event) else []),
         *_training(event),
         "Everything computed from these: the fitted model, the synthetic rows, the audit on canaries.",
     )
@@ -587,6 +608,7 @@ def _around(contract: DataContract) -> tuple[Assumption, ...]:
     privacy = contract.privacy
     return (
         _bounded(contract),
+        *([_WEIGHTS] if privacy.weighting == "owners" else []),
         Assumption(
             f"One person has one id, the same wherever it stands in {' or '.join(privacy.owner_columns)}.",
             "as declared",

@@ -1,7 +1,7 @@
 """Privacy units, adjacency relations and what one unit can change.
 
-What belongs here: the distance that neighbouring datasets can have in a vector of counts, and the conversion of a
-guarantee for one unit into one for a group. What does not: noise and its cost (`events`, `accounting`). An adjacency is
+What belongs here: the distance that neighbouring datasets can have in a vector of counts, what a record weighs in
+them, and the conversion of a guarantee for one unit into one for a group. What does not: noise and its cost (`events`, `accounting`). An adjacency is
 turned into a sensitivity here, before any event is made, because accountants do not agree on how to do it afterwards:
 `dp_accounting`'s RDP accountant ignores REPLACE_ONE for a Gaussian event, its PLD accountant does not.
 """
@@ -16,9 +16,14 @@ from dpsynth_platform.errors import AccountingError
 
 Unit = Literal["example", "user", "group"]
 Adjacency = Literal["add-or-remove", "zero-out", "replace-one", "fixed-graph"]
+Weighting = Literal["rows", "owners"]
+"""What counts are of: rows, which all weigh the same; or owners, whose rows weigh as much as one row together."""
 
 UNITS: tuple[str, ...] = get_args(Unit)
 ADJACENCIES: tuple[str, ...] = get_args(Adjacency)
+WEIGHTINGS: tuple[str, ...] = get_args(Weighting)
+RECORD_PARTS = 2**16
+"""Weights, counts of weighted rows and scores are whole numbers of such parts of a record: nothing is rounded."""
 _REPLACING: tuple[Adjacency, ...] = ("replace-one", "fixed-graph")
 
 
@@ -58,18 +63,45 @@ def replaces(adjacency: str) -> bool:
     return adjacency in _REPLACING
 
 
-def count_sensitivity(adjacency: str, max_contributions: int) -> Sensitivity:
+def check_weighting(weighting: str) -> None:
+    """Raises `AccountingError` for an unknown weighting."""
+    if weighting not in WEIGHTINGS:
+        raise AccountingError(f"weighting {weighting!r} cannot be accounted for; accepted: {', '.join(WEIGHTINGS)}")
+
+
+def row_weight(rows: int) -> int:
+    """What each row of an owner of `rows` rows weighs where owners are counted, in `RECORD_PARTS` of a record.
+
+    1 / k in fixed point, rounded down: k floor(U / k) <= U, so an owner's rows weigh one record together at most. With
+    more than U rows each weighs nothing.
+    """
+    return RECORD_PARTS // rows
+
+
+def count_sensitivity(adjacency: str, max_contributions: int, weighting: str = "rows") -> Sensitivity:
     """What one unit with at most b records changes in a vector of counts over disjoint cells.
 
     Under `add-or-remove` and `zero-out` the change is a vector v >= 0 of sum at most b: farthest when all b records
     fall into one cell (L1 = L2 = b). Under `replace-one` and `fixed-graph` it is the difference of two such vectors:
     farthest when all records move from one cell to another (L1 = 2b, L2 = sqrt(2) b).
 
+    Where each owner counts once (`weighting` owners), each of an owner's k rows weighs `row_weight(k)`, k the number of
+    its rows among those that are counted. Then the change is as with b = 1. For let D, D' be neighbours in the unit p.
+    All other owners have the same rows in both (`bounding`: which of them are kept depends on the owner alone), hence
+    the same k and the same weights, and their sums cancel, cell by cell. What is left of D is p's vector v: of k terms
+    that are `row_weight(k)` each, so v >= 0 and its sum is k floor(U / k) / U <= 1 record; of D' likewise v', which is
+    0 under `add-or-remove` and `zero-out`. So the change has L1 <= 1 and L2 <= L1 <= 1; under `replace-one`,
+    L1 <= |v|_1 + |v'|_1 <= 2 and L2^2 = |v|_2^2 + |v'|_2^2 - 2 <v, v'> <= 2. k is used for nothing else, and is not
+    shown. A record with several owners would have several k: `fixed-graph` is refused.
+
     Raises:
-        AccountingError: see `check_adjacency`.
+        AccountingError: see `check_adjacency`; or an unknown weighting, or owners under `fixed-graph`.
     """
     check_adjacency(adjacency, max_contributions)
-    b = max_contributions
+    check_weighting(weighting)
+    if weighting == "owners" and adjacency == "fixed-graph":
+        raise AccountingError("weighting owners under fixed-graph: a record has several owners; accepted: rows")
+    b = 1 if weighting == "owners" else max_contributions
     if replaces(adjacency):
         return Sensitivity(l1=2 * b, l2_squared=2 * b * b)
     return Sensitivity(l1=b, l2_squared=b * b)

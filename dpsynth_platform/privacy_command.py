@@ -287,7 +287,7 @@ def _in_words(leaf: DpEvent, times: int) -> str:
     from dpsynth_platform.privacy.statement import number_of
 
     if isinstance(leaf, events.BoundedRangeSelectionEvent):
-        return f"{number_of(times, 'choice')} by the exponential mechanism, range {leaf.epsilon:g}"
+        return f"{number_of(times, 'choice')} by the exponential mechanism, range {leaf.epsilon:g}{_counted(leaf)}"
     if isinstance(leaf, events.SampledGaussianEvent):
         return (
             f"{number_of(times, 'step')} of DP-SGD, noise multiplier {leaf.noise_multiplier:g}, {leaf.sampled}s "
@@ -295,7 +295,12 @@ def _in_words(leaf: DpEvent, times: int) -> str:
         )
     noise = "Gaussian" if isinstance(leaf, events.GaussianCountsEvent) else "discrete Gaussian"
     shown = f", shown from {leaf.threshold:g} up" if isinstance(leaf, events.ThresholdedEvent) else ""
-    return f"{number_of(times, 'table')} of counts with {noise} noise, sigma {leaf.sigma:g}{shown}"
+    return f"{number_of(times, 'table')} of counts with {noise} noise, sigma {leaf.sigma:g}{shown}{_counted(leaf)}"
+
+
+def _counted(leaf: DpEvent) -> str:
+    """What is counted, where it is not rows."""
+    return ", owners counted once each" if getattr(leaf, "weighting", "rows") == "owners" else ""
 
 
 def _read_event(file: Path) -> tuple[DpEvent, float | None]:

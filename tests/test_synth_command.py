@@ -133,8 +133,8 @@ def test_ctrl_c_on_a_terminal(use: Use, tmp_path: Path) -> None:
     script = (
         "import time\n"
         "from dpsynth_platform.cli import main\n"
-        "from dpsynth_platform.synth.tabular import mst\n"
-        "mst.count_cliques = lambda *_: time.sleep(60)\n"
+        "from dpsynth_platform.synth.tabular.counting import Records\n"
+        "Records.cliques = lambda *_: time.sleep(60)\n"
         "main()\n"
     )
     leader, terminal = pty.openpty()

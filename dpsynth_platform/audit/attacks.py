@@ -78,7 +78,7 @@ def measurement_scores(counts: Floats, expected: Floats, sigmas: Floats, b: int)
         counts: shape (canaries, cliques), noisy count in each canary's cell of each clique.
         expected: same shape, count that independence of the columns would lead one to expect there.
         sigmas: shape (cliques,), standard deviations of the noise as the plan states them; the most that is assumed.
-        b: records of each canary owner.
+        b: what each canary owner counts for: its records, or one where owners are counted.
     """
     if counts.shape != expected.shape or sigmas.shape != counts.shape[1:]:
         raise AccountingError("audit: accepted is one expected count for every measured count, one sigma a clique")

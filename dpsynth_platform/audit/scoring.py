@@ -20,6 +20,7 @@ from dpsynth_platform.audit.attacks import (
     nearest_scores,
 )
 from dpsynth_platform.audit.canaries import CanarySet
+from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.tabular.model import clique_scores, load_model, log_likelihood
 
 MOST_ROWS = 200_000
@@ -42,7 +43,8 @@ def score_canaries(canaries: CanarySet, model_directory: Path, synthetic: pa.Tab
     values = canaries.values.combine_chunks()
     cells = clique_scores(model, values)
     rows = model.domain.encode(synthetic.slice(0, MOST_ROWS).combine_chunks())
-    measured = measurement_scores(cells.counts, cells.expected, cells.sigmas, canaries.records_per_owner)
+    counted = 1 if Guarantee.from_json(model.plan.guarantee).weighting == "owners" else canaries.records_per_owner
+    measured = measurement_scores(cells.counts, cells.expected, cells.sigmas, counted)
     return [
         Scored(MEASUREMENTS, measured),
         Scored(LIKELIHOOD, log_likelihood(model, values)),

@@ -87,7 +87,7 @@ class Guarantee:
         return count_sensitivity(self.adjacency, self.max_contributions, self.weighting)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value from which `from_json` makes the same guarantee. Where rows count alike, no weighting is named."""
+        """A JSON value from which `from_json` makes the same guarantee; only a weighting other than rows is named."""
         document = asdict(self)
         if self.weighting == "rows":
             del document["weighting"]

@@ -349,8 +349,8 @@ _OTHERWISE_WORDS = {
 }
 
 COUNTED_ONCE = (
-    "Each owner counts once, whatever the number of rows; the released rows describe the average owner, not the average "
-    "row."
+    "Each owner counts once, whatever the number of rows; the released rows describe the average owner, not the "
+    "average row."
 )
 """What `weighting: owners` means for readers."""
 WEIGHTED = (
@@ -426,7 +426,6 @@ def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
             (GaussianCountsEvent, f"{{number}} {words.counts}, every cell with Gaussian noise."),
             (
                 ThresholdedCountsEvent,
-                counts_owners,
                 f"{{number}} {words.counts} over cells that the data has, every cell with discrete Gaussian noise and "
                 "shown only from a threshold up.",
             ),

@@ -1,16 +1,20 @@
 """Privacy units, adjacency relations and what one unit can change.
 
 What belongs here: the distance that neighbouring datasets can have in a vector of counts, what a record weighs in
-them, and the conversion of a guarantee for one unit into one for a group. What does not: noise and its cost (`events`, `accounting`). An adjacency is
-turned into a sensitivity here, before any event is made, because accountants do not agree on how to do it afterwards:
-`dp_accounting`'s RDP accountant ignores REPLACE_ONE for a Gaussian event, its PLD accountant does not.
+them, and the conversion of a guarantee for one unit into one for a group. What does not: noise and its cost (`events`,
+`accounting`). An adjacency is turned into a sensitivity here, before any event is made, because accountants do not
+agree on how to do it afterwards: `dp_accounting`'s RDP accountant ignores REPLACE_ONE for a Gaussian event, its PLD
+accountant does not.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
+
+import numpy as np
+import numpy.typing as npt
 
 from dpsynth_platform.errors import AccountingError
 
@@ -24,6 +28,7 @@ ADJACENCIES: tuple[str, ...] = get_args(Adjacency)
 WEIGHTINGS: tuple[str, ...] = get_args(Weighting)
 RECORD_PARTS = 2**16
 """Weights, counts of weighted rows and scores are whole numbers of such parts of a record: nothing is rounded."""
+_Rows = TypeVar("_Rows", int, npt.NDArray[np.int64])
 _REPLACING: tuple[Adjacency, ...] = ("replace-one", "fixed-graph")
 
 
@@ -69,7 +74,7 @@ def check_weighting(weighting: str) -> None:
         raise AccountingError(f"weighting {weighting!r} cannot be accounted for; accepted: {', '.join(WEIGHTINGS)}")
 
 
-def row_weight(rows: int) -> int:
+def row_weight(rows: _Rows) -> _Rows:
     """What each row of an owner of `rows` rows weighs where owners are counted, in `RECORD_PARTS` of a record.
 
     1 / k in fixed point, rounded down: k floor(U / k) <= U, so an owner's rows weigh one record together at most. With

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts import DataContract, canonical_digest
 from dpsynth_platform.errors import ContractError, GrantRefused
+from dpsynth_platform.privacy.units import WEIGHTINGS
 
 if TYPE_CHECKING:
     from dpsynth_platform.ledger.grants import Grant
@@ -90,8 +91,38 @@ class SealedPlan:
         return plan
 
     def describe(self) -> dict[str, Any]:
-        """What the mechanism will do, in public words and numbers; see `Generator.describe`."""
-        return generator(self.method).describe(self)
+        """What the mechanism will do, in public words and numbers; see `Generator.describe`.
+
+        Where an owner may have several records, also the expected errors by either weighting: of counts of rows, in
+        rows, and of counts of owners, in owners.
+        """
+        from dpsynth_platform.privacy.guarantee import Guarantee
+
+        described = generator(self.method).describe(self)
+        guarantee = Guarantee.from_json(self.guarantee)
+        if guarantee.weighting == "owners":
+            described["event"] += WEIGHTED_WORDS
+        if guarantee.max_contributions > 1 and guarantee.adjacency != "fixed-graph":
+            described |= {
+                "weighting": guarantee.weighting,
+                "expected_error_by_weighting": _by_weighting(described, guarantee),
+            }
+        return described
+
+
+WEIGHTED_WORDS = "; owners are counted: the rows of each weigh one row together"
+
+
+def _by_weighting(described: Mapping[str, Any], guarantee: Guarantee) -> dict[str, dict[str, float]]:
+    """Expected errors of counts by each weighting. At the same cost, noise is in proportion to the L2 sensitivity."""
+    errors = {key: value for key, value in described.items() if key.startswith("expected_error_per_")}
+    return {
+        weighting: {
+            key: value * replace(guarantee, weighting=weighting).sensitivity.l2 / guarantee.sensitivity.l2
+            for key, value in errors.items()
+        }
+        for weighting in WEIGHTINGS
+    }
 
 
 class Generator(Protocol):

@@ -48,7 +48,7 @@ from dpsynth_platform.quality.utility import measure_utility
 from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.compression import compress
-from dpsynth_platform.synth.tabular.counting import count_cliques, count_one_way
+from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.junction import Clique, junction_tree
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts
@@ -390,7 +390,7 @@ def _with_threads(threads: int, work: Callable[..., None], *arguments: object) -
 def _columns(columns: int, device: str) -> None:
     plan = made_up_plan("aim", columns)
     with stored(made_up(100_000, columns)) as bounded:
-        count_one_way(bounded, Domain.from_json(plan.columns))  # everything is loaded
+        Records(bounded, Domain.from_json(plan.columns)).one_way()  # everything is loaded
         before = peak_memory()
         run = conduct(plan, bounded, 100_000, device)
         peak = (peak_memory() - before) / 1e6
@@ -407,10 +407,11 @@ def _rows(rows: int) -> None:
         write_table(bounded, made_up(1, 20).schema, batches)
         domain = Domain.from_json(made_up_plan("mst", 20).columns)
         before, clock = peak_memory(), [time.monotonic()]
-        exact = count_one_way(bounded, domain)
+        records = Records(bounded, domain)
+        exact = records.one_way()
         clock.append(time.monotonic())
         states = compress(domain, [NoisyCounts((index,), counts, 1.0) for index, counts in enumerate(exact)])
-        count_cliques(bounded, domain, states, itertools.combinations(range(20), 2))
+        records.cliques(states, itertools.combinations(range(20), 2))
         clock.append(time.monotonic())
         one_way, pairs = np.diff(clock)
         say(f"{rows:>12}{one_way:>12.2f}{pairs:>13.2f}{(peak_memory() - before) / 1e6:>10.0f}")

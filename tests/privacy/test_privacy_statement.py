@@ -89,7 +89,7 @@ def test_a_plan_that_costs_more_than_asked_or_is_for_other_neighbours_is_refused
     with pytest.raises(AccountingError, match="above the 1 asked for"):
         privacy_statement(contract, budget, event_of(contract, 2.0))
     other = mst_event(6, calibrate_mst(6, Guarantee.target(contract)), "add-or-remove", 1)
-    with pytest.raises(AccountingError, match="adjacency and bound"):
+    with pytest.raises(AccountingError, match="adjacency, bound and weighting"):
         privacy_statement(contract, budget, other)
 
 

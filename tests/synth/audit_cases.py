@@ -74,13 +74,14 @@ def categories(**sizes):
     }
 
 
-def plan_for(method, columns, *, epsilon, b, adjacency="add-or-remove"):
+def plan_for(method, columns, *, epsilon, b, adjacency="add-or-remove", weighting="rows"):
     """A sealed plan of a contract with these columns."""
     contract = contract_with(
         columns={"person_id": {"type": "identifier"}, **columns},
         generate={"method": method, "rows": 100},
         privacy__max_contributions=b,
         privacy__adjacency=adjacency,
+        privacy__weighting=weighting,
         privacy__guarantee={"epsilon": epsilon, "delta": 1e-5},
     )
     types = {name: pa.string() if column["type"] == "categorical" else pa.int64() for name, column in columns.items()}

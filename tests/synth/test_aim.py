@@ -210,13 +210,13 @@ def test_one_user_moves_views_and_scores_by_no_more_than_the_sensitivity(others,
             change = view.counts(after, GROUPS) - view.counts(before, GROUPS)
             assert np.abs(change).sum() <= bound.l1
             assert (change**2).sum() <= bound.l2_squared
-        worth = [scores((0, 1), counts, expected, SUMS, 2.0) for counts in (before, after)]
+        worth = [scores((0, 1), counts, expected, SUMS, 2.0, 1) for counts in (before, after)]
         assert [view for view, _ in worth[0]] == list(SUMS.views((0, 1)))
         assert all(abs(new - old) <= bound.l1 * SCORE_SCALE for (_, old), (_, new) in zip(*worth, strict=True))
 
 
 def test_the_bound_on_scores_is_reached():
-    nobody, three = (scores((0, 1), counted([(4, 2)] * times), np.zeros(SIZES), SUMS, 1.0) for times in (0, 3))
+    nobody, three = (scores((0, 1), counted([(4, 2)] * times), np.zeros(SIZES), SUMS, 1.0, 1) for times in (0, 3))
     assert len(nobody) == 4
     assert all(new - old == 3 * SCORE_SCALE for (_, old), (_, new) in zip(nobody, three, strict=True))
 
@@ -225,9 +225,9 @@ def test_all_views_are_weighed_as_each_alone_would_be():
     """By the definition, view for view: the misfit of its sums, less what noise hides of them."""
     rng = np.random.default_rng(8)
     counts, expected = rng.integers(0, 9, SIZES), rng.uniform(0, 9, SIZES)
-    for view, worth in scores((0, 1), counts, expected, SUMS, 3.0):
+    for view, worth in scores((0, 1), counts, expected, SUMS, 3.0, 1):
         known = view.sums(expected, GROUPS)
-        alone = misfit(view.counts(counts, GROUPS), known, hidden_by_noise(known, 3.0))
+        alone = misfit(view.counts(counts, GROUPS), known, hidden_by_noise(known, 3.0), 1)
         assert worth == pytest.approx(alone, abs=known.size + 1)  # sums of fractions round in another order
 
 
@@ -240,7 +240,7 @@ def test_noise_hides_what_few_coarse_cells_show():
     counts[:20, :20] += 1
     counts[20:, 20:] += 1
     worth = {
-        view.levels: value for view, value in scores((0, 1), counts.astype(np.int64), expected, Sums(groups), 40.0)
+        view.levels: value for view, value in scores((0, 1), counts.astype(np.int64), expected, Sums(groups), 40.0, 1)
     }
     assert max(worth, key=worth.get) == (1, 1)
     assert worth[(0, 0)] < 0 < worth[(1, 1)]

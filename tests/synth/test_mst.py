@@ -15,7 +15,7 @@ from dpsynth_platform.privacy.units import count_sensitivity
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular import drawing, mst
 from dpsynth_platform.synth.tabular.compression import ColumnStates
-from dpsynth_platform.synth.tabular.counting import count_one_way
+from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.marginals import ITERATIONS, SCORE_SCALE
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts, is_complete, read_measurements
@@ -113,7 +113,7 @@ def test_measured_noise_has_the_plans_deviation(plan, tmp_path):
     table = people(400)
     bounded = write_bounded(table, tmp_path / "table")
     domain = Domain.from_json(plan.columns)
-    exact = np.concatenate(count_one_way(bounded, domain))
+    exact = np.concatenate(Records(bounded, domain).one_way())
     residuals = []
     for repeat in range(12):
         directory = tmp_path / str(repeat)
@@ -234,7 +234,7 @@ def test_one_user_moves_counts_and_scores_by_no_more_than_the_sensitivity(others
     ):
         bound = count_sensitivity(adjacency, b)
         before, after = exact_pairs(left), exact_pairs(right)
-        moved = mst.pair_scores(before, one_way, STATES), mst.pair_scores(after, one_way, STATES)
+        moved = mst.pair_scores(before, one_way, STATES, 1), mst.pair_scores(after, one_way, STATES, 1)
         for edge in before:
             change = (after[edge] - before[edge]).astype(float)
             assert np.abs(change).sum() <= bound.l1
@@ -249,7 +249,7 @@ def test_the_bound_on_scores_is_reached():
         dataclasses.replace(noisy, counts=noisy.counts + (np.arange(noisy.counts.size) == 0)) for noisy in one_way
     ]
     record = (2, 1, 3)
-    before, after = (mst.pair_scores(exact_pairs([record] * times), one_way, STATES) for times in (0, 3))
+    before, after = (mst.pair_scores(exact_pairs([record] * times), one_way, STATES, 1) for times in (0, 3))
     assert after[(0, 1)] - before[(0, 1)] == 3 * SCORE_SCALE
 
 

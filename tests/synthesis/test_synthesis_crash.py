@@ -65,7 +65,7 @@ def test_killed_before_the_start_nothing_is_spent(
 @pytest.mark.parametrize(
     "at",
     [
-        (PACKAGE + "synth.tabular.mst", "", "count_cliques"),
+        (PACKAGE + "synth.tabular.counting", "Records", "cliques"),
         (PACKAGE + "synth.tabular.measurements", "MeasurementLog", "complete"),
     ],
 )

@@ -42,7 +42,6 @@ from dpsynth_platform.privacy.selection import (
 )
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.compression import as_measurement
-from dpsynth_platform.synth.tabular.counting import count_cliques
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.estimation import Array
 from dpsynth_platform.synth.tabular.junction import Clique
@@ -52,6 +51,7 @@ from dpsynth_platform.synth.tabular.marginals import (
     expected_error,
     largest_pairs,
     pair_cells,
+    records_of,
     score_sensitivity,
     started,
 )
@@ -162,12 +162,13 @@ class Aim(SelectionGenerator):
         chosen, sensitivity = self.chosen(plan.parameters), WEIGHT_SCALE * score_sensitivity(plan)
         with MeasurementLog.create(directory, plan.digest) as log:
             domain = learned_domain(plan, bounded, log, progress)
-            draws = chosen.draws(log, sensitivity)
-            one_way = draws.columns(bounded, domain, _noise_of_one_way(chosen, len(domain)), progress)
+            records = records_of(plan, bounded, domain)
+            draws = chosen.draws(log, sensitivity, records.parts)
+            one_way = draws.columns(records, _noise_of_one_way(chosen, len(domain)), progress)
             states, groups, estimator = started(domain, one_way)
             links, weights, sums = _links(chosen, len(domain)), chosen.weights, Sums(groups)
             progress("counting combinations", 0, 1)
-            exact = count_cliques(bounded, domain, states, {*links, *weights})
+            exact = records.cliques(states, {*links, *weights})
             progress("counting combinations", 1, 1)
             if links:
                 sigma = chosen.noise(chosen.target_share / len(links))
@@ -182,7 +183,9 @@ class Aim(SelectionGenerator):
                     {
                         view: weights[clique] * worth
                         for clique in cliques
-                        for view, worth in scores(clique, exact[clique], expected[clique], sums, sigma_now)
+                        for view, worth in scores(
+                            clique, exact[clique], expected[clique], sums, sigma_now, records.parts
+                        )
                     }
                 )
                 noisy = draws.joint(view, view.counts(exact[view.clique], groups), sigma_now)
@@ -207,18 +210,21 @@ def _links(chosen: AimParameters, columns: int) -> list[Clique]:
     return [(min(index, target), max(index, target)) for index in range(columns) if index != target]
 
 
-def scores(clique: Clique, counts: Counts, expected: Array, sums: Sums, sigma: float) -> list[tuple[View, int]]:
+def scores(
+    clique: Clique, counts: Counts, expected: Array, sums: Sums, sigma: float, parts: int
+) -> list[tuple[View, int]]:
     """What measuring each of a clique's views is worth: its `misfit`, less what noise would hide. Sensitive.
 
     Args:
         clique: attribute indices.
-        counts: exact numbers of records in the clique's states.
+        counts: exact, in the clique's states, in parts of a record.
         expected: the model's.
         sums: over the columns' resolutions.
-        sigma: of the noise that measuring would add.
+        sigma: of the noise that measuring would add, in records.
+        parts: how many parts of a record the counts are in.
     """
     known, counted = sums.side_by_side(expected, clique), sums.side_by_side(counts.astype(np.float64), clique)
-    misfits = sums.by_view(distances(counted.astype(np.int64), known), clique)
+    misfits = sums.by_view(distances(counted.astype(np.int64), known, parts), clique)
     hidden = sums.by_view(np.minimum(known, expected_error(sigma)), clique)
     return list(zip(sums.views(clique), (misfits - in_units(hidden)).tolist(), strict=True))
 

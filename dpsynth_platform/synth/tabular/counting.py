@@ -1,23 +1,29 @@
 """Exact counts of the bounded records. Sensitive: only a mechanism may call this, and only with noise to follow.
 
 What belongs here: one pass over the bounded table for marginals of single columns or of sets of columns, or for the
-values that occur. What does not: noise (`noise`) and what the counts are for (`learning`, `mst`, `aim`).
+values that occur, and what each record weighs. What does not: noise (`noise`) and what the counts are for (`learning`,
+`mst`, `aim`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.errors import BoundingError
+from dpsynth_platform.privacy.units import RECORD_PARTS, row_weight
+from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, Fingerprints, distinct_owners, fingerprints_from_hex
 from dpsynth_platform.storage import read_table
 from dpsynth_platform.synth.tabular.compression import ColumnStates
-from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
+from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, Domain
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.noise import Counts
 
@@ -44,29 +50,78 @@ def count_values(bounded: Path, columns: Sequence[ColumnDomain]) -> list[Counter
     return counts
 
 
-def count_one_way(bounded: Path, domain: Domain) -> list[Counts]:
-    """Number of records in every cell of every column."""
-    counts = [np.zeros(size, dtype=np.int64) for size in domain.sizes]
-    for batch in read_table(bounded, columns=list(domain.names)):
-        codes = domain.encode(batch)
-        for index, size in enumerate(domain.sizes):
-            counts[index] += np.bincount(codes[:, index], minlength=size)
-    return counts
+@dataclass(frozen=True)
+class Records:
+    """The bounded table as it is counted.
+
+    Attributes:
+        bounded: the Delta table.
+        domain: the columns' cells.
+        weighting: `rows`, or `owners`: each row weighs `units.row_weight` of its owner's rows in this very table, so
+            that an owner weighs one record at most.
+    """
+
+    bounded: Path
+    domain: Domain
+    weighting: str = "rows"
+
+    @property
+    def parts(self) -> int:
+        """What counts are in: so many parts of a record."""
+        return RECORD_PARTS if self.weighting == "owners" else 1
+
+    def one_way(self) -> list[Counts]:
+        """Records in every cell of every column, in `parts`."""
+        counts = [np.zeros(size, dtype=np.int64) for size in self.domain.sizes]
+        for codes, weights in self._batches():
+            for index, size in enumerate(self.domain.sizes):
+                counts[index] += _sums(codes[:, index], weights, size)
+        return counts
+
+    def cliques(self, states: Sequence[ColumnStates], cliques: Iterable[Clique]) -> dict[Clique, Counts]:
+        """Records in every cell of every clique, over states, in `parts`; each of the shape of its columns' states."""
+        sizes = [column.size for column in states]
+        shapes = {clique: tuple(sizes[index] for index in clique) for clique in cliques}
+        counts = {clique: np.zeros(math.prod(shape), dtype=np.int64) for clique, shape in shapes.items()}
+        for codes, weights in self._batches():
+            merged = [column.state_of[codes[:, index]].astype(np.int64) for index, column in enumerate(states)]
+            for clique, total in counts.items():
+                cells = merged[clique[0]]
+                for index in clique[1:]:
+                    cells = cells * sizes[index] + merged[index]
+                total += _sums(cells, weights, total.size)
+        return {clique: total.reshape(shapes[clique]) for clique, total in counts.items()}
+
+    def _batches(self) -> Iterator[tuple[Codes, Counts | None]]:
+        """Cell codes, and what each row weighs where they do not all weigh the same."""
+        if self.weighting == "rows":
+            for batch in read_table(self.bounded, columns=list(self.domain.names)):
+                yield self.domain.encode(batch), None
+            return
+        owners, weights = self._owners
+        for batch in read_table(self.bounded, columns=[*self.domain.names, OWNER_COLUMN]):
+            yield self.domain.encode(batch), weights[_places(batch, owners)]
+
+    @cached_property
+    def _owners(self) -> tuple[Fingerprints, Counts]:
+        """The owners, sorted, and what each row of theirs weighs."""
+        owners = distinct_owners(read_table(self.bounded, columns=[OWNER_COLUMN]))
+        rows = np.zeros(owners.size, dtype=np.int64)
+        for batch in read_table(self.bounded, columns=[OWNER_COLUMN]):
+            rows += np.bincount(_places(batch, owners), minlength=owners.size)
+        return owners, row_weight(rows)
 
 
-def count_cliques(
-    bounded: Path, domain: Domain, states: Sequence[ColumnStates], cliques: Iterable[Clique]
-) -> dict[Clique, Counts]:
-    """Number of records in every cell of every clique, over states; each of the shape of its columns' states."""
-    sizes = [column.size for column in states]
-    shapes = {clique: tuple(sizes[index] for index in clique) for clique in cliques}
-    counts = {clique: np.zeros(math.prod(shape), dtype=np.int64) for clique, shape in shapes.items()}
-    for batch in read_table(bounded, columns=list(domain.names)):
-        codes = domain.encode(batch)
-        merged = [column.state_of[codes[:, index]].astype(np.int64) for index, column in enumerate(states)]
-        for clique, total in counts.items():
-            cells = merged[clique[0]]
-            for index in clique[1:]:
-                cells = cells * sizes[index] + merged[index]
-            total += np.bincount(cells, minlength=total.size)
-    return {clique: total.reshape(shapes[clique]) for clique, total in counts.items()}
+def _sums(cells: Codes | Counts, weights: Counts | None, size: int) -> Counts:
+    """Sums of weights by cell, exactly: whole numbers below 2^53 in double precision."""
+    sums = np.bincount(cells, weights=weights, minlength=size)
+    return sums.astype(np.int64)
+
+
+def _places(batch: pa.RecordBatch, owners: Fingerprints) -> Counts:
+    """Where each row's owner stands. Raises `BoundingError` if it is not there: the table is another than before."""
+    mine = fingerprints_from_hex(batch.column(OWNER_COLUMN).to_pylist())
+    places = np.searchsorted(owners, mine)
+    if places.size and (places.max() >= owners.size or np.any(owners[places] != mine)):
+        raise BoundingError("the bounded data changed while it was counted; nothing may use it")
+    return places

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.privacy.selection import PrecisionBudget
 from dpsynth_platform.synth.interface import Progress
-from dpsynth_platform.synth.tabular.counting import count_one_way
-from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
 from dpsynth_platform.synth.tabular.noise import Counts, sample_rounded_gaussian, select_by_exponential_mechanism
 from dpsynth_platform.synth.tabular.resolution import View
@@ -31,6 +29,7 @@ class Draws:
         choices: how many choices are left.
         epsilon: the range of each choice.
         sensitivity: the most that one unit moves a score.
+        parts: what exact counts are in: so many parts of a record (`counting`). Noisy ones are in whole records.
     """
 
     log: MeasurementLog
@@ -38,15 +37,16 @@ class Draws:
     choices: int
     epsilon: float
     sensitivity: int
+    parts: int = 1
 
-    def columns(self, bounded: Path, domain: Domain, sigma: float, progress: Progress) -> list[NoisyCounts]:
+    def columns(self, records: Records, sigma: float, progress: Progress) -> list[NoisyCounts]:
         """Noisy counts of every column's cells. Reads the records.
 
         Raises:
             AccountingError: the plan does not pay for them.
         """
         progress("counting columns", 0, 1)
-        exact = count_one_way(bounded, domain)
+        exact = records.one_way()
         progress("counting columns", 1, 1)
         noisy = []
         for index, counts in enumerate(exact):
@@ -78,7 +78,8 @@ class Draws:
 
     def _noisy(self, counts: Counts, sigma: float) -> Counts:
         self.left = self.left.spend(sigma)
-        return sample_rounded_gaussian(counts, sigma)
+        noisy = sample_rounded_gaussian(counts, sigma * self.parts)
+        return (noisy + self.parts // 2) // self.parts  # to the nearest record
 
     def _counts(self, kind: str, noisy: NoisyCounts) -> NoisyCounts:
         self.log.counts(kind, noisy)

@@ -20,7 +20,7 @@ from dpsynth_platform.privacy.selection import calibrate_selection
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.learning import learned_domain
-from dpsynth_platform.synth.tabular.marginals import described_counts, score_sensitivity
+from dpsynth_platform.synth.tabular.marginals import described_counts, records_of, score_sensitivity
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.rounds import SelectionGenerator, SelectionParameters
 
@@ -56,6 +56,7 @@ class Independent(SelectionGenerator):
         chosen = self.chosen(plan.parameters)
         with MeasurementLog.create(directory, plan.digest) as log:
             domain = learned_domain(plan, bounded, log, progress)
-            draws = chosen.draws(log, score_sensitivity(plan))
-            draws.columns(bounded, domain, chosen.noise(1 / len(domain)), progress)
+            records = records_of(plan, bounded, domain)
+            draws = chosen.draws(log, score_sensitivity(plan), records.parts)
+            draws.columns(records, chosen.noise(1 / len(domain)), progress)
             log.complete()

@@ -26,9 +26,10 @@ from dpsynth_platform.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.events import event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.partitions import learned_beside
-from dpsynth_platform.privacy.units import count_sensitivity
+from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.compression import ColumnStates, as_measurement, compress, one_way_measurements
+from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain, domain_of
 from dpsynth_platform.synth.tabular.estimation import Estimator
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts, read_measurements
@@ -40,7 +41,7 @@ from dpsynth_platform.synth.tabular.sampling import sample
 if TYPE_CHECKING:
     from dpsynth_platform.ledger.grants import Grant
 
-SCORE_SCALE = 2**16
+SCORE_SCALE = RECORD_PARTS
 """Scores are whole multiples of 1/65536 record, so that the exponential mechanism works on integers."""
 MAX_CELLS = 2**28
 """Exact counts of all that may be measured are in memory while it is chosen: at most 2 GiB of them."""
@@ -236,8 +237,12 @@ def pair_cells(sizes: Sequence[int]) -> int:
 
 def score_sensitivity(plan: SealedPlan) -> int:
     """Most that one unit moves an L1 distance between counts and fixed numbers, in units of 1/SCORE_SCALE record."""
-    guarantee = Guarantee.from_json(plan.guarantee)
-    return count_sensitivity(guarantee.adjacency, guarantee.max_contributions).l1 * SCORE_SCALE
+    return Guarantee.from_json(plan.guarantee).sensitivity.l1 * SCORE_SCALE
+
+
+def records_of(plan: SealedPlan, bounded: Path, domain: Domain) -> Records:
+    """The bounded records as a plan counts them, once all values of the columns are known."""
+    return Records(bounded, domain, Guarantee.from_json(plan.guarantee).weighting)
 
 
 def expected_error(sigma: float) -> float:

@@ -30,7 +30,6 @@ from dpsynth_platform.privacy.mst import MstBudget, calibrate_mst
 from dpsynth_platform.privacy.selection import PrecisionBudget
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.compression import ColumnStates, compress, one_way_measurements
-from dpsynth_platform.synth.tabular.counting import count_cliques
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.drawing import Draws
 from dpsynth_platform.synth.tabular.estimation import estimate_total, project
@@ -42,6 +41,7 @@ from dpsynth_platform.synth.tabular.marginals import (
     described_counts,
     largest_pairs,
     pair_cells,
+    records_of,
     score_sensitivity,
 )
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
@@ -61,7 +61,7 @@ class Mst(MarginalGenerator):
     def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
         """See `mst_event`."""
         budget = MstBudget(**plan_parameters)
-        return mst_event(columns, budget, guarantee.adjacency, guarantee.max_contributions)
+        return mst_event(columns, budget, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
 
     def description(self, plan: SealedPlan) -> dict[str, Any]:
         """Event, noise, expected error, cells, memory and sampling time of a plan.
@@ -96,13 +96,15 @@ class Mst(MarginalGenerator):
         budget, columns = MstBudget(**plan.parameters), len(plan.columns)
         with MeasurementLog.create(directory, plan.digest) as log:
             domain = learned_domain(plan, bounded, log, progress)
-            draws = Draws(log, _precision(budget, columns), columns - 1, budget.epsilon_select, score_sensitivity(plan))
-            one_way = draws.columns(bounded, domain, budget.sigma_one, progress)
+            records, sensitivity = records_of(plan, bounded, domain), score_sensitivity(plan)
+            precision = _precision(budget, columns)
+            draws = Draws(log, precision, columns - 1, budget.epsilon_select, sensitivity, records.parts)
+            one_way = draws.columns(records, budget.sigma_one, progress)
             states = compress(domain, one_way)
             progress("counting pairs", 0, 1)
-            pairs = count_cliques(bounded, domain, states, itertools.combinations(range(columns), 2))
+            pairs = records.cliques(states, itertools.combinations(range(columns), 2))
             progress("counting pairs", 1, 1)
-            scores = pair_scores(pairs, one_way, states)
+            scores = pair_scores(pairs, one_way, states, records.parts)
             edges: list[View] = []
             for step in range(columns - 1):
                 candidates = _candidates(columns, [edge.clique for edge in edges])
@@ -121,7 +123,7 @@ def _precision(budget: MstBudget, columns: int) -> PrecisionBudget:
 
 
 def pair_scores(
-    pairs: Mapping[Clique, Counts], one_way: Sequence[NoisyCounts], states: Sequence[ColumnStates]
+    pairs: Mapping[Clique, Counts], one_way: Sequence[NoisyCounts], states: Sequence[ColumnStates], parts: int
 ) -> dict[Clique, int]:
     """How far each pair's counts are from independence, in L1, in units of 1/SCORE_SCALE record. Sensitive.
 
@@ -134,7 +136,7 @@ def pair_scores(
     scores: dict[Clique, int] = {}
     for (a, b), counts in pairs.items():
         independent = np.rint(np.outer(fitted[a], fitted[b]) / total * SCORE_SCALE).astype(np.int64)
-        scores[(a, b)] = int(np.abs(counts * SCORE_SCALE - independent).sum())
+        scores[(a, b)] = int(np.abs(counts * (SCORE_SCALE // parts) - independent).sum())
     return scores
 
 

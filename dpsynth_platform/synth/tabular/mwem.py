@@ -38,12 +38,12 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.compression import as_measurement
-from dpsynth_platform.synth.tabular.counting import count_cliques
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.learning import learned_domain
 from dpsynth_platform.synth.tabular.marginals import (
     described_counts,
     expected_error,
+    records_of,
     score_sensitivity,
     started,
 )
@@ -132,19 +132,21 @@ class Mwem(SelectionGenerator):
         weights, sigma = chosen.weights, chosen.sigma_joint
         with MeasurementLog.create(directory, plan.digest) as log:
             domain = learned_domain(plan, bounded, log, progress)
-            draws = chosen.draws(log, WEIGHT_SCALE * score_sensitivity(plan))
-            one_way = draws.columns(bounded, domain, chosen.noise(chosen.one_way_share / len(domain)), progress)
+            records = records_of(plan, bounded, domain)
+            draws = chosen.draws(log, WEIGHT_SCALE * score_sensitivity(plan), records.parts)
+            one_way = draws.columns(records, chosen.noise(chosen.one_way_share / len(domain)), progress)
             states, _, estimator = started(domain, one_way)
             progress("counting combinations", 0, 1)
-            exact = count_cliques(bounded, domain, states, weights)
+            exact = records.cliques(states, weights)
             progress("counting combinations", 1, 1)
+            hidden = {clique: expected_error(sigma or 0.0) * counts.size for clique, counts in exact.items()}
             while sigma is not None and draws.choices:
                 cliques = admissible(estimator, weights, chosen.model_cells)
                 expected = expected_counts(estimator, cliques)
                 view = draws.choice(
                     {
                         View.finest(clique): weights[clique]
-                        * misfit(exact[clique], expected[clique], expected_error(sigma) * exact[clique].size)
+                        * misfit(exact[clique], expected[clique], hidden[clique], records.parts)
                         for clique in cliques
                     }
                 )

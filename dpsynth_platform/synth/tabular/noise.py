@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.privacy.accounting import SIGMA_RANGE
+from dpsynth_platform.privacy.units import RECORD_PARTS
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -66,13 +67,14 @@ def sample_rounded_gaussian(counts: Counts, sigma: float) -> Counts:
 
     Args:
         counts: whole numbers of any shape. Sensitive.
-        sigma: deviation of the noise before rounding, in the unit of the counts.
+        sigma: deviation of the noise before rounding, in the unit of the counts: of records, or of their parts.
 
     Raises:
-        AccountingError: sigma outside `SIGMA_RANGE`.
+        AccountingError: sigma outside `SIGMA_RANGE`, whose end may be of records that are counted in parts.
     """
-    if not SIGMA_RANGE[0] <= sigma <= SIGMA_RANGE[1]:
-        raise AccountingError(f"sigma {sigma!r}; accepted: {SIGMA_RANGE[0]:g} to {SIGMA_RANGE[1]:g}")
+    low, high = SIGMA_RANGE[0], SIGMA_RANGE[1] * RECORD_PARTS
+    if not low <= sigma <= high:
+        raise AccountingError(f"sigma {sigma!r}; accepted: {low:g} to {high:g}")
     flat = counts.ravel()
     noisy = np.empty(flat.shape, dtype=np.int64)
     for start in range(0, flat.size, CHUNK):

@@ -67,9 +67,9 @@ class SelectionParameters:
             )
         return sigma
 
-    def draws(self, log: MeasurementLog, sensitivity: int) -> Draws:
-        """The draws of a run: all that the budget pays for, and no more."""
-        return Draws(log, self.budget.precision, self.rounds, self.epsilon_select, sensitivity)
+    def draws(self, log: MeasurementLog, sensitivity: int, parts: int) -> Draws:
+        """The draws of a run over counts in parts of a record: all that the budget pays for, and no more."""
+        return Draws(log, self.budget.precision, self.rounds, self.epsilon_select, sensitivity, parts)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class SelectionGenerator(MarginalGenerator):
     def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
         """See `selection_event`."""
         budget = self.chosen(plan_parameters).budget
-        return selection_event(budget, guarantee.adjacency, guarantee.max_contributions)
+        return selection_event(budget, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
 
 
 def check_workload_cells(contract: DataContract, cliques: Iterable[Clique], sizes: Sequence[int]) -> None:
@@ -117,23 +117,24 @@ def check_workload_cells(contract: DataContract, cliques: Iterable[Clique], size
         )
 
 
-def misfit(counts: Counts, expected: Array, hidden: float) -> int:
+def misfit(counts: Counts, expected: Array, hidden: float, parts: int) -> int:
     """The L1 distance of counts from the model, less `hidden`; in units of 1/SCORE_SCALE record. Sensitive.
 
     The model's part is rounded to them before the counts come in, so that the result is an exact integer and moves by
     no more than the counts do.
 
     Args:
-        counts: exact numbers of records in a view's cells.
+        counts: exact, in a view's cells, in parts of a record.
         expected: the model's, of the same shape.
         hidden: records; a number that does not depend on the counts.
+        parts: how many parts of a record the counts are in.
     """
-    return int(distances(counts, expected).sum()) - int(in_units(hidden))
+    return int(distances(counts, expected, parts).sum()) - int(in_units(hidden))
 
 
-def distances(counts: Counts, expected: Array) -> Counts:
-    """The distance of each count from what is expected, in units of 1/SCORE_SCALE record. Sensitive."""
-    found: Counts = np.abs(counts * SCORE_SCALE - in_units(expected))
+def distances(counts: Counts, expected: Array, parts: int) -> Counts:
+    """How far each count, in parts of a record, is from the expected, in units of 1/SCORE_SCALE record. Sensitive."""
+    found: Counts = np.abs(counts * (SCORE_SCALE // parts) - in_units(expected))
     return found
 
 

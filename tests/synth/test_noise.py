@@ -137,7 +137,7 @@ def test_shapes_are_kept_and_noise_is_fresh(shape):
     assert len(np.unique(first - counts)) >= 0.99 * counts.size
 
 
-@pytest.mark.parametrize("sigma", [0.0, -1.0, 1e-4, 2e9, math.nan, math.inf])
+@pytest.mark.parametrize("sigma", [0.0, -1.0, 1e-4, 2e14, math.nan, math.inf])
 def test_impossible_noise_is_refused(sigma):
     with pytest.raises(AccountingError, match="accepted"):
         sample_rounded_gaussian(zeros(1), sigma)

@@ -31,7 +31,6 @@ from synth_cases import contract_with
 
 from dpsynth_platform.errors import AccountingError, BoundingError, ContractError
 from dpsynth_platform.ledger.records import CostRequest
-from dpsynth_platform.privacy.accounting import calibrate_mst
 from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
     GaussianCountsEvent,
@@ -41,6 +40,7 @@ from dpsynth_platform.privacy.events import (
     mst_event,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.mst import calibrate_mst
 from dpsynth_platform.privacy.selection import calibrate_selection, selection_event
 from dpsynth_platform.privacy.units import RECORD_PARTS, count_sensitivity, row_weight
 from dpsynth_platform.storage import write_table

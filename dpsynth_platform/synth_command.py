@@ -34,6 +34,13 @@ class MethodName(enum.StrEnum):
     mst = "mst"
 
 
+class WeightingName(enum.StrEnum):
+    """What is counted."""
+
+    rows = "rows"
+    owners = "owners"
+
+
 class FormatName(enum.StrEnum):
     """What synthetic tables are written as."""
 
@@ -66,6 +73,10 @@ def synth_table(
         str | None, typer.Option(help="Column that says whose a row is; default: each row is a unit of its own.")
     ] = None,
     contributions: Annotated[int | None, typer.Option(help="The most rows that each owner keeps.")] = None,
+    weighting: Annotated[
+        WeightingName,
+        typer.Option(help="What is counted: rows, or owners, whose rows weigh one row together, with less noise."),
+    ] = WeightingName.rows,
     method: Annotated[MethodName, typer.Option(help="The generator; auto: what keeps most of a table.")] = (
         MethodName.auto
     ),
@@ -115,6 +126,7 @@ def synth_table(
         schema=schema,
         owners=owners,
         contributions=contributions,
+        weighting=weighting.value,
         target=target,
         rows=rows,
         format=format.value,

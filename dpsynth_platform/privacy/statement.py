@@ -358,11 +358,12 @@ WEIGHTED = (
     f"1/{RECORD_PARTS} record and rounded down, so that one owner weighs one record at most."
 )
 """And how it is done."""
-_WEIGHTS = Assumption(
+WEIGHTS = Assumption(
     "An owner's rows weigh one record together at most, and what they weigh depends on that owner's rows alone.",
     "yes",
     "Weights are whole numbers, from the number of the owner's rows in the very table that is counted.",
 )
+"""And what it rests on."""
 
 _GRAPH_WORDS = (
     "who owns which record and together with whom, how many records there are, who was left out and which records were "
@@ -607,7 +608,7 @@ def _around(contract: DataContract) -> tuple[Assumption, ...]:
     privacy = contract.privacy
     return (
         _bounded(contract),
-        *([_WEIGHTS] if privacy.weighting == "owners" else []),
+        *([WEIGHTS] if privacy.weighting == "owners" else []),
         Assumption(
             f"One person has one id, the same wherever it stands in {' or '.join(privacy.owner_columns)}.",
             "as declared",

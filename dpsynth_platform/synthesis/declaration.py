@@ -44,6 +44,7 @@ _OPTIONS = {
     "guarantee.epsilon": "--epsilon",
     "guarantee.delta": "--delta",
     "privacy.max_contributions": "--contributions",
+    "privacy.weighting": "--weighting",
     "privacy.owner_columns": "--owners",
     "privacy.expected_units": "--expected-units",
     "privacy.accept_weak_guarantee": "--accept-weak-guarantee",

@@ -12,6 +12,7 @@ from typing import Any
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.privacy.statement import (
+    WEIGHTS,
     Assumption,
     PrivacyStatement,
     Tuning,
@@ -105,7 +106,8 @@ class Statement:
 def statement(contract: DataContract, family: FamilyBudget, plan: SealedPlan, run: Run) -> Statement:
     """The statement of a run, from public inputs."""
     common = privacy_statement(contract, family, plan.event, tuning=Tuning(run.others), attempts=run.attempts)
-    number = "" if run.rows_given else ", their number"
+    counted = "the number of owners" if contract.privacy.weighting == "owners" else "their number"
+    number = "" if run.rows_given else f", {counted}"
     return Statement(
         common=common,
         method=plan.method,
@@ -157,6 +159,7 @@ def _assumptions(contract: DataContract, run: Run) -> list[Assumption]:
                 "Rows are chosen by a keyed hash, owner by owner, and counted again before the mechanism reads. Rows "
                 "without an owner are left out.",
             ),
+            *([WEIGHTS] if privacy.weighting == "owners" else []),
             Assumption(
                 f"One person has one id in {owner}, written alike in all rows.",
                 "as declared",

@@ -16,6 +16,7 @@ from dpsynth_platform.contracts import DataContract, IdentifierColumn, canonical
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.planning import cost_request, plan_release
+from dpsynth_platform.privacy.units import WEIGHTINGS, Weighting
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.synth.interface import METHODS, SealedPlan
 from dpsynth_platform.synthesis import assumed, declaration
@@ -42,6 +43,7 @@ class Options:
         schema: a file with `columns:` as in a contract.
         owners: the column that says whose a row is; None: each row is a unit of its own.
         contributions: the most rows that an owner keeps; with `owners`.
+        weighting: what is counted: `rows`, or `owners`, whose rows weigh one row together (`privacy.units`).
         target: the column that the synthetic rows shall predict well: its links to others come first. For `aim`.
         rows: how many synthetic rows; None: what the noisy counts say that there are.
         format: of the synthetic table: `parquet`, `csv` or `delta`.
@@ -60,6 +62,7 @@ class Options:
     schema: str | Path | None = None
     owners: str | None = None
     contributions: int | None = None
+    weighting: Weighting = "rows"
     target: str | None = None
     rows: int | None = None
     format: Format = "parquet"
@@ -159,6 +162,7 @@ def _privacy(options: Options, owner: str) -> dict[str, Any]:
         "unit": "user" if options.owners else "example",
         "owner_columns": [owner],
         "max_contributions": options.contributions or 1,
+        "weighting": options.weighting,
         "guarantee": {"epsilon": options.epsilon, "delta": delta},
         "expected_units": units,
         "accept_weak_guarantee": options.accept_weak_guarantee,
@@ -204,6 +208,10 @@ def _check_options(options: Options) -> None:
         )
     if options.contributions is not None and options.contributions < 1:
         raise ContractError(f"--contributions {options.contributions}; accepted: 1 or more")
+    if options.weighting not in WEIGHTINGS:
+        raise ContractError(f"--weighting {options.weighting!r}; accepted: {', '.join(WEIGHTINGS)}")
+    if options.weighting == "owners" and options.contributions in (None, 1):
+        raise ContractError("--weighting owners is for --owners with --contributions above 1; accepted: those, or rows")
     if options.rows is not None and options.rows < 1:
         raise ContractError(f"--rows {options.rows}; accepted: 1 or more")
     if options.cap_epsilon is not None and not 0 < options.cap_epsilon <= MOST_CAP:

@@ -27,8 +27,10 @@ from audit_cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from synth_cases import contract_with
+from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 
+from dpsynth_platform.audit import scoring
+from dpsynth_platform.audit.canaries import make_canaries
 from dpsynth_platform.errors import AccountingError, BoundingError, ContractError
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.privacy.events import (
@@ -44,6 +46,7 @@ from dpsynth_platform.privacy.mst import calibrate_mst
 from dpsynth_platform.privacy.selection import calibrate_selection, selection_event
 from dpsynth_platform.privacy.units import RECORD_PARTS, count_sensitivity, row_weight
 from dpsynth_platform.storage import write_table
+from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular import counting
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain, domain_of
@@ -361,3 +364,22 @@ def test_a_plan_says_what_it_counts_and_the_errors_by_either_weighting(method):
         assert errors[plan["weighting"]]["expected_error_per_one_way_cell"] == plan["expected_error_per_one_way_cell"]
     for key, value in rows["expected_error_by_weighting"]["owners"].items():
         assert value == pytest.approx(owners[key], rel=0.01)
+
+
+def test_an_audit_looks_for_one_record_of_each_canary(tmp_path, monkeypatch):
+    """A canary's b records weigh one together; looking for b would miss them."""
+    contract = contract_with(privacy__weighting="owners", privacy__max_contributions=3)
+    plan = generator("mst").plan(contract, SCHEMA, Guarantee.target(contract))
+    table = people(600)
+    canaries = make_canaries(contract, table.schema, 40, 3, None)
+    joining = canaries.joining.select(table.column_names).cast(table.schema)
+    bounded = write_bounded(pa.concat_tables([table, joining]), tmp_path / "bounded")
+    generator("mst").fit(plan, bounded, grant_for(plan), tmp_path)
+    looked_for = []
+    monkeypatch.setattr(scoring, "measurement_scores", lambda *given: looked_for.append(given[-1]) or np.zeros(40))
+    scoring.score_canaries(canaries, tmp_path, generator("mst").sample(tmp_path, 50))
+    assert looked_for == [1]
+    # What they weigh: three rows of 21845 parts.
+    alone = write_bounded(joining, tmp_path / "canaries")
+    counts = Records(alone, Domain.from_json(plan.columns), "owners").one_way()[0]
+    assert counts.sum() == int(canaries.included.sum()) * (RECORD_PARTS - 1)

@@ -6,6 +6,7 @@ import json
 import stat
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -118,6 +119,26 @@ def test_at_most_b_rows_of_each_owner_reach_the_mechanism(make: Make, monkeypatc
     assert seen["most"] == 3 < owners.max()
     assert (seen["rows"], seen["owners"]) == (np.minimum(owners, 3).sum(), len(owners))
     assert not {"person", "note"} & set(seen["columns"])
+
+
+def test_owners_are_counted_in_place_of_rows(make: Make) -> None:
+    """300 owners of about four rows: so many are counted, with the noise of one row each, and all of it is said."""
+    made = make(contributions=4, weighting="owners", epsilon=8.0)
+    assert made.guarantee.weighting == "owners"
+    assert abs(made.rows - 295) < 40  # some owner has no row; noise of a sixth of that
+    document = json.loads(made.statement.with_suffix(".json").read_text())
+    assert document["guarantee"]["weighting"] == "owners"
+    words = made.statement.read_text()
+    assert "owners are counted" in words
+    assert "the released rows describe the average owner, not the average row" in words
+    assert "An owner's rows weigh one record together at most" in words
+    assert f"the {made.rows} synthetic rows, the number of owners." in words
+
+
+@pytest.mark.parametrize("given", [{"contributions": 1}, {"owners": None, "contributions": None}])
+def test_owners_with_one_row_each_are_not_weighed(make: Make, given: dict[str, Any]) -> None:
+    with pytest.raises(ContractError, match="--weighting owners is for --owners with --contributions above 1"):
+        make(weighting="owners", **given)
 
 
 def test_without_owners_each_row_is_a_unit(make: Make, tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:

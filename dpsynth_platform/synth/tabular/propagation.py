@@ -275,6 +275,11 @@ class _Steps:
             self._known[key] = torch.where(norm > 0, joint / norm, 0.0)
         return self._known[key], axes
 
+    def singles(self, index: int, given: Clique, target: int) -> torch.Tensor:
+        """P[target | given] of an attribute that is not given, shape (cells of what is given, states)."""
+        conditional, _ = self.conditional(index, given, (target,))
+        return conditional.reshape(-1, self.tree.sizes[target])
+
 
 def _walk(
     steps: _Steps, start: int, pairs: set[Clique], owner: dict[int, int]
@@ -298,14 +303,17 @@ def _walk(
             queue.append((start, neighbour, separator, torch.cat(parts)))
     while queue:
         before, index, given, rows = queue.pop()
-        for other in targets.get(index, ()):
-            conditional, axes = steps.conditional(index, given, (other,))
-            values = _einsum([(rows, (row, *given)), (conditional, axes)], (row, other))
-            for place, source in enumerate(sources):
-                pair = (min(source, other), max(source, other))
-                if pair in pairs:
-                    block = values[ends[place] : ends[place + 1]]
-                    yield pair, (block if source < other else block.T)
+        others = targets.get(index, [])
+        if others:
+            # One product for all of them, their states side by side.
+            together = torch.cat([steps.singles(index, given, other) for other in others], dim=1)
+            values = rows.reshape(len(rows), -1) @ together
+            for other, block in zip(others, values.split([tree.sizes[other] for other in others], dim=1), strict=True):
+                for place, source in enumerate(sources):
+                    pair = (min(source, other), max(source, other))
+                    if pair in pairs:
+                        found = block[ends[place] : ends[place + 1]]
+                        yield pair, (found if source < other else found.T)
         for neighbour, separator in steps.neighbours(index):
             if neighbour != before and neighbour in needed:
                 conditional, axes = steps.conditional(index, given, separator)

@@ -70,6 +70,26 @@ def test_everything_drawn_is_within_the_sealed_budget(aim_plan, rows, tmp_path, 
     assert [entry[0] for entry in recorded[:9]] == ["noise"] * 9  # five columns, four links to the target
 
 
+def test_choices_before_a_fit_have_no_column_in_common(aim_plan, rows, tmp_path, recorded):
+    plan = dataclasses.replace(aim_plan, parameters=aim_plan.parameters | {"choices_per_fit": 2})
+    AIM.measure(plan, rows, tmp_path)
+    chosen = read_measurements(tmp_path, plan.digest).chosen
+    assert len(chosen) >= 6
+    assert all(not set(one) & set(other) for one, other in zip(chosen[::2], chosen[1::2], strict=False))
+
+
+def test_the_model_never_grows_beyond_its_cells(rows, tmp_path, recorded):
+    """Without a target, whose links are measured in any case."""
+    plan = plan_with()
+    for most in (120, 400):
+        small = dataclasses.replace(plan, parameters=plan.parameters | {"model_cells": most})
+        directory = tmp_path / str(most)
+        directory.mkdir()
+        AIM.fit(small, rows, grant_for(small), directory)
+        beliefs = load_model(directory).beliefs(releasable=True)
+        assert most / 4 < beliefs.tree.cells <= most
+
+
 def test_the_event_names_all_precision_and_all_choices(aim_plan):
     chosen = AimParameters(**aim_plan.parameters)
     counts, choices = event_from_json(aim_plan.event).events

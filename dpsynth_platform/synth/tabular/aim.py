@@ -43,7 +43,7 @@ from dpsynth_platform.privacy.selection import (
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.compression import as_measurement
 from dpsynth_platform.synth.tabular.domain import Domain
-from dpsynth_platform.synth.tabular.estimation import Array
+from dpsynth_platform.synth.tabular.estimation import Array, Estimator
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.learning import learned_domain
 from dpsynth_platform.synth.tabular.marginals import (
@@ -69,6 +69,7 @@ from dpsynth_platform.synth.tabular.rounds import (
     expected_counts,
     hidden_by_noise,
     in_units,
+    within,
 )
 from dpsynth_platform.synth.tabular.workload import WEIGHT_SCALE, workload_of
 
@@ -76,6 +77,8 @@ ROUNDS_PER_COLUMN = 4
 SELECTION_SHARE = 0.05
 ONE_WAY_SHARE = 1 / 3
 TARGET_SHARE = 0.15
+COLUMNS_PER_CHOICE = 20
+"""For so many columns one choice more is made before the model is fitted anew."""
 LINK_ITERATIONS = 20
 
 
@@ -88,10 +91,12 @@ class AimParameters(WorkloadParameters):
     Attributes:
         target_share: part of the measurements' precision for the links to the target; 0 without one.
         target: the target column's index, if there is one.
+        choices_per_fit: rounds after which the model is fitted anew.
     """
 
     target_share: float
     target: int | None
+    choices_per_fit: int
 
     @property
     def rounds_share(self) -> float:
@@ -120,6 +125,7 @@ class Aim(SelectionGenerator):
             target_share=TARGET_SHARE if rounds and asked.target is not None else 0.0,
             model_cells=MODEL_CELLS,
             target=asked.target,
+            choices_per_fit=max(1, columns // COLUMNS_PER_CHOICE),
             workload=[list(clique) for clique in asked.weights],
             workload_weights=list(asked.weights.values()),
         )
@@ -177,28 +183,32 @@ class Aim(SelectionGenerator):
                 estimator.fit(LINK_ITERATIONS)
             rounds = _Rounds(chosen, draws.left)
             while (sigma_now := rounds.sigma) is not None:
-                cliques = admissible(estimator, weights, chosen.model_cells * rounds.share_used)
+                cliques = admissible(estimator, weights, rounds.most_cells)
                 expected = expected_counts(estimator, cliques)
-                view = draws.choice(
-                    {
-                        view: weights[clique] * worth
-                        for clique in cliques
-                        for view, worth in scores(
-                            clique, exact[clique], expected[clique], sums, sigma_now, records.parts
-                        )
-                    }
-                )
-                noisy = draws.joint(view, view.counts(exact[view.clique], groups), sigma_now)
-                rounds = rounds.after(draws.left)
-                estimator.add([as_measurement(noisy)])
+                worth = {
+                    view: weights[clique] * value
+                    for clique in cliques
+                    for view, value in scores(clique, exact[clique], expected[clique], sums, sigma_now, records.parts)
+                }
+                known: dict[View, Array] = {}
+                hidden = 0.0
+                while worth and len(known) < chosen.choices_per_fit and (sigma_now := rounds.sigma) is not None:
+                    view = draws.choice(worth)
+                    known[view] = view.sums(expected[view.clique], groups)
+                    hidden += hidden_by_noise(known[view], sigma_now)
+                    noisy = draws.joint(view, view.counts(exact[view.clique], groups), sigma_now)
+                    estimator.add([as_measurement(noisy)])
+                    rounds = rounds.after(draws.left)
+                    if len(known) < chosen.choices_per_fit:
+                        worth = _apart(worth, view.clique, estimator, rounds.most_cells)
+                    progress("measuring combinations", rounds.done, chosen.rounds)
                 estimator.fit(ROUND_ITERATIONS)
-                before, after = (
-                    view.sums(values, groups)
-                    for values in (expected[view.clique], estimator.expected(view.clique).numpy())
+                learned = sum(
+                    np.abs(view.sums(estimator.expected(view.clique).numpy(), groups) - before).sum()
+                    for view, before in known.items()
                 )
-                if np.abs(after - before).sum() <= hidden_by_noise(before, sigma_now):
+                if learned <= hidden:
                     rounds = rounds.finer()
-                progress("measuring combinations", rounds.done, chosen.rounds)
             log.complete()
 
 
@@ -208,6 +218,16 @@ def _links(chosen: AimParameters, columns: int) -> list[Clique]:
     if target is None or not chosen.target_share:
         return []
     return [(min(index, target), max(index, target)) for index in range(columns) if index != target]
+
+
+def _apart(worth: Mapping[View, int], clique: Clique, estimator: Estimator, most_cells: float) -> dict[View, int]:
+    """What may be chosen beside a clique before the model is fitted to it: what has no column in common with it.
+
+    A link that follows from another, through a column of both, would seem as strong as before.
+    """
+    apart = {view.clique for view in worth if not set(view.clique) & set(clique)}
+    kept = set(within(estimator, apart, most_cells))
+    return {view: value for view, value in worth.items() if view.clique in kept}
 
 
 def scores(
@@ -257,10 +277,11 @@ class _Rounds:
         return self.left.sigma(float(wanted / self.left.left))
 
     @property
-    def share_used(self) -> float:
-        """Part of all precision that is used once the next round is over."""
+    def most_cells(self) -> float:
+        """Cells that the model may have in the next round: in proportion to the precision used once it is over."""
         total = self.chosen.budget.precision.left
-        return float(1 - (self.left.left - min(self.left.left, self._even * self.precision)) / total)
+        used = 1 - (self.left.left - min(self.left.left, self._even * self.precision)) / total
+        return self.chosen.model_cells * float(used)
 
     def after(self, left: PrecisionBudget) -> _Rounds:
         """After a round that left so much."""

@@ -308,7 +308,9 @@ def _walk(
             # One product for all of them, their states side by side.
             together = torch.cat([steps.singles(index, given, other) for other in others], dim=1)
             values = rows.reshape(len(rows), -1) @ together
-            for other, block in zip(others, values.split([tree.sizes[other] for other in others], dim=1), strict=True):
+            for other, block in zip(
+                others, torch.split(values, [tree.sizes[other] for other in others], 1), strict=True
+            ):
                 for place, source in enumerate(sources):
                     pair = (min(source, other), max(source, other))
                     if pair in pairs:

@@ -154,9 +154,13 @@ def admissible(estimator: Estimator, cliques: Collection[Clique], most_cells: fl
     What is measured extends the model's tree by no more than is asked here. There is always one: the smallest, if none
     fits.
     """
+    return within(estimator, cliques, most_cells) or [min(cliques, key=estimator.tree.shape_cells)]
+
+
+def within(estimator: Estimator, cliques: Iterable[Clique], most_cells: float) -> list[Clique]:
+    """The same, where there may be none."""
     tree = estimator.tree
-    found = [clique for clique in cliques if tree.home(clique) is not None or tree.extended_cells(clique) <= most_cells]
-    return found or [min(cliques, key=tree.shape_cells)]
+    return [clique for clique in cliques if tree.home(clique) is not None or tree.extended_cells(clique) <= most_cells]
 
 
 def expected_counts(estimator: Estimator, cliques: Sequence[Clique]) -> dict[Clique, Array]:

@@ -4,29 +4,36 @@ What belongs here: post-processing only. This step is handed the model, never th
 """
 
 from assets.step import Outcome, Step, StepContext
+from dpsynth_platform.contracts import canonical_digest
 from dpsynth_platform.lineage import facets
 from dpsynth_platform.storage import table_schema, write_table
 from dpsynth_platform.synth.interface import generator
 
 
 def body(step: StepContext) -> Outcome:
-    """Draws as many rows as the contract declares."""
+    """Draws as many rows as the contract says; under its constraints, which the stored measurements are fitted to."""
     contract, raw = step.sealed()
     (model,) = step.same_run(raw, "model")
+    asked = contract.generate
+    terms = {"rows_asked": asked.rows, "constraints": canonical_digest(contract.snapshot()["generate"]["constraints"])}
     earlier = step.reusable(raw, "synthetic", model)
-    if earlier is not None and earlier.facts["rows"] == contract.generate.rows:
+    if earlier is not None and terms.items() <= earlier.facts.items():
         return Outcome(earlier, table_schema(earlier.directory / "table"), earlier.facts["rows"], reused=True)
-    table = generator(contract.generate.method).sample(model.directory, contract.generate.rows)
+    if asked.constraints:
+        step.progress("fitting the stored measurements under the contract's constraints, at no further cost")
+    drawing = generator(asked.method).draw(
+        model.directory, None if asked.rows == "auto" else asked.rows, constraints=asked.constraints
+    )
     with step.storage.new_output(step.place, "synthetic") as directory:
-        write_table(directory / "table", table.schema, table.to_batches())
+        write_table(directory / "table", drawing.schema, drawing.batches)
         record = step.record(
             "synthetic",
             run_key=model.run_key,
             directory=directory,
             inputs=[model],
-            facts={"rows": table.num_rows, "entry_id": model.facts["entry_id"]},
+            facts={"rows": drawing.rows, "entry_id": model.facts["entry_id"], **terms},
         )
-    return Outcome(record, table.schema, table.num_rows, facets=facets.privacy_unit(contract))
+    return Outcome(record, drawing.schema, drawing.rows, facets=facets.privacy_unit(contract))
 
 
 STEP = Step(
@@ -35,6 +42,6 @@ STEP = Step(
     upstream=("model",),
     kinds=frozenset({"deltalake"}),
     zone="restricted",
-    code_version="1",
+    code_version="2",
     body=body,
 )

@@ -35,6 +35,7 @@ from pydantic import (
     model_validator,
 )
 
+from dpsynth_platform.constraints import MOST_CONSTRAINTS, Constraint
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.scrub.findings import ENTITY_TYPES
 
@@ -58,6 +59,7 @@ WEAK_EPSILON = 10.0
 # About here delta promises little, whatever epsilon is: it is far from small against one in the number of people.
 WEAK_DELTA = 1e-3
 MOST_CONTRIBUTIONS = 10_000
+MOST_ROWS = 100_000_000
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -563,14 +565,33 @@ class Workload(_Part):
 
 
 class Generate(_Part):
-    """How the synthetic rows are made. `rows` is declared: the number of real rows is not public."""
+    """How the synthetic rows are made.
+
+    The number of real rows is not public: `rows` is declared, or `auto`, which is what the noisy counts say of the
+    number of records that the mechanism read (after holdout and bounding, with the canaries that joined them).
+    """
 
     method: Literal["mst", "aim"] = Field(
         default="mst",
         description="`mst` keeps the strongest links between columns, `aim` as many as the budget can tell.",
     )
-    rows: int = Field(ge=1, le=100_000_000)
+    rows: int | Literal["auto"] = Field(
+        default="auto", json_schema_extra={"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}
+    )
+    constraints: list[Constraint] = Field(
+        default_factory=list,
+        max_length=MOST_CONSTRAINTS,
+        description="Which rows cannot occur. They cost nothing and change no mechanism: other ones are no new spend.",
+    )
     workload: Workload = Field(default_factory=Workload, description="Of `aim`; `mst` knows none.")
+
+    @field_validator("rows", mode="before")
+    @classmethod
+    def _number_of_rows(cls, rows: Any) -> Any:
+        whole = isinstance(rows, int) and not isinstance(rows, bool)
+        if rows != "auto" and not (whole and 1 <= rows <= MOST_ROWS):
+            raise ValueError(f"{rows!r}; accepted: auto, or a number from 1 to {MOST_ROWS}")
+        return rows
 
 
 class Audit(_Part):
@@ -660,7 +681,7 @@ class DataContract(_Part):
 
     @model_validator(mode="after")
     def _references(self) -> DataContract:
-        parts = _Parts(self.source, self.privacy, self.columns, self.scrub, self.quality, self.release)
+        parts = _Parts(self.source, self.privacy, self.columns, self.scrub, self.quality, self.release, self.generate)
         _refuse(parts.contradictions())
         return self
 
@@ -729,6 +750,7 @@ class _Parts:
     scrub: Scrub | None
     quality: Quality | None
     release: Release | None
+    generate: Generate | None
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> _Parts:
@@ -741,6 +763,7 @@ class _Parts:
             _sound(Scrub, document.get("scrub", {})),
             _sound(Quality, document.get("quality", {})),
             _sound(Release, document.get("release")),
+            _sound(Generate, document.get("generate")),
         )
 
     def contradictions(self) -> Iterator[str]:
@@ -749,6 +772,7 @@ class _Parts:
         yield from self._owners()
         yield from self._order()
         yield from self._periods()
+        yield from self._constraints()
         if len(_modelled(self.columns, self.privacy)) < 2 and all(self.columns.values()):
             yield f"columns: at least two of {', '.join(MODELLED_TYPES)} are needed to model anything"
 
@@ -768,6 +792,19 @@ class _Parts:
                     yield f"{path}: column {name!r} is not declared; accepted: {', '.join(self.columns)}"
                 elif path.startswith("quality.") and self.columns[name] and name not in modelled:
                     yield f"{path}: column {name!r} is not modelled; accepted: {', '.join(modelled)}"
+
+    def _constraints(self) -> Iterator[str]:
+        """Constraints about columns or values that there are not."""
+        constraints = self.generate.constraints if self.generate else []
+        if not constraints or not all(self.columns.values()):
+            return
+        from dpsynth_platform.synth.tabular.constraints import Conditions  # late: it is made of contracts
+        from dpsynth_platform.synth.tabular.domain import declared_domain
+
+        try:
+            Conditions.of(declared_domain(self.columns, _modelled(self.columns, self.privacy)), constraints)
+        except ContractError as error:
+            yield from str(error).split("\n")
 
     def _owners(self) -> Iterator[str]:
         """Owner columns that cannot say who owns a record."""

@@ -307,9 +307,8 @@ def privacy_statement(
         covered=_covered(tree, words),
         not_covered=_not_covered(contract, tuning, attempts),
         output=(
-            f"The published table of {contract.generate.rows} synthetic rows, and the audit's results on fictional "
-            f"canaries. Both are computed from {words.result} alone (post-processing). The model itself stays "
-            "restricted."
+            f"The published table of {_rows(contract)}, and the audit's results on fictional canaries. Both "
+            f"are computed from {words.result} alone (post-processing). The model itself stays restricted."
         ),
         unit=_unit(contract),
         adjacency=_ADJACENCY_WORDS[target.adjacency],
@@ -399,6 +398,14 @@ _ADJACENCY_WORDS = {
         "al. 2025)."
     ),
 }
+
+
+def _rows(contract: DataContract) -> str:
+    """How many rows are published, in words."""
+    rows = contract.generate.rows
+    if rows == "auto":
+        return "synthetic rows, as many as the noisy counts say that the mechanism read"
+    return f"{rows} synthetic rows"
 
 
 def _unit(contract: DataContract) -> str:

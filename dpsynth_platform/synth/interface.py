@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from dpsynth_platform.constraints import Constraint, Values
 from dpsynth_platform.contracts import DataContract, canonical_digest
 from dpsynth_platform.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.units import WEIGHTINGS
@@ -125,6 +126,25 @@ def _by_weighting(described: Mapping[str, Any], guarantee: Guarantee) -> dict[st
     }
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """Synthetic rows that are drawn while they are read, in batches, once.
+
+    Attributes:
+        schema: the released one.
+        rows: how many there will be.
+        batches: drawn one by one; raises `ContractError` where next to no row keeps all constraints.
+    """
+
+    schema: pa.Schema
+    rows: int
+    batches: Iterator[pa.RecordBatch]
+
+    def table(self) -> pa.Table:
+        """All rows in memory."""
+        return pa.Table.from_batches(self.batches, self.schema)
+
+
 class Generator(Protocol):
     """One way of making synthetic rows. Its state is in the plan and in the model directory, never in the object."""
 
@@ -165,6 +185,31 @@ class Generator(Protocol):
 
         Raises:
             MechanismFailed: the measurements are missing, incomplete or of another plan.
+        """
+
+    def draw(
+        self,
+        directory: Path,
+        rows: int | None = None,
+        *,
+        constraints: Sequence[Constraint] = (),
+        given: Mapping[str, Values] | None = None,
+        device: str = "cpu",
+        progress: Progress = silent,
+    ) -> Drawing:
+        """Rows of the source's schema from the model in `directory`: post-processing, free of charge.
+
+        Args:
+            directory: of the model.
+            rows: how many; None: the number of records that the noisy counts say that there are.
+            constraints: which every row keeps; the model is fitted again from its measurements under them.
+            given: values that all rows shall have, by column: the model's distribution given these.
+            device: torch's, for the fit.
+            progress: called with public stages and counts of steps.
+
+        Raises:
+            ContractError: a constraint or a given value is not of this table, or no row can keep them all.
+            MechanismFailed: there is no complete model.
         """
 
     def sample(self, directory: Path, rows: int) -> pa.Table:

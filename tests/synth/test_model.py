@@ -6,10 +6,11 @@ from synth_cases import grant_for, people
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular.compression import ColumnStates, compress
+from dpsynth_platform.synth.tabular.conditioning import releasable
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts
 from dpsynth_platform.synth.tabular.model import clique_scores, load_model, log_likelihood
-from dpsynth_platform.synth.tabular.sampling import sample_codes, systematic
+from dpsynth_platform.synth.tabular.sampling import Sampler, draw_cells, draw_states, systematic
 
 
 @pytest.fixture(scope="module")
@@ -116,11 +117,16 @@ def test_systematic_draws_know_nothing_of_the_rows_order():
     assert abs((drawn[1:] == drawn[:-1]).mean() - 0.5) < 6 * 0.5 / np.sqrt(3999)
 
 
+def codes_of(sampler, rows):
+    rng = np.random.default_rng()
+    return sampler.cells(draw_states(sampler.beliefs, rows, rng), rng)
+
+
 def test_samples_follow_the_joint(model):
     """One row at a time the draws are independent, so a chi-square test holds (p above 1e-8)."""
-    rng = np.random.default_rng()
+    sampler = Sampler.of(model)
     repeats = 1500
-    drawn = np.concatenate([sample_codes(model, 1, rng) for _ in range(repeats)])
+    drawn = np.concatenate([codes_of(sampler, 1) for _ in range(repeats)])
     states = np.stack([column.state_of[drawn[:, index]] for index, column in enumerate(model.states)])
     kept = (0, 3, 4)  # age, city, member: few enough cells to fill all of them
     joint = joint_over_states(model, releasable=True).sum(axis=(1, 2)).ravel()
@@ -137,14 +143,12 @@ def test_samples_follow_the_joint(model):
 
 
 def test_cells_that_may_not_be_released_do_not_occur(model):
-    codes = sample_codes(model, 4000, np.random.default_rng())
+    codes = codes_of(Sampler.of(model), 4000)
     for index, column in enumerate(model.domain):
         assert column.allowed[codes[:, index]].all()
 
 
 def test_a_state_whose_share_is_all_on_a_ruled_out_cell_still_yields_rows(model):
-    from dpsynth_platform.synth.tabular.sampling import _cells
-
     column = ColumnDomain("x", "boolean", False)
     merged = ColumnStates(np.array([0, 1, 1], dtype=np.int32), np.array([1.0, 0.0, 1.0]))
-    assert (_cells(column, merged, np.ones(5, dtype=np.int32), np.random.default_rng()) == 1).all()
+    assert (draw_cells(releasable(column, merged), np.ones(5, dtype=np.int32), np.random.default_rng()) == 1).all()

@@ -5,17 +5,24 @@ from synth_cases import SCHEMA, contract_with
 
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.synth.tabular.domain import domain_of
-from dpsynth_platform.synth.tabular.restore import ReleaseSchema, release_schema, restore
+from dpsynth_platform.synth.tabular.restore import ReleaseSchema, completed, release_schema
+
+
+def restored(domain, codes, release):
+    rng = np.random.default_rng(0)
+    kinds = {column.name: release.schema.field(column.name).type for column in domain}
+    values = {column.name: column.decode(codes[:, n], kinds[column.name], rng) for n, column in enumerate(domain)}
+    return completed(values, codes.shape[0], release)
 
 
 def test_the_sources_schema_comes_back(contract):
     domain, release = domain_of(contract), release_schema(contract, SCHEMA)
     rng = np.random.default_rng(0)
     codes = np.stack([rng.integers(0, column.size - 1, 40) for column in domain], axis=1).astype(np.int32)
-    table = restore(domain, codes, release, rng)
+    table = restored(domain, codes, release)
     table.validate(full=True)
-    assert table.column_names == ["person_id", "city", "age", "score", "day", "member", "remark"]
-    assert [field.type for field in table.schema] == [SCHEMA.field(name).type for name in table.column_names]
+    assert table.schema.names == ["person_id", "city", "age", "score", "day", "member", "remark"]
+    assert [field.type for field in table.schema] == [SCHEMA.field(name).type for name in table.schema.names]
     assert table.schema.field("remark").nullable
     assert not table.schema.field("age").nullable
     assert table["remark"].null_count == 40
@@ -40,10 +47,10 @@ def test_integer_identifiers_count_from_one(contract):
     schema = SCHEMA.set(1, pa.field("person_id", pa.int16()))
     codes = np.zeros((3, 5), dtype=np.int32)
     release = release_schema(contract, schema)
-    table = restore(domain_of(contract), codes, release, np.random.default_rng(0))
+    table = restored(domain_of(contract), codes, release)
     assert table["person_id"].to_pylist() == [1, 2, 3]
     with pytest.raises(ContractError, match="40000 surrogate ids"):
-        restore(domain_of(contract), np.zeros((40_000, 5), dtype=np.int32), release, np.random.default_rng(0))
+        restored(domain_of(contract), np.zeros((40_000, 5), dtype=np.int32), release)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from dpsynth_platform.privacy.partitions import Learning, Partitions
 from dpsynth_platform.source import period_bounds
 from dpsynth_platform.synth.tabular import shapes
 from dpsynth_platform.synth.tabular.binning import real_edges, whole_edges
-from dpsynth_platform.synth.tabular.scales import Scale
+from dpsynth_platform.synth.tabular.scales import Scale, Steps
 
 Kind = Literal["integer", "float", "date", "datetime", "time", "categorical", "boolean"]
 Cutting = Literal["declared", "adaptive", "quantile"]
@@ -163,28 +163,53 @@ class ColumnDomain:
 
         The shape follows from how many of these codes are in a cell and in those beside it (`shapes`).
         """
+        return self.restored(codes, self.places(codes, rng), type_)
+
+    def places(
+        self, codes: Codes, rng: np.random.Generator, counts: npt.NDArray[np.int64] | None = None
+    ) -> npt.NDArray[Any]:
+        """Where in its cell each value of a column with an order lies; arbitrary for the last cell. Shape (rows,).
+
+        Args:
+            codes: shape (rows,).
+            rng: where the randomness comes from.
+            counts: of all cells, from which their shapes follow; by default how often these codes name them.
+
+        Returns:
+            Whole steps above the range's least value (uint64), or real numbers. Nothing of other columns.
+        """
+        if not self.ordered:
+            return codes[:0]
+        counts = np.bincount(codes, minlength=self.size) if counts is None else counts
+        masses = counts[: self.missing].astype(np.float64)
+        cells = np.where(codes == self.missing, 0, codes)
+        if not self.scale.whole:
+            bounds = np.asarray(self.edges)
+            ways = shapes.draw(shapes.tilts(masses, self.widths)[cells], rng)
+            low, high = bounds[cells], bounds[cells + 1]
+            # Rounding must not lead out of the cell, and the last cell alone holds its upper end.
+            return np.asarray(np.clip(low + (high - low) * ways, low, np.maximum(low, np.nextafter(high, -np.inf))))
+        # Cells of one value have no shape, nor do they tell of that of wider ones: they may be peaks.
+        wide = np.where(self.widths > 1, self.widths, 0.0)
+        ways = shapes.draw(shapes.tilts(masses, wide)[cells], rng)
+        lowest = int(self.edges[0])
+        starts = np.array([int(edge) - lowest for edge in self.edges[:-1]], dtype=np.uint64)
+        inside = np.floor(np.minimum(ways * self.widths[cells], np.nextafter(self.widths[cells], 0)))
+        return np.asarray(starts[cells] + inside.astype(np.uint64))
+
+    def restored(self, codes: Codes, places: npt.NDArray[Any], type_: pa.DataType) -> pa.Array:
+        """Values of the given Arrow type, null for the last cell."""
         absent = codes == self.missing
         if self.kind == "categorical":
             texts = pa.array(self.values, pa.string()).take(pa.array(codes, mask=absent))
             return _cast_text(texts, type_)
         if self.kind == "boolean":
             return pa.array(codes == 1, mask=absent).cast(type_)
-        counts = np.bincount(codes, minlength=self.size)[: self.missing].astype(np.float64)
-        cells = np.where(absent, 0, codes)
-        if not self.scale.whole:
-            bounds = np.asarray(self.edges)
-            places = shapes.draw(shapes.tilts(counts, self.widths)[cells], rng)
-            low, high = bounds[cells], bounds[cells + 1]
-            # Rounding must not lead out of the cell, and the last cell alone holds its upper end.
-            values = np.clip(low + (high - low) * places, low, np.maximum(low, np.nextafter(high, -np.inf)))
-            return self.scale.restored(values, absent, type_)
-        # Cells of one value have no shape, nor do they tell of that of wider ones: they may be peaks.
-        wide = np.where(self.widths > 1, self.widths, 0.0)
-        places = shapes.draw(shapes.tilts(counts, wide)[cells], rng)
-        lowest = int(self.edges[0])
-        starts = np.array([int(edge) - lowest for edge in self.edges[:-1]], dtype=np.uint64)
-        inside = np.floor(np.minimum(places * self.widths[cells], np.nextafter(self.widths[cells], 0)))
-        return self.scale.restored(starts[cells] + inside.astype(np.uint64), absent, type_, lowest)
+        return self.scale.restored(places, absent, type_, int(self.edges[0]) if self.scale.whole else 0)
+
+    def amounts(self, codes: Codes, places: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """The same values as `numbers`, of a column with an order."""
+        return self.scale.numbers(Steps(places, codes == self.missing), self.edges[0])
 
     def numbers(self, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.float64]:
         """Values of a column with an order as numbers in its own unit, inside the declared range; NaN where missing.
@@ -354,6 +379,11 @@ def domain_of(contract: DataContract, period: str | None = None, *, coarse: bool
             declared = _narrowed(contract, name, declared, period_bounds(period))
         columns.append(_column(name, declared, coarse))
     return Domain(tuple(columns))
+
+
+def declared_domain(columns: Mapping[str, Column], modelled: Sequence[str]) -> Domain:
+    """Few cells of each column, for what depends on its values alone."""
+    return Domain(tuple(_column(name, columns[name], coarse=True) for name in modelled))
 
 
 def _column(name: str, declared: Column, coarse: bool) -> ColumnDomain:

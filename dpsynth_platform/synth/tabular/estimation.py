@@ -23,8 +23,8 @@ algorithm 7.4), preconditioned by the diagonal of its Hessian as if cells were i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -99,6 +99,8 @@ class Estimator:
         groups: the attributes' resolutions.
         one_way: measurements of single attributes; where there is none, nothing is known of an attribute at first.
         device: torch's.
+        factors: known beforehand, logarithms over the attributes' states; -inf rules combinations out (`conditioning`).
+        cover: what the tree shall cover from the beginning.
 
     Attributes:
         total: estimated number of records.
@@ -106,8 +108,17 @@ class Estimator:
         beliefs: the distribution as it is now.
     """
 
-    def __init__(self, groups: Groups, one_way: Sequence[Measurement], *, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        groups: Groups,
+        one_way: Sequence[Measurement],
+        *,
+        device: str = "cpu",
+        factors: Mapping[Clique, Array] | None = None,
+        cover: Sequence[Clique] = (),
+    ) -> None:
         self.groups, self._device = groups, device
+        self._factors = factors or {}
         self._sizes = tuple(len(levels[0]) for levels in groups)
         self._combined: dict[View, Measurement] = {}
         for measurement in one_way:
@@ -119,14 +130,15 @@ class Estimator:
         for view, measurement in self._combined.items():
             self._parameters[view] = self._tensor(_independent(measurement, self.total))
         self._anchors = dict(self._parameters)
-        self.tree: JunctionTree = junction_tree(self._sizes, self.cliques)
+        self.tree: JunctionTree = junction_tree(self._sizes, [*self.cliques, *cover])
         self._task = self._arranged()
         self.beliefs = self._task.at(self._flat()).beliefs
 
     @property
     def cliques(self) -> list[Clique]:
-        """Every attribute and every measured clique."""
-        return sorted({view.clique for view in self._parameters}, key=lambda clique: (len(clique), clique))
+        """Every attribute, every measured clique and those of the factors."""
+        found = {view.clique for view in self._parameters} | set(self._factors)
+        return sorted(found, key=lambda clique: (len(clique), clique))
 
     def add(self, measurements: Sequence[Measurement]) -> None:
         """Takes measurements in; `fit` makes use of them. Repeated ones are combined by inverse variance."""
@@ -173,10 +185,11 @@ class Estimator:
 
     @property
     def potentials(self) -> dict[Clique, Array]:
-        """The potentials of every attribute and every measured clique, over states."""
+        """The potentials of every attribute and every measured clique, over states, without the factors."""
         layout = self._task.propagator.layout
-        flat = self._task.potentials(self._flat())
-        return {clique: layout.view(flat, clique).cpu().numpy() for clique in layout.cliques}
+        flat = self._task.fitted(self._flat())
+        cliques = {view.clique for view in self._parameters}
+        return {clique: layout.view(flat, clique).cpu().numpy() for clique in layout.cliques if clique in cliques}
 
     def _combine(self, new: Measurement) -> None:
         old = self._combined.get(new.view)
@@ -201,15 +214,19 @@ class Estimator:
             source.append(start + view.cells(self.groups))
             target.append(np.arange(layout.slices[view.clique].start, layout.slices[view.clique].stop))
             start += values.numel()
-        return _Task(
+        task = _Task(
             Propagator(self.tree, layout),
             self.total,
             counts=self._tensor(np.concatenate(counts)),
             prior=self._tensor(np.concatenate(prior)),
             anchor=torch.cat(anchors),
+            factors=self._tensor(np.zeros(layout.cells if self._factors else 0)),
             source=torch.as_tensor(np.concatenate(source), device=self._device),
             target=torch.as_tensor(np.concatenate(target), device=self._device),
         )
+        for clique, factor in self._factors.items():
+            layout.view(task.factors, clique).copy_(self._tensor(factor))
+        return task.without_impossible() if self._factors else task
 
     def _flat(self) -> torch.Tensor:
         """All parameters, in order."""
@@ -240,6 +257,7 @@ class _Task:
     """What is fitted, as flat arrays over the cells of all views: noisy counts, the prior's precision and mean.
 
     Attributes:
+        factors: of the cliques' cells; empty: none.
         source, target: a cell's parameter counts in these cells of the cliques: pairs of places, one for each cell of
             states that a cell of a view holds.
     """
@@ -249,13 +267,25 @@ class _Task:
     counts: torch.Tensor
     prior: torch.Tensor
     anchor: torch.Tensor
+    factors: torch.Tensor
     source: torch.Tensor
     target: torch.Tensor
 
-    def potentials(self, parameters: torch.Tensor) -> torch.Tensor:
+    def fitted(self, parameters: torch.Tensor) -> torch.Tensor:
         """The potentials of the cliques' cells: of each, the sum of the parameters of all views' cells that hold it."""
         cells = self.propagator.layout.cells
         return parameters.new_zeros(cells).index_add_(0, self.target, parameters[self.source])
+
+    def potentials(self, parameters: torch.Tensor) -> torch.Tensor:
+        """The same with the factors."""
+        fitted = self.fitted(parameters)
+        return fitted.add_(self.factors) if self.factors.numel() else fitted
+
+    def without_impossible(self) -> _Task:
+        """With no counts in cells that the factors rule out: noise or mistakes, which no parameter can meet."""
+        _, marginals = self.propagator.run(self.factors)
+        possible = torch.zeros_like(self.counts).index_add_(0, self.source, marginals[self.target]) > 0
+        return replace(self, counts=torch.where(possible, self.counts, 0.0))
 
     def at(self, parameters: torch.Tensor) -> _Point:
         """The function at these parameters; see the module."""

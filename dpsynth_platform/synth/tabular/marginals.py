@@ -13,7 +13,7 @@ import heapq
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,22 +21,25 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from dp_accounting import dp_event
 
+from dpsynth_platform.constraints import Constraint, Values
 from dpsynth_platform.contracts import DataContract, canonical_digest
 from dpsynth_platform.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.events import event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.partitions import learned_beside
 from dpsynth_platform.privacy.units import RECORD_PARTS
-from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
+from dpsynth_platform.synth.interface import Drawing, Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.compression import ColumnStates, as_measurement, compress, one_way_measurements
+from dpsynth_platform.synth.tabular.conditioning import check_possible, conditioned, with_learned
+from dpsynth_platform.synth.tabular.constraints import Conditions
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain, domain_of
 from dpsynth_platform.synth.tabular.estimation import Estimator
-from dpsynth_platform.synth.tabular.measurements import NoisyCounts, read_measurements
+from dpsynth_platform.synth.tabular.measurements import Measurements, NoisyCounts, read_measurements
 from dpsynth_platform.synth.tabular.model import Model, load_model, save_model
 from dpsynth_platform.synth.tabular.resolution import Groups, resolutions
 from dpsynth_platform.synth.tabular.restore import release_schema
-from dpsynth_platform.synth.tabular.sampling import sample
+from dpsynth_platform.synth.tabular.sampling import drawing
 
 if TYPE_CHECKING:
     from dpsynth_platform.ledger.grants import Grant
@@ -110,7 +113,7 @@ class MarginalGenerator(ABC):
         """Calibrates the noise to the guarantee and seals it with domain and schema.
 
         Raises:
-            ContractError: a type that cannot be restored, or pairs with too many cells.
+            ContractError: a type that cannot be restored, pairs with too many cells, or constraints that no row keeps.
             AccountingError: no noise scale meets the guarantee.
         """
         domain = domain_of(contract, period)
@@ -120,6 +123,7 @@ class MarginalGenerator(ABC):
                 f"{contract.dataset}: columns: all pairs together have {cells} cells; accepted: up to {MAX_CELLS}; "
                 "declare fewer bins or shorter lists of values"
             )
+        check_possible(domain, Conditions.of(domain, contract.generate.constraints))
         parameters = self.parameters(contract, domain, guarantee)
         if domain.unknown:
             domain = domain.to_be_learned(domain.partitions.learning(guarantee, parameters["rho"]))
@@ -170,17 +174,66 @@ class MarginalGenerator(ABC):
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
         """Fits potentials to the stored measurements; see `Generator.estimate`."""
-        stored = read_measurements(directory, plan.digest)
-        domain = Domain.from_json(plan.columns).with_values(stored.learned)
-        states, groups, estimator = started(domain, stored.one_way, device=device)
-        estimator.add([as_measurement(noisy) for noisy in stored.joint])
-        estimator.fit(ITERATIONS, progress)
-        potentials, cover = estimator.potentials, estimator.tree.cliques
-        save_model(directory, Model(plan, states, groups, potentials, estimator.total, stored, cover))
+        save_model(directory, fitted(plan, read_measurements(directory, plan.digest), device=device, progress=progress))
+
+    def draw(
+        self,
+        directory: Path,
+        rows: int | None = None,
+        *,
+        constraints: Sequence[Constraint] = (),
+        given: Mapping[str, Values] | None = None,
+        device: str = "cpu",
+        progress: Progress = silent,
+    ) -> Drawing:
+        """Rows from the model, fitted again where there are constraints; see `Generator.draw`."""
+        model = load_model(directory)
+        if constraints:
+            model = fitted(model.plan, model.measurements, constraints, device=device, progress=progress)
+        return drawing(model, rows, given, progress=progress)
 
     def sample(self, directory: Path, rows: int) -> pa.Table:
         """Draws rows from the model; see `Generator.sample`."""
-        return sample(load_model(directory), rows)
+        return self.draw(directory, rows).table()
+
+
+def fitted(
+    plan: SealedPlan,
+    stored: Measurements,
+    constraints: Sequence[Constraint] = (),
+    *,
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> Model:
+    """The model that fits stored measurements, under constraints if there are any: post-processing, free of charge.
+
+    A dependency that is declared without a mapping is learned from a first fit, and holds in a second one.
+
+    Raises:
+        ContractError: a constraint is not of this table, or no row can keep them all.
+    """
+    planned = Domain.from_json(plan.columns)
+    domain = planned.with_values(stored.learned)
+    states, groups, estimator = started(domain, stored.one_way, device=device)
+    joint = [as_measurement(noisy) for noisy in stored.joint]
+    estimator.add(joint)
+    conditions = Conditions.of(domain, constraints, learned=planned.unknown)
+    if not conditions:
+        estimator.fit(ITERATIONS, progress)
+        potentials, cover = estimator.potentials, estimator.tree.cliques
+        return Model(plan, states, groups, potentials, estimator.total, stored, cover)
+    one_way, cover = one_way_measurements(stored.one_way, states), estimator.tree.cliques
+    while True:
+        under = conditioned(domain, states, conditions.known, cover)
+        under.beliefs({})  # refuses what leaves no row
+        estimator = Estimator(under.groups(groups), one_way, device=device, factors=under.factors, cover=cover)
+        estimator.add(joint)
+        estimator.fit(ITERATIONS, progress)
+        if not conditions.unlearned:
+            break
+        conditions = with_learned(conditions, under, estimator.expected)
+    potentials = {clique: under.whole(clique, values) for clique, values in estimator.potentials.items()}
+    return Model(plan, states, groups, potentials, estimator.total, stored, cover, conditions)
 
 
 def started(

@@ -20,7 +20,7 @@ import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.storage import digest_file, write_durably
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.compression import ColumnStates
+from dpsynth_platform.synth.tabular.constraints import Conditions
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 from dpsynth_platform.synth.tabular.estimation import Array
 from dpsynth_platform.synth.tabular.junction import Clique, junction_tree
@@ -60,6 +61,7 @@ class Model:
         total: estimated number of records, from the noisy counts.
         measurements: the noisy counts that the model was fitted to.
         cover: cliques of the junction tree that it was fitted on, so that another is no larger; () where none is known.
+        conditions: under which it was fitted, and which its rows keep; models on disk have none (`conditioning`).
     """
 
     plan: SealedPlan
@@ -69,6 +71,7 @@ class Model:
     total: float
     measurements: Measurements
     cover: tuple[Clique, ...] = ()
+    conditions: Conditions = field(default_factory=Conditions)
 
     @cached_property
     def domain(self) -> Domain:

@@ -25,6 +25,8 @@ from dpsynth_platform.synth.tabular.junction import Clique, JunctionTree
 
 # Stands for the logarithm of zero where -inf would make differences of infinities.
 _NEVER = -1e30
+IMPOSSIBLE = -1e29
+"""A logarithm of the partition function below it says that every row was ruled out."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ What does not: coding values into cells (`domain`) and drawing the codes (`sampl
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,7 +33,6 @@ from dpsynth_platform.contracts import (
 )
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.scrub.owners import is_id_list
-from dpsynth_platform.synth.tabular.domain import Codes, Domain
 
 Treatment = Literal["modelled", "regenerated", "empty", "absent"]
 
@@ -94,21 +94,18 @@ def release_schema(contract: DataContract, source: pa.Schema) -> ReleaseSchema:
     return ReleaseSchema(pa.schema(fields), treatments)
 
 
-def restore(domain: Domain, codes: Codes, release: ReleaseSchema, rng: np.random.Generator) -> pa.Table:
-    """The released table of the encoded rows, shape (rows, columns of the domain)."""
-    position = {name: index for index, name in enumerate(domain.names)}
-    rows = codes.shape[0]
+def completed(values: Mapping[str, pa.Array], rows: int, release: ReleaseSchema, first: int = 1) -> pa.RecordBatch:
+    """Released rows of the modelled columns' values, with the other columns; surrogate ids begin at `first`."""
     arrays = []
     for field in release.schema:
         treatment = release.treatments[field.name]
         if treatment == "modelled":
-            index = position[field.name]
-            arrays.append(domain.columns[index].decode(codes[:, index], field.type, rng))
+            arrays.append(values[field.name])
         elif treatment == "regenerated":
-            arrays.append(_surrogates(rows, field))
+            arrays.append(_surrogates(rows, field, first))
         else:
             arrays.append(pa.nulls(rows, field.type))
-    return pa.Table.from_arrays(arrays, schema=release.schema)
+    return pa.RecordBatch.from_arrays(arrays, schema=release.schema)
 
 
 def _treatment(contract: DataContract, field: pa.Field, modelled: set[str]) -> Treatment:
@@ -172,15 +169,16 @@ def _plain(ends: list[Any]) -> pa.Array:
     return pa.array([float(end) if isinstance(end, int) else end for end in ends])
 
 
-def _surrogates(rows: int, field: pa.Field) -> pa.Array:
+def _surrogates(rows: int, field: pa.Field, first: int) -> pa.Array:
     if is_id_list(field.type):
-        one_each = _surrogates(rows, pa.field(field.name, field.type.value_type))
+        one_each = _surrogates(rows, pa.field(field.name, field.type.value_type), first)
         return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1), pa.int32()), one_each).cast(field.type)
-    numbers = np.arange(1, rows + 1)
+    numbers = np.arange(first, first + rows)
     if not pa.types.is_integer(field.type):
         return pa.array([f"S{number:07d}" for number in numbers], pa.string()).cast(field.type)
-    if rows and rows > np.iinfo(field.type.to_pandas_dtype()).max:
-        raise ContractError(f"generate.rows: {rows} surrogate ids do not fit column {field.name!r} ({field.type})")
+    last = first + rows - 1
+    if rows and last > np.iinfo(field.type.to_pandas_dtype()).max:
+        raise ContractError(f"generate.rows: {last} surrogate ids do not fit column {field.name!r} ({field.type})")
     return pa.array(numbers, pa.int64()).cast(field.type)
 
 

@@ -1,40 +1,185 @@
 """Drawing rows from a fitted model: post-processing that sees the model only.
 
-What belongs here: ancestral sampling down the junction tree and splitting merged states. What does not: the model, and
-turning codes into values (`restore`).
+What belongs here: ancestral sampling down the junction tree, splitting merged states, and rows in batches, so that
+memory does not grow with their number. What does not: the model, its distribution under conditions (`conditioning`),
+and turning codes into values (`restore`).
 
-Draws are *systematic*: within each group of rows that share the separator's states, every cell of the rest gets its
-expected number of rows, rounded up or down at random (one uniform offset), and the rows are shuffled. The expectation
-is that of independent draws and the sampling error is smaller.
+Draws are *systematic*: within each group of rows of a batch that share the separator's states, every cell of the rest
+gets its expected number of rows, rounded up or down at random (one uniform offset), and the rows are shuffled. The
+expectation is that of independent draws and the sampling error is smaller.
+
+Rows under conditions are drawn from states that can keep them. Where values inside of these states may still break an
+order of two columns, the pair is drawn again until it keeps it. At last every row is judged by its values as they are
+released, and what breaks a condition all the same is drawn again as a whole: no such row gets out.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dpsynth_platform.constraints import Values
+from dpsynth_platform.errors import ContractError
+from dpsynth_platform.synth.interface import Drawing, Progress, silent
 from dpsynth_platform.synth.tabular.compression import ColumnStates
-from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain
+from dpsynth_platform.synth.tabular.conditioning import Conditioned, conditioned
+from dpsynth_platform.synth.tabular.constraints import CONSTRAINTS, Conditions, Order
+from dpsynth_platform.synth.tabular.domain import Codes
 from dpsynth_platform.synth.tabular.estimation import Array
 from dpsynth_platform.synth.tabular.model import Model, joint_codes
 from dpsynth_platform.synth.tabular.propagation import Beliefs
-from dpsynth_platform.synth.tabular.restore import restore
+from dpsynth_platform.synth.tabular.restore import ReleaseSchema, completed
+
+BATCH_ROWS = 2**18
+"""Rows that are drawn together: what is in memory at once, whatever their number in all."""
+LEAST_ACCEPTABLE = 1e-3
+"""Of drawn rows; with fewer, drawing stops."""
+ENOUGH_TRIED = 20_000
+"""Drawn rows by which that is judged."""
+MOST_REDRAWS = 100
+"""Of a pair of values whose order is wrong; then the whole row is drawn again."""
 
 
-def sample(model: Model, rows: int) -> pa.Table:
-    """A table of the source's schema with `rows` rows, fresh at every call (seeded by the operating system)."""
-    rng = np.random.default_rng()
-    return restore(model.domain, sample_codes(model, rows, rng), model.release, rng)
+def drawing(
+    model: Model, rows: int | None = None, given: Mapping[str, Values] | None = None, *, progress: Progress = silent
+) -> Drawing:
+    """Rows of the source's schema, fresh at every call (seeded by the operating system), drawn while they are read.
+
+    Args:
+        model: a fitted model; its rows keep the conditions that it was fitted under.
+        rows: how many; None: as many as the noisy counts say that there are records, at least one.
+        given: values that all rows shall have, by column.
+        progress: called after every batch.
+
+    Raises:
+        ContractError: no row can have the given values, or next to none can keep all conditions.
+    """
+    sampler = Sampler.of(model, given)
+    wanted = max(1, round(model.total)) if rows is None else rows
+    return Drawing(sampler.release.schema, wanted, sampler.batches(wanted, progress))
 
 
-def sample_codes(model: Model, rows: int, rng: np.random.Generator) -> Codes:
-    """Cell codes of the modelled columns, shape (rows, columns); cells that may not be released do not occur."""
-    states = draw_states(model.beliefs(releasable=True), rows, rng)
-    codes = np.empty_like(states)
-    for index, (column, merged) in enumerate(zip(model.domain, model.states, strict=True)):
-        codes[:, index] = _cells(column, merged, states[:, index], rng)
-    return codes
+@dataclass(frozen=True)
+class Sampler:
+    """What rows are drawn from.
+
+    Attributes:
+        under: the model's states under conditions.
+        beliefs: the distribution over them, without what may not stand in a release.
+        release: the released schema.
+    """
+
+    under: Conditioned
+    beliefs: Beliefs
+    release: ReleaseSchema
+
+    @classmethod
+    def of(cls, model: Model, given: Mapping[str, Values] | None = None) -> Sampler:
+        """For a model, and values that all rows shall have. Raises `ContractError` if none can."""
+        conditions = model.conditions.joined(Conditions.of(model.domain, given=given))
+        under = conditioned(model.domain, model.states, conditions, (*model.potentials, *model.cover))
+        return cls(under, under.beliefs(model.potentials, releasable=True), model.release)
+
+    def batches(self, rows: int, progress: Progress = silent) -> Iterator[pa.RecordBatch]:
+        """So many rows; surrogate ids go on from batch to batch.
+
+        Raises:
+            ContractError: next to no drawn row keeps all conditions.
+        """
+        rng = np.random.default_rng()
+        for first in range(0, rows, BATCH_ROWS):
+            progress("drawing rows", first, rows)
+            number = min(BATCH_ROWS, rows - first)
+            table = self.values(number, rng)
+            arrays = {name: table.column(name) for name in table.schema.names}
+            yield completed(arrays, number, self.release, first + 1)
+        progress("drawing rows", rows, rows)
+
+    def values(self, rows: int, rng: np.random.Generator) -> pa.RecordBatch:
+        """So many rows of the modelled columns, each of which keeps all conditions. Raises `ContractError`."""
+        found: list[pa.RecordBatch] = []
+        tried = kept = 0
+        while kept < rows:
+            # As many more as have been lost so far, and some to spare.
+            asked = math.ceil((rows - kept) * 1.02 * max(tried, 1) / max(kept, 1)) if tried else rows
+            drawn = self._drawn(min(asked + 8 if tried else asked, BATCH_ROWS), rng)
+            tried += drawn.num_rows
+            if self.under.conditions:
+                values = dict(zip(drawn.schema.names, drawn.columns, strict=True))
+                drawn = drawn.filter(pa.array(self.under.judge.keeps(values)))
+            found.append(drawn)
+            kept += drawn.num_rows
+            if tried >= ENOUGH_TRIED and kept < LEAST_ACCEPTABLE * tried:
+                raise ContractError(
+                    f"{CONSTRAINTS}: of {tried} rows drawn from the model {kept} keep them all, with the values that "
+                    "were asked for; accepted: constraints and values that more of the model's rows can keep"
+                )
+        if len(found) == 1 and kept == rows:
+            return found[0]
+        return pa.Table.from_batches(found).slice(0, rows).combine_chunks().to_batches()[0]
+
+    def _drawn(self, rows: int, rng: np.random.Generator) -> pa.RecordBatch:
+        """Rows of the modelled columns, as released, before they are judged."""
+        domain = self.under.domain
+        states = draw_states(self.beliefs, rows, rng)
+        codes = self.cells(states, rng)
+        places = [column.places(codes[:, index], rng) for index, column in enumerate(domain)]
+        for orders in self._orders:
+            self._put_in_order(orders, states, codes, places, rng)
+        arrays = [
+            column.restored(codes[:, index], places[index], self.release.schema.field(column.name).type)
+            for index, column in enumerate(domain)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, names=list(domain.names))
+
+    def cells(self, states: Codes, rng: np.random.Generator) -> Codes:
+        """Cell codes of rows in these states; cells that may not be released do not occur."""
+        codes = np.empty_like(states)
+        for index, merged in enumerate(self.under.states):
+            codes[:, index] = draw_cells(merged, states[:, index], rng)
+        for item in self.under.computed:
+            given = item.given(self.under.domain)[codes[:, item.column]]
+            drawn, missing = codes[:, item.dependent], self.under.domain.columns[item.dependent].missing
+            codes[:, item.dependent] = np.where(item.holds(given, drawn, missing) | (given < 0), drawn, given)
+        return codes
+
+    @cached_property
+    def _orders(self) -> list[list[Order]]:
+        """The orders, those together that have columns in common."""
+        groups: list[list[Order]] = []
+        for order in self.under.conditions.orders:
+            linked = [group for group in groups if any(set(order.clique) & set(other.clique) for other in group)]
+            groups = [group for group in groups if group not in linked]
+            groups.append([other for group in linked for other in group] + [order])
+        return groups
+
+    def _put_in_order(
+        self,
+        orders: Sequence[Order],
+        states: Codes,
+        codes: Codes,
+        places: list[npt.NDArray[np.float64]],
+        rng: np.random.Generator,
+    ) -> None:
+        """Draws cells and values of the orders' columns again, in the rows' states, where an order is broken."""
+        domain = self.under.domain
+        columns = sorted({index for order in orders for index in order.clique})
+        counts = {index: np.bincount(codes[:, index], minlength=domain.columns[index].size) for index in columns}
+        rows = np.arange(codes.shape[0])
+        for _ in range(MOST_REDRAWS):
+            amounts = {i: domain.columns[i].amounts(codes[rows, i], places[i][rows]) for i in columns}
+            rows = rows[~np.all([order.holds(amounts[order.low], amounts[order.high]) for order in orders], axis=0)]
+            if not rows.size:
+                return
+            for index in columns:
+                codes[rows, index] = draw_cells(self.under.states[index], states[rows, index], rng)
+                places[index][rows] = domain.columns[index].places(codes[rows, index], rng, counts[index])
 
 
 def draw_states(beliefs: Beliefs, rows: int, rng: np.random.Generator) -> Codes:
@@ -61,31 +206,43 @@ def systematic(conditional: Array, given: npt.NDArray[np.int64], rng: np.random.
         Outcomes, shape (rows,): of a group's n rows, outcome i gets floor or ceiling of n * P[i].
     """
     groups, outcomes = conditional.shape
+    starts = np.arange(groups) * outcomes
+    return np.asarray(_systematic(conditional.ravel(), starts, given, rng) - starts[given])
+
+
+def draw_cells(merged: ColumnStates, states: Codes, rng: np.random.Generator) -> Codes:
+    """A cell for every row's state."""
+    if merged.size == merged.state_of.size:
+        return np.argsort(merged.state_of).astype(np.int32)[states]
+    order = np.argsort(merged.state_of, kind="stable")
+    starts = np.searchsorted(merged.state_of[order], np.arange(merged.size))
+    found = _systematic(merged.share[order], starts, states.astype(np.int64), rng)
+    return order[found].astype(np.int32)
+
+
+def _systematic(
+    weights: Array, starts: npt.NDArray[np.int64], given: npt.NDArray[np.int64], rng: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """The place of every row's outcome; the outcomes of group g stand together from `starts[g]` on."""
+    ends = np.append(starts[1:], weights.size)
     shuffled = rng.permutation(given.size)
     order = shuffled[np.argsort(given[shuffled], kind="stable")]
     group = given[order]
-    members = np.bincount(group, minlength=groups)
-    starts = np.cumsum(members) - members
-    offsets = np.asarray(rng.uniform(size=groups))
-    points = (np.arange(given.size) - starts[group] + offsets[group]) / members[group]
-    cumulative = np.cumsum(conditional, axis=1)
-    cumulative /= np.maximum(cumulative[:, -1:], np.finfo(np.float64).tiny)
+    members = np.bincount(group, minlength=starts.size)
+    before = np.cumsum(members) - members
+    offsets = np.asarray(rng.uniform(size=starts.size))
+    points = (np.arange(given.size) - before[group] + offsets[group]) / members[group]
     # One search for all groups: group g's points and sums stand in [g, g + 1].
-    cumulative += np.arange(groups)[:, None]
-    found = np.searchsorted(cumulative.ravel(), group + points, side="right") - group * outcomes
+    sums = np.cumsum(weights)
+    held = np.add.reduceat(weights, starts)
+    sums -= np.repeat(sums[starts] - weights[starts], ends - starts)
+    sums /= np.maximum(np.repeat(held, ends - starts), np.finfo(np.float64).tiny)
+    sums += np.repeat(np.arange(starts.size), ends - starts)
+    found = np.searchsorted(sums, group + points, side="right")
     # Rounding may put a point on its group's end itself; only an outcome that is possible may catch it.
-    possible = outcomes - 1 - np.asarray(np.argmax(conditional[:, ::-1] > 0, axis=1))
+    possible, places = weights > 0, np.arange(weights.size)
+    first = np.minimum.reduceat(np.where(possible, places, weights.size), starts)
+    last = np.maximum.reduceat(np.where(possible, places, -1), starts)
     drawn = np.empty_like(given)
-    drawn[order] = np.minimum(found, possible[group])
+    drawn[order] = np.clip(found, first[group], last[group])
     return drawn
-
-
-def _cells(column: ColumnDomain, merged: ColumnStates, states: Codes, rng: np.random.Generator) -> Codes:
-    """A cell for every row's state, among those that may be released."""
-    allowed = column.allowed
-    weights = np.zeros((merged.size, column.size))
-    weights[merged.state_of, np.arange(column.size)] = np.where(allowed, merged.share, 0.0)
-    # A state all of whose weight is on a cell that may not be released: the others share it.
-    lost = np.asarray(~weights.any(axis=1))[merged.state_of] & allowed
-    weights[merged.state_of[lost], np.flatnonzero(lost)] = 1.0
-    return systematic(weights, states.astype(np.int64), rng).astype(np.int32)

@@ -1,0 +1,376 @@
+"""A model's distribution under conditions: declared constraints, and values that rows shall have.
+
+What belongs here: states cut so that conditions are decided by them as far as they can be, the factors that this adds
+to the model, and dependencies learned from it. What does not: what a condition is (`constraints`), fitting
+(`estimation`) and drawing (`sampling`). All of it is post-processing.
+
+Where a set of values ends inside of a state, the state is cut in two *parts*, each with its share of the state's
+records. Boxes and dependencies then rule out combinations of parts, and inference on the junction tree conditions on
+them exactly. An order of two columns is decided where two parts lie apart; where they overlap, the factor is the
+probability that independent values from both keep the order, and whoever draws rows draws such values only. So the
+model's potentials, fitted with these factors, account for what rows are like once they keep all conditions.
+
+A condition that would make the tree too large adds no factor: rows that break it are drawn again (`sampling`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpsynth_platform.errors import ContractError
+from dpsynth_platform.synth.tabular.compression import ColumnStates
+from dpsynth_platform.synth.tabular.constraints import (
+    CONSTRAINTS,
+    Boxes,
+    Conditions,
+    Dependency,
+    Judge,
+    Order,
+    ValueSet,
+    unit,
+)
+from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
+from dpsynth_platform.synth.tabular.estimation import Array
+from dpsynth_platform.synth.tabular.junction import Clique, junction_cells, junction_tree
+from dpsynth_platform.synth.tabular.propagation import IMPOSSIBLE, Beliefs, Layout, Propagator
+
+Indices = npt.NDArray[np.int64]
+Rule = Boxes | Dependency | Order
+
+FACTOR_CELLS = 2**22
+"""A condition's factor has no more cells."""
+TREE_CELLS = 2**22
+"""Conditions add no factor that would make the junction tree larger than this, or than it is without any."""
+MOST_TREE_CELLS = 2**27
+"""1 GiB of numbers; conditions that cut states into more parts are refused."""
+LEAST_SHARE = 1e-6
+"""Of a state's records in each of its parts: what is declared may occur, even where noisy counts show nothing."""
+LEAST_ORDERED = 1e-3
+"""Pairs of parts in which fewer pairs of values keep an order are ruled out, so that drawing such pairs ends."""
+
+
+@dataclass(frozen=True)
+class Conditioned:
+    """A model's states under conditions.
+
+    Attributes:
+        conditions: all of them, none to be learned any more.
+        domain: cells cut where conditions need it.
+        states: the parts: cells to parts, and shares of cells in them.
+        parents: the model's state of each part.
+        factors: logarithms, over parts.
+        computed: dependencies without a factor; drawn rows get the dependent value from the other one.
+    """
+
+    conditions: Conditions
+    domain: Domain
+    states: tuple[ColumnStates, ...]
+    parents: tuple[Indices, ...]
+    factors: Mapping[Clique, Array]
+    computed: tuple[Dependency, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of parts of each column."""
+        return tuple(column.size for column in self.states)
+
+    @cached_property
+    def judge(self) -> Judge:
+        """Tells whether rows keep the conditions."""
+        return Judge(self.domain, self.conditions)
+
+    def groups(self, groups: Sequence[Sequence[Indices]]) -> list[list[Indices]]:
+        """Resolutions of the model's states, as resolutions of the parts."""
+        return [[group[parents] for group in levels] for levels, parents in zip(groups, self.parents, strict=True)]
+
+    def whole(self, clique: Clique, values: Array) -> Array:
+        """Values over parts that are the same in all parts of a state, over states."""
+        firsts = [np.unique(self.parents[index], return_index=True)[1] for index in clique]
+        return values[np.ix_(*firsts)]
+
+    def beliefs(self, potentials: Mapping[Clique, Array], *, releasable: bool = False) -> Beliefs:
+        """The distribution over parts, given the model's potentials over states.
+
+        Args:
+            potentials: of the model; {}: all is equally likely, which tells what is possible at all.
+            releasable: whether to rule out parts none of whose cells may stand in a release.
+
+        Raises:
+            ContractError: nothing is left.
+        """
+        flat = {clique: values[np.ix_(*(self.parents[i] for i in clique))] for clique, values in potentials.items()}
+        for clique, factor in self.factors.items():
+            flat[clique] = flat[clique] + factor if clique in flat else factor
+        if releasable:
+            for index, (column, states) in enumerate(zip(self.domain, self.states, strict=True)):
+                kept = np.where(states.allowed(column.allowed), 0.0, -np.inf)
+                flat[(index,)] = flat[(index,)] + kept if (index,) in flat else kept
+        layout = Layout(self.sizes, tuple(sorted(flat, key=lambda clique: (len(clique), clique))))
+        values = torch.from_numpy(np.concatenate([np.zeros(0), *(flat[clique].ravel() for clique in layout.cliques)]))
+        beliefs, _ = Propagator(junction_tree(self.sizes, layout.cliques), layout).run(values)
+        if float(beliefs.log_partition) < IMPOSSIBLE:
+            raise ContractError(
+                f"{CONSTRAINTS}: no row can keep them all, with the values that were asked for; accepted: constraints "
+                "and values that leave some combination"
+            )
+        return beliefs
+
+
+def conditioned(
+    domain: Domain, states: Sequence[ColumnStates], conditions: Conditions, cliques: Sequence[Clique]
+) -> Conditioned:
+    """A model's states under conditions.
+
+    Args:
+        domain: the model's.
+        states: the model's.
+        conditions: all of them known.
+        cliques: of the tree that the model was fitted on.
+
+    Raises:
+        ContractError: the model would not fit into memory with its states cut so.
+    """
+    cut = conditions.cut(domain)
+    pieces = [releasable(new, _pieces(old, new, column)) for old, new, column in zip(domain, cut, states, strict=True)]
+    small = [item for item in conditions.dependencies if _factor_fits(item, cut, states)]
+    parts, parents = [], []
+    factors: dict[Clique, Array] = {}
+    for index, (column, piece) in enumerate(zip(cut, pieces, strict=True)):
+        signatures = _signatures(index, column, cut, conditions.boxes, small)
+        part, parent, mass = _parts(piece, signatures)
+        parts.append(part)
+        parents.append(parent)
+        if signatures:
+            factors[(index,)] = np.log(np.maximum(mass, LEAST_SHARE))
+    made = Conditioned(conditions, cut, tuple(parts), tuple(parents), factors, ())
+    if junction_cells(made.sizes, cliques) > MOST_TREE_CELLS:
+        raise ContractError(
+            f"{CONSTRAINTS}: they tell so many values apart that the model would not fit into memory; accepted: fewer, "
+            "or broader sets of values"
+        )
+    kept, known = list(cliques), list[Rule]()
+    rules: tuple[Rule, ...] = (*small, *conditions.boxes, *conditions.orders)
+    for rule in rules:
+        clique = rule.clique
+        if math.prod(made.sizes[index] for index in clique) > FACTOR_CELLS:
+            continue
+        if len(clique) > 1 and junction_tree(made.sizes, kept).home(clique) is None:
+            room = max(TREE_CELLS, junction_cells(made.sizes, kept))
+            if junction_cells(made.sizes, [*kept, clique]) > room:
+                continue
+            kept.append(clique)
+        known.append(rule)
+        factor = _factor(made, rule)
+        factors[clique] = factors[clique] + factor if clique in factors else factor
+    return replace(made, computed=tuple(item for item in conditions.dependencies if item not in known))
+
+
+def check_possible(domain: Domain, conditions: Conditions) -> None:
+    """Refuses conditions that contradict each other, as far as sets of values tell. Raises `ContractError`."""
+    finely = {index for order in conditions.orders for index in order.clique}
+    states = []
+    for index, column in enumerate(domain):
+        single = np.arange(column.size, dtype=np.int32)
+        even = ColumnStates(np.zeros_like(single), np.full(column.size, 1 / column.size))
+        states.append(ColumnStates(single, np.ones(column.size)) if index in finely else even)
+    conditioned(domain, states, conditions.known, []).beliefs({}, releasable=True)
+
+
+def with_learned(conditions: Conditions, under: Conditioned, expected: Callable[[Clique], torch.Tensor]) -> Conditions:
+    """The conditions with all dependencies known: each state's likeliest dependent value.
+
+    Args:
+        conditions: some of them to be learned.
+        under: the model's states under those that are known.
+        expected: counts of a clique's parts that the model expects.
+    """
+    found = []
+    for item in conditions.unlearned:
+        joint = expected(item.clique).cpu().numpy()
+        joint = joint if item.column < item.dependent else joint.T
+        found.append(_learned(item, under, joint))
+    return replace(conditions, dependencies=conditions.known.dependencies + tuple(found))
+
+
+def _learned(item: Dependency, under: Conditioned, joint: Array) -> Dependency:
+    column, dependent = under.domain.columns[item.column], under.domain.columns[item.dependent]
+    parents = under.parents[item.column]
+    by_state = np.zeros((int(parents.max()) + 1, joint.shape[1]))
+    np.add.at(by_state, parents, joint)
+    parts = under.states[item.dependent]
+    by_cell = by_state[:, parts.state_of] * np.where(dependent.allowed, parts.share, 0.0)
+    by_cell[:, dependent.missing] = 0.0
+    state_of = parents[under.states[item.column].state_of]
+    targets = []
+    for state, cell in enumerate(by_cell.argmax(axis=1).tolist()):
+        cells = np.flatnonzero(state_of == state)
+        values = _set_of(column, cells[cells != column.missing])
+        if values is not None:
+            targets.append((values, _value_in(dependent, cell)))
+    return replace(item, targets=tuple(targets))
+
+
+def _set_of(column: ColumnDomain, cells: Indices) -> ValueSet | None:
+    """Some cells as a set of values; None where there is none."""
+    if not cells.size:
+        return None
+    if not column.ordered:
+        return ValueSet(codes=tuple(cells.tolist()))
+    return ValueSet(spans=tuple((column.edges[cell], column.edges[cell + 1]) for cell in cells.tolist()))
+
+
+def _value_in(column: ColumnDomain, cell: int) -> ValueSet:
+    """One value of a cell: of several whole numbers the middle one."""
+    if not column.ordered:
+        return ValueSet(codes=(cell,))
+    middle = (int(column.edges[cell]) + int(column.edges[cell + 1]) - 1) // 2
+    return ValueSet(spans=((middle, middle + 1),))
+
+
+def _pieces(old: ColumnDomain, new: ColumnDomain, states: ColumnStates) -> ColumnStates:
+    """The states over cells that were cut: each piece has its part of the cell's share by its width."""
+    if new.edges == old.edges:
+        return states
+    starts, ends = np.asarray(new.edges[:-1], dtype=np.float64), np.asarray(new.edges[1:], dtype=np.float64)
+    bounds = np.asarray(old.edges, dtype=np.float64)
+    cell = np.clip(np.searchsorted(bounds[:-1], starts, side="right") - 1, 0, old.missing - 1)
+    width = bounds[1:][cell] - bounds[cell]
+    part = np.divide(ends - starts, width, out=np.ones(starts.size), where=width > 0)
+    origin = np.append(cell, old.missing)
+    return ColumnStates(states.state_of[origin], states.share[origin] * np.append(part, 1.0))
+
+
+def releasable(column: ColumnDomain, states: ColumnStates) -> ColumnStates:
+    """The states with nothing in cells that may not be released, as long as others of the same state are left."""
+    share = np.where(column.allowed, states.share, 0.0)
+    left = states.merge(share)[states.state_of]
+    others = states.merge(column.allowed.astype(np.float64))[states.state_of]
+    # A state all of whose weight is on a cell that may not be released: the others share it.
+    even = np.divide(column.allowed, others, out=states.share.copy(), where=others > 0)
+    return ColumnStates(states.state_of, np.divide(share, left, out=even, where=left > 0))
+
+
+def _signatures(
+    index: int, column: ColumnDomain, domain: Domain, boxes: Sequence[Boxes], dependencies: Sequence[Dependency]
+) -> list[Indices]:
+    """What conditions tell apart of a column: arrays over its cells."""
+    sets = {values for rule in boxes if index in rule.clique for values in rule.sets(index)}
+    found = [values.cells(column).astype(np.int64) for values in sets]
+    for item in dependencies:
+        given = item.given(domain)
+        if index == item.column:
+            found.append(given)
+        elif index == item.dependent:
+            named = np.full(column.size, -1, dtype=np.int64)
+            alone = np.append(given[given >= 0], column.missing)
+            named[alone] = alone
+            found.append(named)
+    return found
+
+
+def _parts(states: ColumnStates, signatures: Sequence[Indices]) -> tuple[ColumnStates, Indices, Array]:
+    """The parts of a column, the state of each, and P[part | its state]."""
+    if not signatures:
+        return states, np.arange(states.size), np.ones(states.size)
+    keys = np.stack([states.state_of.astype(np.int64), *signatures])
+    _, first, part_of = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    part_of = part_of.ravel()
+    mass = np.bincount(part_of, weights=states.share).astype(np.float64)
+    share = np.divide(states.share, mass[part_of], out=1 / np.bincount(part_of)[part_of], where=mass[part_of] > 0)
+    return ColumnStates(part_of.astype(np.int32), share), states.state_of[first].astype(np.int64), mass
+
+
+def _factor_fits(item: Dependency, domain: Domain, states: Sequence[ColumnStates]) -> bool:
+    """Whether a dependency's factor is small enough, by the parts that it makes at most."""
+    kinds = np.unique(item.given(domain)).size
+    most = min(domain.columns[item.column].size, states[item.column].size * kinds)
+    return most * min(domain.columns[item.dependent].size, states[item.dependent].size + kinds) <= FACTOR_CELLS
+
+
+def _factor(made: Conditioned, rule: Rule) -> Array:
+    """Logarithms over the parts of the rule's columns."""
+    if isinstance(rule, Boxes):
+        return _of_boxes(made, rule)
+    return _of_order(made, rule) if isinstance(rule, Order) else _of_dependency(made, rule)
+
+
+def _of_boxes(made: Conditioned, rule: Boxes) -> Array:
+    firsts = {index: np.unique(made.states[index].state_of, return_index=True)[1] for index in rule.clique}
+
+    def inside(index: int, values: ValueSet) -> npt.NDArray[np.bool_]:
+        shape = [-1 if other == index else 1 for other in rule.clique]
+        return values.cells(made.domain.columns[index])[firsts[index]].reshape(shape)
+
+    shape = tuple(made.sizes[index] for index in rule.clique)
+    return np.where(np.broadcast_to(rule.holds(inside), shape), 0.0, -np.inf)
+
+
+def _of_dependency(made: Conditioned, item: Dependency) -> Array:
+    given, codes = (
+        np.unique(made.states[index].state_of, return_index=True)[1] for index in (item.column, item.dependent)
+    )
+    missing = made.domain.columns[item.dependent].missing
+    holds = item.holds(item.given(made.domain)[given][:, None], codes[None, :], missing)
+    factor = np.where(holds, 0.0, -np.inf)
+    return factor if item.column < item.dependent else factor.T
+
+
+def _of_order(made: Conditioned, order: Order) -> Array:
+    low, high = made.domain.columns[order.low], made.domain.columns[order.high]
+    kept = np.full((low.size, high.size), float(order.allow_missing))
+    kept[:-1, :-1] = _ordered(low, high, order.strict)
+    by_low, by_high = (_shares(made.states[index]) for index in (order.low, order.high))
+    chance = by_low @ kept @ by_high.T
+    factor = np.where(chance < LEAST_ORDERED, -np.inf, np.log(np.maximum(chance, LEAST_ORDERED)))
+    return factor if order.low < order.high else factor.T
+
+
+def _shares(states: ColumnStates) -> Array:
+    """Shares of cells by part, shape (parts, cells)."""
+    found = np.zeros((states.size, states.state_of.size))
+    found[states.state_of, np.arange(states.state_of.size)] = states.share
+    return found
+
+
+def _ordered(low: ColumnDomain, high: ColumnDomain, strict: bool) -> Array:
+    """Probability that a value of a cell is not above (strict: is below) one of another, shape (cells, cells).
+
+    Values are taken as uniform in their cells. Exactly 0 and 1 where that does not matter.
+    """
+    (first, end, last), (other_first, other_end, other_last) = _bounds(low), _bounds(high)
+    a, b, c, d = first[:, None], end[:, None], other_first[None, :], other_end[None, :]
+    wide, other_wide = b - a, d - c
+    scale = np.maximum(np.maximum(wide, other_wide), np.finfo(np.float64).tiny)
+    corners = ((1, d, a), (-1, d, b), (-1, c, a), (1, c, b))
+    area = sum(
+        (sign * np.square(np.maximum((x - y) / scale, 0.0)) / 2 for sign, x, y in corners), np.zeros(scale.shape)
+    )
+    below = np.divide(area, wide * other_wide / scale**2, out=np.full(area.shape, 0.5), where=(wide * other_wide) > 0)
+    # Whole numbers: half of the pairs of equal values were counted.
+    steps = [float(unit(column)) if column.scale.whole else 0.0 for column in (low, high)]
+    common = np.maximum(np.minimum(b, d) - np.maximum(a, c), 0.0) * max(steps)
+    ties = np.divide(common, wide * other_wide, out=np.zeros(area.shape), where=(wide * other_wide) > 0)
+    chance = np.clip(below + (-ties if strict else ties) / 2, LEAST_ORDERED, 1.0)
+    lowest, highest = last[:, None], other_last[None, :]
+    certain = lowest < c if strict else lowest <= c
+    impossible = a >= highest if strict else a > highest
+    return np.where(impossible, 0.0, np.where(certain, 1.0, chance))
+
+
+def _bounds(column: ColumnDomain) -> tuple[Array, Array, Array]:
+    """Start, end and largest value of each cell but the last, as numbers (`ColumnDomain.numbers`)."""
+    step = unit(column)
+    edges = np.array([float(edge * step) if column.scale.whole else edge for edge in map(_exact, column.edges)])
+    start, end = edges[:-1], edges[1:]
+    return start, end, end - float(step) if column.scale.whole else end
+
+
+def _exact(edge: float) -> float:
+    return int(edge) if float(edge).is_integer() else edge

@@ -276,6 +276,7 @@ def test_contract_check_names_all_faults_at_once(tmp_path, use):
     document["source"]["key"] = ["person", "visitt"]
     document["columns"]["score"]["max"] = -1
     document["quality"]["target"] = "person"
+    del document["description"]
     document["privacy"].update(unit="group", namespace="customer", expected_units=2_000_000)
     document["privacy"]["guarantee"]["epsilon"] = 9
     contract = deployment.settings.contracts / "people.yaml"
@@ -287,7 +288,7 @@ def test_contract_check_names_all_faults_at_once(tmp_path, use):
     for words in (
         "${NOWHERE} is not known; accepted: DPSYNTH_HOME",
         "generate.row: unknown key (did you mean 'rows'?)",
-        "generate.rows: missing",
+        "description: missing; it is required",
         "columns.score: min 0 is not below max -1",
         "source.key: column 'visitt' is not declared",
         "quality.target: column 'person' is not modelled",

@@ -48,7 +48,7 @@ def models(draw):
     cliques = [(0,), (1,), (2,), (3,), *draw(st.sets(st.sampled_from([(0, 2), (1, 2), (0, 1), (2, 3)])))]
     potentials = {clique: rng.normal(size=[sizes[index] for index in clique]) for clique in cliques}
     return SimpleNamespace(
-        domain=Domain(tuple(columns)), states=tuple(states), potentials=potentials, release=RELEASE, total=100.0
+        domain=Domain(tuple(columns)), states=tuple(states), potentials=potentials, release=RELEASE, total=100.0, cover=()
     )
 
 
@@ -258,6 +258,7 @@ def model_of(*columns, **potentials):
         potentials={(index,): np.zeros(size) for index, size in enumerate(sizes)},
         release=release,
         total=100.0,
+        cover=(),
         conditions=Conditions(),
     )
 

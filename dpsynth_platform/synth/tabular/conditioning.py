@@ -15,7 +15,6 @@ A condition that would make the tree too large adds no factor: rows that break i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,7 +37,7 @@ from dpsynth_platform.synth.tabular.constraints import (
 )
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 from dpsynth_platform.synth.tabular.estimation import Array
-from dpsynth_platform.synth.tabular.junction import Clique, junction_cells, junction_tree
+from dpsynth_platform.synth.tabular.junction import Clique, JunctionTree, covering, junction_tree
 from dpsynth_platform.synth.tabular.propagation import IMPOSSIBLE, Beliefs, Layout, Propagator
 
 Indices = npt.NDArray[np.int64]
@@ -65,6 +64,7 @@ class Conditioned:
         domain: cells cut where conditions need it.
         states: the parts: cells to parts, and shares of cells in them.
         parents: the model's state of each part.
+        tree: covers the model's cliques and those of the factors.
         factors: logarithms, over parts.
         computed: dependencies without a factor; drawn rows get the dependent value from the other one.
     """
@@ -73,6 +73,7 @@ class Conditioned:
     domain: Domain
     states: tuple[ColumnStates, ...]
     parents: tuple[Indices, ...]
+    tree: JunctionTree
     factors: Mapping[Clique, Array]
     computed: tuple[Dependency, ...]
 
@@ -114,7 +115,7 @@ class Conditioned:
                 flat[(index,)] = flat[(index,)] + kept if (index,) in flat else kept
         layout = Layout(self.sizes, tuple(sorted(flat, key=lambda clique: (len(clique), clique))))
         values = torch.from_numpy(np.concatenate([np.zeros(0), *(flat[clique].ravel() for clique in layout.cliques)]))
-        beliefs, _ = Propagator(junction_tree(self.sizes, layout.cliques), layout).run(values)
+        beliefs, _ = Propagator(self.tree, layout).run(values)
         if float(beliefs.log_partition) < IMPOSSIBLE:
             raise ContractError(
                 f"{CONSTRAINTS}: no row can keep them all, with the values that were asked for; accepted: constraints "
@@ -149,27 +150,29 @@ def conditioned(
         parents.append(parent)
         if signatures:
             factors[(index,)] = np.log(np.maximum(mass, LEAST_SHARE))
-    made = Conditioned(conditions, cut, tuple(parts), tuple(parents), factors, ())
-    if junction_cells(made.sizes, cliques) > MOST_TREE_CELLS:
+    tree = junction_tree([column.size for column in parts], cliques)
+    if tree.cells > MOST_TREE_CELLS:
         raise ContractError(
             f"{CONSTRAINTS}: they tell so many values apart that the model would not fit into memory; accepted: fewer, "
             "or broader sets of values"
         )
+    made = Conditioned(conditions, cut, tuple(parts), tuple(parents), tree, factors, ())
     kept, known = list(cliques), list[Rule]()
     rules: tuple[Rule, ...] = (*small, *conditions.boxes, *conditions.orders)
     for rule in rules:
         clique = rule.clique
-        if math.prod(made.sizes[index] for index in clique) > FACTOR_CELLS:
+        if tree.shape_cells(clique) > FACTOR_CELLS:
             continue
-        if len(clique) > 1 and junction_tree(made.sizes, kept).home(clique) is None:
-            room = max(TREE_CELLS, junction_cells(made.sizes, kept))
-            if junction_cells(made.sizes, [*kept, clique]) > room:
-                continue
-            kept.append(clique)
+        grown = covering(tree, kept, clique)
+        if grown.cells > max(TREE_CELLS, tree.cells):
+            continue
+        tree = grown
+        kept.append(clique)
         known.append(rule)
         factor = _factor(made, rule)
         factors[clique] = factors[clique] + factor if clique in factors else factor
-    return replace(made, computed=tuple(item for item in conditions.dependencies if item not in known))
+    computed = tuple(item for item in conditions.dependencies if item not in known)
+    return replace(made, tree=tree, computed=computed)
 
 
 def check_possible(domain: Domain, conditions: Conditions) -> None:

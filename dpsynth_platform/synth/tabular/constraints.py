@@ -122,7 +122,7 @@ class Dependency:
         return (min(self.column, self.dependent), max(self.column, self.dependent))
 
     def given(self, domain: Domain) -> npt.NDArray[np.int64]:
-        """The dependent column's cell for each cell of the other, or one of the two below. Shape (cells of the other,)."""
+        """The dependent column's cell for each of the other's, or ANYTHING or NOTHING; shape (cells of the other,)."""
         column, dependent = domain.columns[self.column], domain.columns[self.dependent]
         found = np.full(column.size, ANYTHING, dtype=np.int64)
         for values, target in self.targets:

@@ -226,7 +226,9 @@ def fitted(
     while True:
         under = conditioned(domain, states, conditions.known, cover)
         under.beliefs({})  # refuses what leaves no row
-        estimator = Estimator(under.groups(groups), one_way, device=device, factors=under.factors, cover=cover)
+        estimator = Estimator(
+            under.groups(groups), one_way, device=device, factors=under.factors, cover=under.tree.cliques
+        )
         estimator.add(joint)
         estimator.fit(ITERATIONS, progress)
         if not conditions.unlearned:

@@ -48,7 +48,12 @@ def models(draw):
     cliques = [(0,), (1,), (2,), (3,), *draw(st.sets(st.sampled_from([(0, 2), (1, 2), (0, 1), (2, 3)])))]
     potentials = {clique: rng.normal(size=[sizes[index] for index in clique]) for clique in cliques}
     return SimpleNamespace(
-        domain=Domain(tuple(columns)), states=tuple(states), potentials=potentials, release=RELEASE, total=100.0, cover=()
+        domain=Domain(tuple(columns)),
+        states=tuple(states),
+        potentials=potentials,
+        release=RELEASE,
+        total=100.0,
+        cover=(),
     )
 
 

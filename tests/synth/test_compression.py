@@ -67,6 +67,20 @@ def test_what_holds_little_goes_with_the_neighbour_that_holds_less():
     assert states.state_of.tolist() == [0, 1, 1, 1, 2, 3]
 
 
+def test_large_amounts_have_states_of_their_own():
+    """Of a density that falls with the square of the value, states of equal contents have nearly all range in one."""
+    edges = tuple(range(0, 40_000, 100))
+    column = ColumnDomain("x", "integer", True, edges=edges, cutting="adaptive")
+    counts = np.rint(3e7 / (np.arange(len(edges) - 1) + 10.0) ** 2)
+    states = states_of(column, [*counts.astype(int), 0], 10.0)
+    assert states.size == ADAPTIVE_STATES + 1
+    widths = states.merge(np.append(column.widths, 0.0))[:-1]
+    held = states.merge(states.fitted)[:-1]
+    assert widths[-1] < 0.5 * widths.sum()
+    assert held[0] < 4 * np.median(held)
+    assert held[-1] < 0.25 * np.median(held)
+
+
 def test_significant_declared_cells_are_told_apart_however_many():
     counts = [100 + (index * 37) % 61 for index in range(300)] + [0]
     assert states_of(numbers(300), counts, 10.0).size == 301

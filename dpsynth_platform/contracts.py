@@ -43,6 +43,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 FamilyName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 ColumnName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_\-]{0,126}$")]
 Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,4}[hd]$")]
+TimeLimit = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,4}[smh]$")]
 
 UnitName = Literal["example", "user", "group"]
 AdjacencyName = Literal["add-or-remove", "zero-out", "replace-one", "fixed-graph"]
@@ -584,6 +585,19 @@ class Generate(_Part):
         description="Which rows cannot occur. They cost nothing and change no mechanism: other ones are no new spend.",
     )
     workload: Workload = Field(default_factory=Workload, description="Of `aim`; `mst` knows none.")
+    time_limit: TimeLimit | None = Field(
+        default=None,
+        description=(
+            "About how long measuring, fitting and drawing may take (`90s`, `2m`, `1h`) for the expected number of "
+            "units: a smaller model is planned, and the last fit ends by the clock. The data decide nothing of it."
+        ),
+    )
+
+    @property
+    def seconds(self) -> float | None:
+        """The time limit."""
+        units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+        return None if self.time_limit is None else int(self.time_limit[:-1]) * units[self.time_limit[-1]]
 
     @field_validator("rows", mode="before")
     @classmethod
@@ -732,6 +746,8 @@ class DataContract(_Part):
             "workload": whole["generate"]["workload"] if self.generate.method == "aim" else None,
             "canaries": self.canary_count,
             "holdout": self.quality.holdout,
+            # Named only where there is one, so that runs without keep their keys.
+            **({} if self.generate.time_limit is None else {"time_limit": self.generate.time_limit}),
         }
 
 

@@ -83,6 +83,13 @@ def synth_table(
     target: Annotated[
         str | None, typer.Option(help="Column that the synthetic rows shall predict well; its links come first.")
     ] = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(
+            help="About how long measuring, fitting and drawing may take, such as 90s, 2m or 1h: a smaller model is "
+            "made then."
+        ),
+    ] = None,
     rows: Annotated[
         int | None, typer.Option(help="Number of synthetic rows; default: what the noisy counts say that there are.")
     ] = None,
@@ -128,6 +135,7 @@ def synth_table(
         contributions=contributions,
         weighting=weighting.value,
         target=target,
+        time_limit=time_limit,
         rows=rows,
         format=format.value,
         ledger=ledger,

@@ -53,6 +53,7 @@ class SealedPlan:
         parameters: noise scales and the like, by name.
         event: the privacy event in JSON form (`privacy.events`).
         guarantee: the guarantee in JSON form (`privacy.guarantee`).
+        time_limit: seconds that the plan was made for, after which the last fit may end by the clock (`tabular.cost`).
     """
 
     method: str
@@ -64,6 +65,7 @@ class SealedPlan:
     parameters: dict[str, Any]
     event: dict[str, Any]
     guarantee: dict[str, Any]
+    time_limit: float | None = None
 
     @property
     def digest(self) -> str:

@@ -51,6 +51,7 @@ _OPTIONS = {
     "accept_weak_guarantee": "--accept-weak-guarantee",
     "generate.method": "--method",
     "generate.rows": "--rows",
+    "generate.time_limit": "--time-limit",
 }
 _TEMPLATES = (
     (pa.types.is_integer, "integer, min: , max: "),

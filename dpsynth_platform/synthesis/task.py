@@ -45,6 +45,8 @@ class Options:
         contributions: the most rows that an owner keeps; with `owners`.
         weighting: what is counted: `rows`, or `owners`, whose rows weigh one row together (`privacy.units`).
         target: the column that the synthetic rows shall predict well: its links to others come first. For `aim`.
+        time_limit: about how long measuring, fitting and drawing may take, such as `90s`, `2m`, `1h`; None: as long as
+            it takes.
         rows: how many synthetic rows; None: what the noisy counts say that there are.
         format: of the synthetic table: `parquet`, `csv` or `delta`.
         ledger: directory of a ledger that several outputs share; None: one of the output's own.
@@ -64,6 +66,7 @@ class Options:
     contributions: int | None = None
     weighting: Weighting = "rows"
     target: str | None = None
+    time_limit: str | None = None
     rows: int | None = None
     format: Format = "parquet"
     ledger: str | Path | None = None
@@ -173,7 +176,12 @@ def _generate(options: Options, source: Source) -> dict[str, Any]:
     """The contract's part of that name."""
     target = None if options.target is None else source.names.get(options.target, options.target)
     # How many rows there are to be may only follow from the model; no part of the mechanism depends on it.
-    return {"method": _method(options), "rows": options.rows or 1, "workload": {"target": target}}
+    return {
+        "method": _method(options),
+        "rows": options.rows or 1,
+        "workload": {"target": target},
+        "time_limit": options.time_limit,
+    }
 
 
 def _check_target(options: Options, contract: DataContract, source: Source) -> None:

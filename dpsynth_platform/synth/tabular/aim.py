@@ -26,6 +26,8 @@ What differs from the paper, and why:
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -42,22 +44,22 @@ from dpsynth_platform.privacy.selection import (
 )
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.compression import as_measurement
+from dpsynth_platform.synth.tabular.cost import Work, memory_bytes
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.estimation import Array, Estimator
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.learning import learned_domain
 from dpsynth_platform.synth.tabular.marginals import (
+    ITERATIONS,
     described_counts,
     expected_error,
-    largest_pairs,
-    pair_cells,
     records_of,
     score_sensitivity,
     started,
 )
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
-from dpsynth_platform.synth.tabular.resolution import Sums, View
+from dpsynth_platform.synth.tabular.resolution import COARSE_GROUPS, Sums, View
 from dpsynth_platform.synth.tabular.rounds import (
     MODEL_CELLS,
     ROUND_ITERATIONS,
@@ -117,15 +119,16 @@ class Aim(SelectionGenerator):
         """The fields of `AimParameters`."""
         columns, asked = len(domain), workload_of(contract, domain.names)
         check_workload_cells(contract, asked.weights, domain.most_states)
-        rounds = min(ROUNDS_PER_COLUMN * columns, len(asked.weights))
+        work = _work(contract, columns, len(asked.weights)).within(contract.generate.seconds)
+        rounds = work.rounds
         budget = calibrate_selection(guarantee, rounds, SELECTION_SHARE if rounds else 0.0, domain.partitions)
         parameters = AimParameters(
             **asdict(budget),
             one_way_share=ONE_WAY_SHARE if rounds else 1.0,
             target_share=TARGET_SHARE if rounds and asked.target is not None else 0.0,
-            model_cells=MODEL_CELLS,
+            model_cells=work.model_cells,
             target=asked.target,
-            choices_per_fit=max(1, columns // COLUMNS_PER_CHOICE),
+            choices_per_fit=work.choices_per_fit,
             workload=[list(clique) for clique in asked.weights],
             workload_weights=list(asked.weights.values()),
         )
@@ -139,6 +142,11 @@ class Aim(SelectionGenerator):
         """
         domain, chosen = Domain.from_json(plan.columns), self.chosen(plan.parameters)
         one, joint = _noise_of_one_way(chosen, len(domain)), _noise_of_round(chosen)
+        states = domain.most_states
+        cells = {clique: math.prod(states[index] for index in clique) for clique in chosen.weights}
+        most = sum(heapq.nlargest(chosen.rounds, cells.values()))
+        # A column of more states is told apart at two resolutions.
+        views = sum(2 ** sum(states[index] > COARSE_GROUPS for index in clique) for clique in cells)
         return {
             "event": (
                 f"{len(domain)} one-way marginals with rounded Gaussian noise"
@@ -157,8 +165,10 @@ class Aim(SelectionGenerator):
                 domain,
                 sigma_one=one,
                 sigma_two=joint,
-                joint=largest_pairs(domain, chosen.rounds),
-                held=2 * pair_cells(domain.most_states) + 6 * chosen.model_cells,
+                joint=most,
+                memory=memory_bytes(
+                    counted=sum(cells.values()), views=views, measured=most, model_cells=chosen.model_cells
+                ),
             ),
         }
 
@@ -210,6 +220,20 @@ class Aim(SelectionGenerator):
                 if learned <= hidden:
                     rounds = rounds.finer()
             log.complete()
+
+
+def _work(contract: DataContract, columns: int, cliques: int) -> Work:
+    """What there is to do without a time limit."""
+    return Work(
+        records=contract.privacy.expected_units * contract.privacy.max_contributions,
+        columns=columns,
+        cliques=cliques,
+        rounds=min(ROUNDS_PER_COLUMN * columns, cliques),
+        choices_per_fit=max(1, columns // COLUMNS_PER_CHOICE),
+        model_cells=MODEL_CELLS,
+        steps=ROUND_ITERATIONS,
+        last_steps=ITERATIONS,
+    )
 
 
 def _links(chosen: AimParameters, columns: int) -> list[Clique]:

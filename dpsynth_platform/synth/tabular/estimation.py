@@ -23,6 +23,7 @@ algorithm 7.4), preconditioned by the diagonal of its Hessian as if cells were i
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -149,9 +150,16 @@ class Estimator:
         self.total = estimate_total(list(self._combined.values()))
         self._task = self._arranged()
 
-    def fit(self, iterations: int, progress: Progress = silent) -> None:
-        """Moves the potentials towards the fit, by at most so many steps from where they are."""
-        task = self._task
+    def fit(self, iterations: int, progress: Progress = silent, *, seconds: float | None = None) -> None:
+        """Moves the potentials towards the fit, by at most so many steps from where they are.
+
+        Args:
+            iterations: the most steps.
+            progress: told after each.
+            seconds: the fit ends with the first step after so many. Never to be used inside of a mechanism, where time
+                would tell what it has read (`cost`).
+        """
+        task, began = self._task, time.monotonic()
         now = task.at(self._flat())
         history: list[tuple[torch.Tensor, torch.Tensor]] = []
         for iteration in range(iterations):
@@ -171,7 +179,7 @@ class Estimator:
             small = now.value - moved.value < TOLERANCE * self.total
             now = moved
             progress("estimating", iteration + 1, iterations)
-            if small:
+            if small or (seconds is not None and time.monotonic() - began > seconds):
                 break
         progress("estimating", iterations, iterations)
         self.beliefs = now.beliefs

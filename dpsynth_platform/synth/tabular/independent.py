@@ -18,6 +18,7 @@ from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
+from dpsynth_platform.synth.tabular.cost import memory_bytes
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.learning import learned_domain
 from dpsynth_platform.synth.tabular.marginals import described_counts, records_of, score_sensitivity
@@ -47,7 +48,7 @@ class Independent(SelectionGenerator):
             "event": f"{len(domain)} one-way marginals with rounded Gaussian noise",
             "sigma_one": one,
             "rho": chosen.rho,
-            **described_counts(domain, sigma_one=one, held=sum(domain.sizes)),
+            **described_counts(domain, sigma_one=one, memory=memory_bytes(measured=sum(domain.sizes))),
         }
 
     def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:

@@ -32,6 +32,7 @@ from dpsynth_platform.synth.interface import Drawing, Progress, SealedPlan, sile
 from dpsynth_platform.synth.tabular.compression import ColumnStates, as_measurement, compress, one_way_measurements
 from dpsynth_platform.synth.tabular.conditioning import check_possible, conditioned, with_learned
 from dpsynth_platform.synth.tabular.constraints import Conditions
+from dpsynth_platform.synth.tabular.cost import ESTIMATE_SHARE
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain, domain_of
 from dpsynth_platform.synth.tabular.estimation import Estimator
@@ -137,6 +138,7 @@ class MarginalGenerator(ABC):
             parameters=parameters,
             event=event_to_json(self._whole_event(domain, parameters, guarantee)),
             guarantee=guarantee.to_json(),
+            time_limit=contract.generate.seconds,
         )
 
     def check(self, plan: SealedPlan) -> None:
@@ -218,8 +220,9 @@ def fitted(
     joint = [as_measurement(noisy) for noisy in stored.joint]
     estimator.add(joint)
     conditions = Conditions.of(domain, constraints, learned=planned.unknown)
+    limit = None if plan.time_limit is None else ESTIMATE_SHARE * plan.time_limit
     if not conditions:
-        estimator.fit(ITERATIONS, progress)
+        estimator.fit(ITERATIONS, progress, seconds=limit)
         potentials, cover = estimator.potentials, estimator.tree.cliques
         return Model(plan, states, groups, potentials, estimator.total, stored, cover)
     one_way, cover = one_way_measurements(stored.one_way, states), estimator.tree.cliques
@@ -230,7 +233,7 @@ def fitted(
             under.groups(groups), one_way, device=device, factors=under.factors, cover=under.tree.cliques
         )
         estimator.add(joint)
-        estimator.fit(ITERATIONS, progress)
+        estimator.fit(ITERATIONS, progress, seconds=limit)
         if not conditions.unlearned:
             break
         conditions = with_learned(conditions, under, estimator.expected)
@@ -249,7 +252,7 @@ def started(
 
 
 def described_counts(
-    domain: Domain, *, sigma_one: float, sigma_two: float | None = None, joint: int = 0, held: int
+    domain: Domain, *, sigma_one: float, sigma_two: float | None = None, joint: int = 0, memory: int
 ) -> dict[str, Any]:
     """The part of a plan's description that follows from its numbers of cells.
 
@@ -260,7 +263,7 @@ def described_counts(
         sigma_one: noise of one-way marginals.
         sigma_two: noise of joint ones; None where there are none.
         joint: the most cells of joint marginals that may be measured.
-        held: numbers of eight bytes that may be in memory at once.
+        memory: bytes that may be in use at once (`cost`).
     """
     one = expected_error(sigma_one)
     two = {} if sigma_two is None else {"expected_error_per_two_way_cell": expected_error(sigma_two)}
@@ -274,7 +277,7 @@ def described_counts(
         "one_way_cells": sum(domain.sizes),
         "pair_cells": pair_cells(domain.most_states),
         "most_cells_measured": drawn,
-        "predicted_memory_bytes": 8 * held,
+        "predicted_memory_bytes": memory,
         "predicted_noise_seconds": drawn / NOISE_PER_SECOND,
     }
 

@@ -30,6 +30,7 @@ from dpsynth_platform.privacy.mst import MstBudget, calibrate_mst
 from dpsynth_platform.privacy.selection import PrecisionBudget
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.compression import ColumnStates, compress, one_way_measurements
+from dpsynth_platform.synth.tabular.cost import memory_bytes
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.drawing import Draws
 from dpsynth_platform.synth.tabular.estimation import estimate_total, project
@@ -86,7 +87,7 @@ class Mst(MarginalGenerator):
                 sigma_one=budget.sigma_one,
                 sigma_two=budget.sigma_two,
                 joint=joint,
-                held=2 * pair_cells(domain.most_states) + 12 * joint,
+                memory=memory_bytes(counted=pair_cells(domain.most_states), measured=joint, model_cells=joint),
             ),
         }
 

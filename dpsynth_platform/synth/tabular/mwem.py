@@ -38,6 +38,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.compression import as_measurement
+from dpsynth_platform.synth.tabular.cost import memory_bytes
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.learning import learned_domain
 from dpsynth_platform.synth.tabular.marginals import (
@@ -105,6 +106,7 @@ class Mwem(SelectionGenerator):
         domain, chosen = Domain.from_json(plan.columns), self.chosen(plan.parameters)
         one, joint = chosen.noise(chosen.one_way_share / len(domain)), chosen.sigma_joint
         cells = [math.prod(domain.most_states[index] for index in clique) for clique in chosen.weights]
+        most = sum(heapq.nlargest(chosen.rounds, cells))
         return {
             "event": (
                 f"{len(domain)} one-way marginals with rounded Gaussian noise, then {chosen.rounds} rounds, each with "
@@ -120,8 +122,10 @@ class Mwem(SelectionGenerator):
                 domain,
                 sigma_one=one,
                 sigma_two=joint,
-                joint=sum(heapq.nlargest(chosen.rounds, cells)),
-                held=2 * sum(cells) + 6 * chosen.model_cells,
+                joint=most,
+                memory=memory_bytes(
+                    counted=sum(cells), views=len(cells), measured=most, model_cells=chosen.model_cells
+                ),
             ),
         }
 

@@ -1,0 +1,93 @@
+import dataclasses
+import itertools
+import time
+
+import pytest
+from synth_cases import SCHEMA, contract_with, grant_for
+
+from dpsynth_platform.errors import ContractError
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.interface import generator
+from dpsynth_platform.synth.tabular import estimation
+from dpsynth_platform.synth.tabular.cost import LEAST_CELLS, Work
+from dpsynth_platform.synth.tabular.model import load_model
+
+WIDE = Work(
+    records=100_000, columns=80, cliques=3160, rounds=320, choices_per_fit=4, model_cells=2**19, steps=6, last_steps=100
+)
+
+
+def plan_with(**generate):
+    contract = contract_with(generate={"rows": 50, "method": "aim", **generate})
+    return generator("aim").plan(contract, SCHEMA, Guarantee.target(contract))
+
+
+def test_without_a_limit_or_with_a_generous_one_nothing_is_given_up():
+    assert WIDE.within(None) == WIDE.within(3600) == WIDE
+
+
+def test_a_shorter_limit_never_allows_more():
+    limits = [3600, 60, 40, 30, 20, 15, 10, 5, 1]
+    works = [WIDE.within(limit) for limit in limits]
+    assert len(set(works)) >= 4
+    for work, limit in zip(works, limits, strict=True):
+        assert work.seconds(limit) <= limit or work.rounds == 1
+    for more, less in itertools.pairwise(works):
+        assert less.model_cells <= more.model_cells and less.rounds <= more.rounds
+        assert less.choices_per_fit >= more.choices_per_fit
+
+
+def test_what_cannot_be_kept_leaves_the_least_work():
+    least = WIDE.within(1e-9)
+    assert (least.rounds, least.model_cells) == (1, LEAST_CELLS)
+
+
+def test_the_limit_is_in_the_plan_and_follows_from_public_facts_only():
+    full, short = plan_with(), plan_with(time_limit="1s")
+    assert full.time_limit is None and short.time_limit == 1
+    assert short.parameters["model_cells"] <= full.parameters["model_cells"]
+    assert full.digest != short.digest != plan_with(time_limit="2s").digest
+    assert plan_with(time_limit="1h").parameters == full.parameters
+
+
+def test_contracts_without_a_limit_are_the_same_as_before():
+    assert "time_limit" not in contract_with().mechanism_snapshot()
+    assert contract_with(generate__time_limit="2m").generate.seconds == 120
+
+
+@pytest.mark.parametrize("wrong", ["2", "0s", "fast", "2 m", "-1s", 5])
+def test_impossible_limits_are_refused(wrong):
+    with pytest.raises(ContractError, match=r"generate\.time_limit"):
+        contract_with(generate__time_limit=wrong)
+
+
+def test_the_clock_ends_the_last_fit_only(bounded, tmp_path, monkeypatch):
+    """In a mechanism it would tell how many records there are."""
+    plan = plan_with(time_limit="5s")
+    asked = []
+    fit = estimation.Estimator.fit
+
+    def recorded(self, iterations, *arguments, seconds=None):
+        asked.append(seconds)
+        return fit(self, iterations, *arguments, seconds=seconds)
+
+    monkeypatch.setattr(estimation.Estimator, "fit", recorded)
+    generator("aim").fit(plan, bounded, grant_for(plan), tmp_path)
+    assert len(asked) > 1
+    assert set(asked[:-1]) == {None}
+    assert asked[-1] == pytest.approx(1.5)
+
+
+def test_a_fit_that_the_clock_ends_leaves_a_model(bounded, tmp_path, monkeypatch):
+    plan = plan_with(time_limit="1s")
+    generator("aim").fit(plan, bounded, grant_for(plan), tmp_path)
+    steps = []
+    began, calls = time.monotonic(), iter(range(10**6))
+    # An hour passes between any two looks at the clock.
+    monkeypatch.setattr(estimation.time, "monotonic", lambda: began + 3600 * next(calls))
+    generator("aim").estimate(plan, tmp_path, progress=lambda stage, done, total: steps.append(done))
+    assert steps == [1, 100]
+    assert load_model(tmp_path).total > 0
+    assert generator("aim").sample(tmp_path, 20).num_rows == 20
+    longer = dataclasses.replace(plan, time_limit=None)
+    assert longer.digest != plan.digest

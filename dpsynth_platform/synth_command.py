@@ -107,6 +107,14 @@ def synth_table(
         float | None,
         typer.Option(help="What the ledger may ever pay for, sealed by its first run; default: this run alone."),
     ] = None,
+    learn_values: Annotated[
+        bool,
+        typer.Option(
+            "--learn-values",
+            help="Learn the values of text columns that are not declared: those that many rows have, with a part of "
+            "the budget.",
+        ),
+    ] = False,
     assume_public_domain: Annotated[
         bool,
         typer.Option(
@@ -140,6 +148,7 @@ def synth_table(
         format=format.value,
         ledger=ledger,
         cap_epsilon=cap_epsilon,
+        learn_values=learn_values,
         assume_public_domain=assume_public_domain,
         accept_weak_guarantee=accept_weak_guarantee,
         spend_again=spend_again,

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dpsynth_platform.contracts import (
     BooleanColumn,
+    CategoricalColumn,
     Column,
     DataContract,
     IdentifierColumn,
@@ -30,7 +31,7 @@ from dpsynth_platform.contracts import (
     validated,
 )
 from dpsynth_platform.errors import ContractError, SourceError
-from dpsynth_platform.synthesis.sources import Source, guessed_types
+from dpsynth_platform.synthesis.sources import Source, guessed_types, plain_type
 
 DATASET = "table"
 FAMILY = "table"
@@ -104,10 +105,21 @@ def refuse_undeclared(source: Source, names: list[str]) -> ContractError:
         "is not read off the data. Accepted: a file for --schema, filled in with what is public:\n\n"
         f"{guessed}"
         "# Numbers outside of min and max are clamped, values that are not listed count as missing.\n"
+        "# values: learned, in place of a list: those that many rows have are learned, with a part of the budget.\n"
         "# {type: text} leaves a column empty, {type: identifier} makes fresh ids; nullable: true lets values miss.\n"
-        "columns:\n" + "\n".join(lines) + "\n\nor --assume-public-domain: then domains are read off the data, which "
-        "the guarantee does not cover."
+        "columns:\n" + "\n".join(lines) + "\n\nor --learn-values: then the values of text columns are learned; or "
+        "--assume-public-domain: then domains are read off the data, which the guarantee does not cover."
     )
+
+
+def learned_columns(source: Source, names: list[str]) -> dict[str, Column]:
+    """Declarations of those of the columns that hold text: their values are learned. In CSV files all of them are."""
+    fields = [source.schema.field(name) for name in names]
+    return {
+        item.name: CategoricalColumn(type="categorical", values="learned", nullable=item.nullable)
+        for item, plain in zip(fields, map(plain_type, (item.type for item in fields)), strict=True)
+        if pa.types.is_string(plain) or pa.types.is_large_string(plain)
+    }
 
 
 def complete(source: Source, declared: Mapping[str, Column], owners: str | None) -> dict[str, Column]:

@@ -82,7 +82,7 @@ class Source:
     @property
     def plain_schema(self) -> pa.Schema:
         """The rows as they are read: a contract's names, and plain values of what is dictionary-encoded."""
-        return pa.schema([item.with_type(_plain(item.type)) for item in self.own_schema])
+        return pa.schema([item.with_type(plain_type(item.type)) for item in self.own_schema])
 
     def rows(self) -> int | None:
         """How many rows its metadata say that it has; None where it has none. An exact count: for progress only."""
@@ -144,7 +144,7 @@ def guessed_types(source: Source) -> pa.Schema:
     """The types that a CSV file's values suggest; of other files their own. Reads all values of a CSV file."""
     if source.format == "csv":
         return read_file(source.path).schema
-    return pa.schema([item.with_type(_plain(item.type)) for item in source.schema])
+    return pa.schema([item.with_type(plain_type(item.type)) for item in source.schema])
 
 
 def _csv_header(path: Path) -> list[str]:
@@ -180,5 +180,6 @@ def _cast(path: Path, column: pa.Array, name: str, wanted: pa.DataType) -> pa.Ar
     raise SourceError(f"{path}: {problem}; accepted: numbers, dates as 2026-01-31, true or false; or another type")
 
 
-def _plain(type_: pa.DataType) -> pa.DataType:
+def plain_type(type_: pa.DataType) -> pa.DataType:
+    """The type of a column's values, where they are dictionary-encoded."""
     return type_.value_type if pa.types.is_dictionary(type_) else type_

@@ -51,6 +51,8 @@ class Options:
         format: of the synthetic table: `parquet`, `csv` or `delta`.
         ledger: directory of a ledger that several outputs share; None: one of the output's own.
         cap_epsilon: what the ledger may ever pay for, sealed by its first run; None: what that run takes.
+        learn_values: whether the values of text columns of which nothing is declared are learned, with a part of the
+            budget.
         assume_public_domain: whether domains that are not declared are read off the data; no guarantee covers that.
         accept_weak_guarantee: why epsilon may be above 10.
         spend_again: id of a started ledger entry that left nothing: the explicit word for another spend.
@@ -71,6 +73,7 @@ class Options:
     format: Format = "parquet"
     ledger: str | Path | None = None
     cap_epsilon: float | None = None
+    learn_values: bool = False
     assume_public_domain: bool = False
     accept_weak_guarantee: str | None = None
     spend_again: str | None = None
@@ -127,6 +130,9 @@ def task_of(table: Path, options: Options) -> Task:
     declared = declaration.read_schema(Path(options.schema) if options.schema else None)
     source = open_source(table, declared)
     missing = declaration.undeclared(source, declared, options.owners)
+    if missing and options.learn_values:
+        declared |= declaration.learned_columns(source, missing)
+        missing = declaration.undeclared(source, declared, options.owners)
     if missing and not options.assume_public_domain:
         raise declaration.refuse_undeclared(source, missing)
     if missing:

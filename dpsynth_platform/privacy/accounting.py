@@ -43,7 +43,7 @@ from dpsynth_platform.privacy.events import (
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import ORDERS, RenyiCurve, zcdp_limit
 from dpsynth_platform.privacy.sampled import sampled_gaussian_renyi
-from dpsynth_platform.privacy.units import replaces
+from dpsynth_platform.privacy.units import RECORD_PARTS, replaces
 
 Array = NDArray[np.float64]
 
@@ -166,11 +166,18 @@ def threshold_slack(event: DpEvent) -> float:
     Steinke 2020, proposition 23), and P[N >= c - 1/2] of the rounded one, exactly. A unit's b records make cells of
     v_1, v_2, ... records with a sum of at most b, so that the sum of their chances, the union bound, is at most b times
     the largest chance per record.
+
+    Where owners are counted, a unit's records make at most b cells that weigh 1 together, and noise is rounded to a
+    U-th of a record: a cell of weight w passes with f(w) = P[N >= threshold - w - 1 / 2U]. f is convex, as the normal
+    tail is above 0, so that f(w) <= w f(1) + (1 - w) f(0), and the sum over the cells is at most f(1) + (b - 1) f(0).
     """
     from scipy.stats import norm
 
     if not isinstance(event, ThresholdedEvent):
         return 0.0
+    if getattr(event, "weighting", "rows") == "owners":
+        whole, empty = norm.sf((event.threshold - np.array([1.0, 0.0]) - 0.5 / RECORD_PARTS) / event.sigma)
+        return float(whole + (event.max_contributions - 1) * empty)
     rounding = 1.0 if isinstance(event, ThresholdedCountsEvent) else 0.5
     records = np.arange(1, event.max_contributions + 1)
     passing = norm.sf((np.ceil(event.threshold - records) - rounding) / event.sigma)

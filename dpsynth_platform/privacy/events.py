@@ -145,10 +145,15 @@ class ThresholdedEvent(DpEvent):  # type: ignore[misc]
 
     def __attrs_post_init__(self) -> None:
         check_adjacency(self.adjacency, self.max_contributions)
-        if self.threshold <= self.max_contributions:
+        if self.threshold <= self.most_alone:
             raise AccountingError(
-                f"threshold {self.threshold:g} for {self.max_contributions} records of a unit; accepted: above that"
+                f"threshold {self.threshold:g} for {self.most_alone} records of a unit; accepted: above that"
             )
+
+    @property
+    def most_alone(self) -> int:
+        """The most that a cell of one unit alone counts, in records."""
+        return self.max_contributions
 
 
 @attr.frozen
@@ -163,15 +168,26 @@ class ThresholdedCountsEvent(ThresholdedEvent):
 
 @attr.frozen
 class ThresholdedGaussianCountsEvent(ThresholdedEvent):
-    """Partition selection by counts with Gaussian noise, each rounded to whole records before it is compared.
+    """Partition selection by counts with Gaussian noise, rounded before it is compared.
 
-    What `synth.tabular.learning` does, once for each column whose values are not declared.
+    What `synth.tabular.learning` does, once for each column whose values are not declared. It rounds to whole records,
+    or where owners are counted to `RECORD_PARTS` of one.
+
+    Attributes:
+        weighting: what is counted, rows or owners.
     """
+
+    weighting: str = "rows"
 
     @property
     def counts(self) -> GaussianCountsEvent:
         """The noisy counts of the cells that occur in both of two neighbours."""
-        return GaussianCountsEvent(self.sigma, self.adjacency, self.max_contributions)
+        return GaussianCountsEvent(self.sigma, self.adjacency, self.max_contributions, self.weighting)
+
+    @property
+    def most_alone(self) -> int:
+        """The most that a cell of one unit alone counts, in records."""
+        return 1 if self.weighting == "owners" else self.max_contributions
 
 
 def _probability(instance: object, attribute: attr.Attribute[float], value: float) -> None:

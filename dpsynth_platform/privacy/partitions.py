@@ -25,7 +25,6 @@ from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.privacy.accounting import sigma_from, threshold_slack
 from dpsynth_platform.privacy.events import PARAMETERS, DpEvent, ThresholdedGaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.units import count_sensitivity
 
 SHARE_OF_EACH = 0.04
 """Of rho, for each column: about what its marginal gets afterwards, where values that are near the noise are lost."""
@@ -75,7 +74,7 @@ class Partitions:
         """
         if self.columns < 1:
             raise AccountingError("thresholds for no column; accepted: at least one whose values are learned")
-        squared = count_sensitivity(guarantee.adjacency, guarantee.max_contributions).l2_squared
+        squared = guarantee.sensitivity.l2_squared
         of_each = rho * self.share / (1 - self.share) / self.columns
         sigma = sigma_from(math.sqrt(squared / (2 * of_each)))
         return Learning(sigma, _least_threshold(sigma, guarantee, SLACK_SHARE * guarantee.delta / self.columns))
@@ -96,29 +95,26 @@ NOTHING_LEARNED = Partitions()
 
 def learned_beside(learned: list[Learning], event: DpEvent, guarantee: Guarantee) -> DpEvent:
     """The event of learning columns, each in its way, and of the mechanism that follows."""
-    parts = [
-        ThresholdedGaussianCountsEvent(
-            one.sigma, float(one.threshold), guarantee.adjacency, guarantee.max_contributions
-        )
-        for one in learned
-    ]
+    parts = [_event(one.sigma, one.threshold, guarantee) for one in learned]
     return dp_event.ComposedDpEvent([*parts, event]) if parts else event
 
 
+def _event(sigma: float, threshold: int, guarantee: Guarantee) -> ThresholdedGaussianCountsEvent:
+    neighbours = (guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
+    return ThresholdedGaussianCountsEvent(sigma, float(threshold), *neighbours)
+
+
 def _least_threshold(sigma: float, guarantee: Guarantee, slack: float) -> int:
-    """The least whole threshold above b that shows a cell of one unit alone with a chance of at most `slack`.
+    """The least whole threshold that shows a cell of one unit alone with a chance of at most `slack`; above its count.
 
     Raises:
         AccountingError: there is none in range.
     """
 
     def hides(threshold: int) -> bool:
-        event = ThresholdedGaussianCountsEvent(
-            sigma, float(threshold), guarantee.adjacency, guarantee.max_contributions
-        )
-        return threshold_slack(event) <= slack
+        return threshold_slack(_event(sigma, threshold, guarantee)) <= slack
 
-    low, step = guarantee.max_contributions, 1
+    low, step = 1 if guarantee.weighting == "owners" else guarantee.max_contributions, 1
     while not hides(low + step):
         low, step = low + step, 2 * step
         if low + step > PARAMETERS[1]:

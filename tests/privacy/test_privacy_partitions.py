@@ -14,12 +14,14 @@ from dpsynth_platform.privacy.events import (
     ThresholdedGaussianCountsEvent,
     event_from_json,
     event_to_json,
+    matches_claim,
     mst_event,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.mst import calibrate_mst, mst_budget
 from dpsynth_platform.privacy.partitions import MOST_SHARE, NOTHING_LEARNED, SLACK_SHARE, Partitions
 from dpsynth_platform.privacy.selection import calibrate_selection, selection_event
+from dpsynth_platform.privacy.units import RECORD_PARTS, row_weight
 
 
 def partitions_of(total, largest=None):
@@ -70,6 +72,40 @@ def test_slack_is_at_least_the_chance_that_a_cell_of_one_unit_alone_is_shown(b, 
     ]
     assert max(chances) <= slack * (1 + 1e-9)
     assert slack <= 1.2 * max(chances)  # and no more than the union bound and one kind of cells lose
+
+
+@pytest.mark.parametrize("b", range(1, 9))
+@pytest.mark.parametrize(("sigma", "threshold"), [(0.5, 3), (3.0, 12), (20.0, 80)])
+def test_slack_where_owners_are_counted(b, sigma, threshold):
+    """Noise and threshold are in parts of a record; a person's rows are any number up to b, in any cells."""
+    slack = threshold_slack(ThresholdedGaussianCountsEvent(sigma, float(threshold), "add-or-remove", b, "owners"))
+
+    def passes(weight):
+        return stats.norm.sf((threshold * RECORD_PARTS - weight - 0.5) / (sigma * RECORD_PARTS))
+
+    chances = [
+        1 - math.prod(1 - passes(rows * row_weight(k)) for rows in cells)
+        for k in range(1, b + 1)
+        for cells in partitions_of(k)
+    ]
+    assert max(chances) <= slack * (1 + 1e-9)
+    assert slack <= 1.1 * b * max(chances)
+    with pytest.raises(AccountingError, match="accepted: above that"):
+        ThresholdedGaussianCountsEvent(sigma, 1.0, "add-or-remove", b, "owners")
+
+
+def test_counting_owners_takes_less_noise_and_a_lower_threshold():
+    rows, owners = (Guarantee(1.0, 1e-6, "user", "add-or-remove", 8, weighting) for weighting in ("rows", "owners"))
+    budgets = [calibrate_selection(asked, 10, 0.1, Partitions(1)) for asked in (rows, owners)]
+    of_rows, of_owners = (
+        Partitions(1).learning(asked, budget.rho) for asked, budget in zip((rows, owners), budgets, strict=True)
+    )
+    assert of_owners.sigma < 1.1 * of_rows.sigma / 8
+    assert of_owners.threshold < of_rows.threshold / 6
+    event = selection_event(budgets[1], "add-or-remove", 8, "owners")
+    whole = Partitions(1).beside(event, owners, budgets[1].rho)
+    assert matches_claim(whole, owners)
+    assert 0.98 < epsilon(whole, 1e-6).epsilon <= 1.0
 
 
 def test_a_threshold_between_whole_numbers_is_the_next_one():

@@ -29,10 +29,11 @@ from dpsynth_platform.privacy.accounting import threshold_slack
 from dpsynth_platform.privacy.events import ThresholdedGaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.partitions import Learning
+from dpsynth_platform.privacy.units import RECORD_PARTS, row_weight
 from dpsynth_platform.synth.interface import METHODS, SealedPlan, generator
 from dpsynth_platform.synth.mock import mock_table
 from dpsynth_platform.synth.tabular import counting, learning
-from dpsynth_platform.synth.tabular.counting import LONGEST_VALUE, count_values
+from dpsynth_platform.synth.tabular.counting import LONGEST_VALUE, Records
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain, domain_of
 from dpsynth_platform.synth.tabular.learning import learned_domain, values_shown
 from dpsynth_platform.synth.tabular.measurements import FILE_NAME, MeasurementLog, read_measurements
@@ -91,7 +92,7 @@ def test_what_is_no_value_of_text_counts_as_missing(tmp_path):
     )
     columns = [ColumnDomain(name, "categorical", True, most=5) for name in table.column_names]
     with in_memory(table):
-        text, large, coded, code = count_values(Path("in memory"), columns)
+        text, large, coded, code = Records(Path("in memory"), Domain(tuple(columns))).values().values()
     assert text == {"good": 2, "": 1, "é" * (LONGEST_VALUE // 2): 1}
     assert large == coded == {"a": 3, "b": 2, "c": 1}
     assert code == {"-7": 1, "3": 3, "12": 2}
@@ -106,6 +107,21 @@ def in_memory(table):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counting, "read_table", lambda path, columns: iter(table.select(columns).to_batches(batches)))
         yield
+
+
+def test_where_owners_are_counted_their_rows_weigh_one_together():
+    owners = ["a" * 32] * 3 + ["b" * 32] * 2 + ["c" * 32]
+    table = pa.table({"city": ["Aix", "Aix", "Bern", "Aix", None, "Bern"], "_owner": owners})
+    domain = Domain((ColumnDomain("city", "categorical", True, most=5),))
+    with in_memory(table):
+        (counts,) = Records(Path("in memory"), domain, "owners").values().values()
+    assert counts == {"Aix": 2 * row_weight(3) + row_weight(2), "Bern": row_weight(3) + RECORD_PARTS}
+
+
+@pytest.mark.usefixtures("no_noise")
+def test_the_threshold_is_of_records_whatever_parts_are_counted():
+    counts = {"Aix": 10 * RECORD_PARTS, "Bern": 10 * RECORD_PARTS - 1}
+    assert values_shown(counts, Learning(1.0, 10), 5, RECORD_PARTS) == ("Aix",)
 
 
 # The sealed plan.
@@ -163,9 +179,10 @@ def with_cities(values, rows=3000):
     return table.set_column(place, "city", pa.array([*values, *cities[len(values) :]]))
 
 
+@pytest.mark.parametrize("weighting", ["rows", "owners"])
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_learns_before_it_measures(tmp_path, method):
-    plan = plan_of(method)
+def test_every_method_learns_before_it_measures(tmp_path, method, weighting):
+    plan = plan_of(method, privacy__weighting=weighting)
     bounded = write_bounded(with_cities(["Secretville", "Secretville"]), tmp_path / "table")
     (tmp_path / "model").mkdir()
     generator(method).fit(plan, bounded, grant_for(plan), tmp_path / "model")
@@ -253,7 +270,8 @@ DELTA = gaussian_delta(B / LEARNING.sigma, EPSILON)
 
 def shown_in_runs(table, value, rule=LEARNING, runs=RUNS):
     """In how many runs of the mechanism on the table a value is shown that begins so."""
-    plan = SealedPlan("mst", "audit", None, "", [], {}, {}, {}, {})
+    claim = Guarantee(EPSILON, DELTA + SLACK, "user", "add-or-remove", B)
+    plan = SealedPlan("mst", "audit", None, "", [], {}, {}, {}, claim.to_json())
     column = ColumnDomain("city", "categorical", True, most=5, learning=rule)
     plan = dataclasses.replace(plan, columns=Domain((column,)).to_json())
     log = _Silent()

@@ -23,31 +23,12 @@ from dpsynth_platform.privacy.units import RECORD_PARTS, row_weight
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, Fingerprints, distinct_owners, fingerprints_from_hex
 from dpsynth_platform.storage import read_table
 from dpsynth_platform.synth.tabular.compression import ColumnStates
-from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, Domain
+from dpsynth_platform.synth.tabular.domain import Codes, Domain
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.noise import Counts
 
 LONGEST_VALUE = 200
 """Bytes of a text that may be a value. Longer ones are no categories, and are not told apart from missing ones."""
-
-
-def count_values(bounded: Path, columns: Sequence[ColumnDomain]) -> list[Counter[str]]:
-    """Number of records with every value that occurs in some columns, as texts.
-
-    Null, texts of more than `LONGEST_VALUE` bytes and what is no UTF-8 are no values. Whether a record's value is one
-    depends on that record alone.
-    """
-    counts: list[Counter[str]] = [Counter() for _ in columns]
-    for batch in read_table(bounded, columns=[column.name for column in columns]):
-        for column, found in zip(columns, counts, strict=True):
-            values = column.texts(batch.column(column.name)).cast(pa.binary())
-            values = values.filter(pc.less_equal(pc.binary_length(values), LONGEST_VALUE))
-            for value in pc.value_counts(values).to_pylist():
-                try:
-                    found[value["values"].decode()] += value["counts"]
-                except UnicodeDecodeError:
-                    continue
-    return counts
 
 
 @dataclass(frozen=True)
@@ -69,6 +50,26 @@ class Records:
     def parts(self) -> int:
         """What counts are in: so many parts of a record."""
         return RECORD_PARTS if self.weighting == "owners" else 1
+
+    def values(self) -> dict[int, Counter[str]]:
+        """Records with every value that occurs in the columns whose values are unknown, in `parts`, by column index.
+
+        Values are texts. Null, texts of more than `LONGEST_VALUE` bytes and what is no UTF-8 are none. Whether a
+        record's value is one depends on that record alone.
+        """
+        unknown = {index: self.domain.columns[index] for index in self.domain.unknown}
+        counts: dict[int, Counter[str]] = {index: Counter() for index in unknown}
+        for batch, weights in self._read([column.name for column in unknown.values()]):
+            for index, column in unknown.items():
+                texts = column.texts(batch.column(column.name)).cast(pa.binary())
+                short = pc.fill_null(pc.less_equal(pc.binary_length(texts), LONGEST_VALUE), False)
+                found = texts.filter(short).dictionary_encode()
+                mine = None if weights is None else weights[short.to_numpy(zero_copy_only=False)]
+                sums = _sums(found.indices.to_numpy(), mine, len(found.dictionary))
+                for value, amount in zip(found.dictionary.to_pylist(), sums.tolist(), strict=True):
+                    if (text := _decoded(value)) is not None:
+                        counts[index][text] += amount
+        return counts
 
     def one_way(self) -> list[Counts]:
         """Records in every cell of every column, in `parts`."""
@@ -94,13 +95,18 @@ class Records:
 
     def _batches(self) -> Iterator[tuple[Codes, Counts | None]]:
         """Cell codes, and what each row weighs where they do not all weigh the same."""
+        for batch, weights in self._read(self.domain.names):
+            yield self.domain.encode(batch), weights
+
+    def _read(self, names: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, Counts | None]]:
+        """Rows with some columns, and what each weighs."""
         if self.weighting == "rows":
-            for batch in read_table(self.bounded, columns=list(self.domain.names)):
-                yield self.domain.encode(batch), None
+            for batch in read_table(self.bounded, columns=list(names)):
+                yield batch, None
             return
         owners, weights = self._owners
-        for batch in read_table(self.bounded, columns=[*self.domain.names, OWNER_COLUMN]):
-            yield self.domain.encode(batch), weights[_places(batch, owners)]
+        for batch in read_table(self.bounded, columns=[*names, OWNER_COLUMN]):
+            yield batch, weights[_places(batch, owners)]
 
     @cached_property
     def _owners(self) -> tuple[Fingerprints, Counts]:
@@ -110,6 +116,14 @@ class Records:
         for batch in read_table(self.bounded, columns=[OWNER_COLUMN]):
             rows += np.bincount(_places(batch, owners), minlength=owners.size)
         return owners, row_weight(rows)
+
+
+def _decoded(value: bytes) -> str | None:
+    """The text, or None where it is none."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _sums(cells: Codes | Counts, weights: Counts | None, size: int) -> Counts:

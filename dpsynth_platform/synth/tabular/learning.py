@@ -22,8 +22,8 @@ import numpy as np
 from dpsynth_platform.errors import GrantRefused
 from dpsynth_platform.privacy.partitions import Learning
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
-from dpsynth_platform.synth.tabular.counting import count_values
 from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.marginals import records_of
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian
 
@@ -40,28 +40,30 @@ def learned_domain(plan: SealedPlan, bounded: Path, log: MeasurementLog, progres
     if not domain.unknown:
         return domain
     progress(STAGE, 0, len(domain.unknown))
-    counted = count_values(bounded, [domain.columns[index] for index in domain.unknown])
+    records = records_of(plan, bounded, domain)
     values = {}
-    for done, (index, counts) in enumerate(zip(domain.unknown, counted, strict=True)):
+    for done, (index, counts) in enumerate(records.values().items()):
         column = domain.columns[index]
         if column.learning is None or column.most is None:
             raise GrantRefused("the plan has no threshold for values to be learned; materialize the line from raw")
-        values[index] = values_shown(counts, column.learning, column.most)
+        values[index] = values_shown(counts, column.learning, column.most, records.parts)
         log.values(index, values[index])
         progress(STAGE, done + 1, len(domain.unknown))
     return domain.with_values(values)
 
 
-def values_shown(counts: Mapping[str, int], learning: Learning, most: int) -> tuple[str, ...]:
+def values_shown(counts: Mapping[str, int], learning: Learning, most: int, parts: int = 1) -> tuple[str, ...]:
     """The values with a noisy count from the threshold up, the largest `most` of them, in the order of their letters.
 
     Args:
-        counts: number of records with each value that occurs. Sensitive.
-        learning: noise and threshold.
+        counts: records with each value that occurs, in `parts`. Sensitive.
+        learning: noise and threshold, in records.
         most: how many values are kept.
+        parts: what counts are in: so many parts of a record.
     """
     occurring = sorted(counts)
     exact = np.array([counts[value] for value in occurring], dtype=np.int64)
-    noisy = sample_rounded_gaussian(exact, learning.sigma).tolist()
-    passed = [(-count, value) for count, value in zip(noisy, occurring, strict=True) if count >= learning.threshold]
+    noisy = sample_rounded_gaussian(exact, learning.sigma * parts).tolist()
+    least = learning.threshold * parts
+    passed = [(-count, value) for count, value in zip(noisy, occurring, strict=True) if count >= least]
     return tuple(sorted(value for _, value in sorted(passed)[:most]))

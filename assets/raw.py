@@ -39,6 +39,8 @@ def body(step: StepContext) -> Outcome:
         "contract_digest": contract.digest(),
         "mechanism_digest": canonical_digest(contract.mechanism_snapshot()),
         "plan_digest": plan.digest,
+        "method": plan.method,
+        "why_method": plan.why,
         "source": pinned.name,
         "source_version": pinned.version,
         "source_schema": base64.b64encode(pinned.schema.serialize().to_pybytes()).decode(),
@@ -69,6 +71,7 @@ def _metadata(plan: SealedPlan, epsilon_left: float) -> dict[str, object]:
         "epsilon": plan.guarantee["epsilon"],
         "delta": plan.guarantee["delta"],
         "plan": plan.digest,
+        "method": f"{plan.method}: {plan.why}",
         "plan in words": {key: value for key, value in plan.describe().items() if key != "columns"},
         "epsilon_left_before": epsilon_left,
     }

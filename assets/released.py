@@ -29,7 +29,7 @@ def body(step: StepContext) -> Outcome:
     contract, raw = step.sealed()
     runners = candidate_runners(step.storage, step.place)
     checked = check_evidence(step.storage, step.place, contract, step.ledger, runners=runners)
-    statement = statement_of(contract, step.family, step.ledger, checked.candidate.entry_id)
+    statement = statement_of(contract, step.family, step.ledger, checked.candidate.entry_id, checked.candidate.method)
     table = checked.records["synthetic"].directory / "table"
     made = publish(
         _evidence(step, contract, checked, statement),
@@ -97,6 +97,8 @@ def _evidence(
         statement=statement.to_json(),
         plain_words=statement.plain_words(),
         plan_digest=candidate.plan_digest,
+        method=candidate.method,
+        why_method=checked.records["raw"].facts["why_method"],
         ledger_entry=candidate.entry_id,
         ledger_head=step.ledger.head(),
         clearance={"verdict": "cleared", "policy": contract.privacy.on_overlap},

@@ -21,7 +21,7 @@ def body(step: StepContext) -> Outcome:
         return Outcome(earlier, table_schema(earlier.directory / "table"), earlier.facts["rows"], reused=True)
     if asked.constraints:
         step.progress("fitting the stored measurements under the contract's constraints, at no further cost")
-    drawing = generator(asked.method).draw(
+    drawing = generator(raw.facts["method"]).draw(
         model.directory, None if asked.rows == "auto" else asked.rows, constraints=asked.constraints
     )
     with step.storage.new_output(step.place, "synthetic") as directory:

@@ -33,6 +33,7 @@ from dpsynth_platform.quality_command import quality_app
 from dpsynth_platform.scrub_command import scrub_app
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
+from dpsynth_platform.synth.automatic import method_for
 from dpsynth_platform.synth_command import synth_app
 from dpsynth_platform.terminal import BLOCKED, Json, Shown, command
 
@@ -203,8 +204,18 @@ def contract_check(
     """Checks a contract, alone and against its family's budget; shows all faults that can be seen at once."""
     shown = Shown(as_json)
     contract = check_contract(Settings.from_environment(), file)
-    shown.json({"dataset": contract.dataset, "digest": contract.digest(), "valid": True})
+    chosen = method_for(contract)
+    shown.json(
+        {
+            "dataset": contract.dataset,
+            "digest": contract.digest(),
+            "valid": True,
+            "method": chosen.method,
+            "why_method": chosen.why,
+        }
+    )
     shown.say(f"{file}: valid; dataset {contract.dataset}, {len(contract.modelled)} modelled columns")
+    shown.say(f"method {chosen.method}: {chosen.why}")
 
 
 @contract_app.command("schema")

@@ -538,6 +538,10 @@ class Scrub(_Part):
                 yield f"actions: {entity!r} is no entity type{_meant(entity, known)}; accepted: {', '.join(known)}"
 
 
+WORKLOAD_METHODS = ("auto", "aim", "mwem")
+"""Methods for which `generate.workload` matters."""
+
+
 class Query(_Part):
     """A marginal that matters by itself: counts of every combination of its columns' values."""
 
@@ -572,9 +576,12 @@ class Generate(_Part):
     number of records that the mechanism read (after holdout and bounding, with the canaries that joined them).
     """
 
-    method: Literal["mst", "aim"] = Field(
-        default="mst",
-        description="`mst` keeps the strongest links between columns, `aim` as many as the budget can tell.",
+    method: Literal["auto", "aim", "mst", "mwem", "privbayes", "independent"] = Field(
+        default="auto",
+        description=(
+            "`aim` keeps as many links between columns as the budget can tell, `mst` the strongest, `mwem` and "
+            "`privbayes` are for comparison, `independent` keeps none; `auto` chooses by public facts and says why."
+        ),
     )
     rows: int | Literal["auto"] = Field(
         default="auto", json_schema_extra={"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}
@@ -584,7 +591,7 @@ class Generate(_Part):
         max_length=MOST_CONSTRAINTS,
         description="Which rows cannot occur. They cost nothing and change no mechanism: other ones are no new spend.",
     )
-    workload: Workload = Field(default_factory=Workload, description="Of `aim`; `mst` knows none.")
+    workload: Workload = Field(default_factory=Workload, description="Of `aim` and `mwem`; others know none.")
     time_limit: TimeLimit | None = Field(
         default=None,
         description=(
@@ -743,7 +750,7 @@ class DataContract(_Part):
             parts["privacy"].pop("weighting")  # as it was before there was a choice, so that runs keep their keys
         return parts | {
             "method": self.generate.method,
-            "workload": whole["generate"]["workload"] if self.generate.method == "aim" else None,
+            "workload": whole["generate"]["workload"] if self.generate.method in WORKLOAD_METHODS else None,
             "canaries": self.canary_count,
             "holdout": self.quality.holdout,
             # Named only where there is one, so that runs without keep their keys.

@@ -30,12 +30,14 @@ from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.source import PinnedSource
+from dpsynth_platform.synth.automatic import method_for
 from dpsynth_platform.synth.interface import SealedPlan, generator
 
 
 def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) -> SealedPlan:
-    """Calibrates the contract's method to its guarantee and seals the result."""
-    return generator(contract.generate.method).plan(contract, schema, Guarantee.target(contract), period=period)
+    """Calibrates the contract's method to its guarantee, or the one that `auto` stands for, and seals the result."""
+    guarantee, chosen = Guarantee.target(contract), method_for(contract, period)
+    return generator(chosen.method).plan(contract, schema, guarantee, period=period, why=chosen.why)
 
 
 def cost_request(plan: SealedPlan, runner: str) -> CostRequest:

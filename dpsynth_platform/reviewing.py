@@ -31,7 +31,7 @@ from dpsynth_platform.ledger.records import Account, CostRequest, Decision, Entr
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.planning import changes, cost_request, load_all, load_dataset, plan_release, run_key
 from dpsynth_platform.privacy.guarantee import Guarantee, tier
-from dpsynth_platform.privacy.statement import number_of, privacy_statement, upper_bound
+from dpsynth_platform.privacy.statement import WORDS, number_of, privacy_statement, upper_bound
 from dpsynth_platform.release import evidence
 from dpsynth_platform.release import verify as verification
 from dpsynth_platform.settings import Settings
@@ -69,6 +69,8 @@ class Forecast:
     dataset: str
     period: str | None
     event: dict[str, Any]
+    mechanism: str
+    why_mechanism: str
     event_in_words: str
     target: Guarantee
     claimed: float
@@ -112,6 +114,7 @@ class Forecast:
                 f"{upper_bound(math.exp(self.claimed))}, apart from {upper_bound(target.delta)} in probability",
             ),
             *((_plain(name), f"each is off by about {value:.3g} records") for name, value in self.error.items()),
+            ("method", f"{self.mechanism}: {self.why_mechanism}"),
             ("what is counted", self.preparation),
             ("what survives", "what clearly more records than that have in common; the rest drowns in the noise"),
             *((_plain(name), f"{value:,.4g}") for name, value in self.size.items()),
@@ -152,6 +155,13 @@ _HIDDEN = {
     "replace-one": "what their records say, but not how many people there are",
     "fixed-graph": "what their records say, but not whose records they are",
 }
+
+
+def _of(described: dict[str, Any], *names: str) -> dict[str, float]:
+    """Those numbers of a plan's description that its method has."""
+    return {name: described[name] for name in names if name in described}
+
+
 _PLAIN = {
     "expected_error_per_one_way_cell": "noise in counts of one column",
     "expected_error_per_two_way_cell": "noise in counts of two columns",
@@ -190,7 +200,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     check_period(contract, period)
     plan = plan_release(contract, source_schema_of(contract), period)
     described = plan.describe()
-    statement = privacy_statement(contract, family, plan.event)
+    statement = privacy_statement(contract, family, plan.event, WORDS[plan.method])
     store = ledger(settings) if has_ledger(settings) else None
     request = cost_request(plan, settings.user)
     account, outdated = _account_of(store, family)
@@ -201,16 +211,16 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         dataset=dataset,
         period=period,
         event=plan.event,
+        mechanism=plan.method,
+        why_mechanism=plan.why,
         event_in_words=described["event"],
         target=Guarantee.target(contract),
         claimed=statement.guarantee.epsilon,
         method=statement.accounting["type"],
-        noise={name: described[name] for name in ("sigma_one", "epsilon_select", "sigma_two", "rho")},
-        error={
-            name: described[name] for name in ("expected_error_per_one_way_cell", "expected_error_per_two_way_cell")
-        },
+        noise=_of(described, "sigma_one", "epsilon_select", "sigma_two", "rho"),
+        error=_of(described, "expected_error_per_one_way_cell", "expected_error_per_two_way_cell"),
         preparation=Domain.from_json(plan.columns).preparation,
-        size={name: described[name] for name in ("one_way_cells", "most_cells_measured", "predicted_noise_seconds")},
+        size=_of(described, "one_way_cells", "most_cells_measured", "predicted_noise_seconds"),
         family=family.family,
         cap=family.cap.model_dump() if account is None else _cap_of(account),
         left=left,
@@ -371,7 +381,7 @@ def review(settings: Settings, place: Place) -> Review:
     report = evidence.audit_report(place, storage.require(place, "audit"))
     quality = storage.read(place, "quality")
     rows = json.loads((quality.directory / "rows.json").read_text(encoding="utf-8")) if quality else []
-    statement = evidence.statement_of(contract, family, store, candidate.entry_id)
+    statement = evidence.statement_of(contract, family, store, candidate.entry_id, candidate.method)
     runners = evidence.candidate_runners(storage, place)
     decisions = store.approvals(candidate.digest)
     return Review(

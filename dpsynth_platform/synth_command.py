@@ -32,6 +32,9 @@ class MethodName(enum.StrEnum):
     auto = "auto"
     aim = "aim"
     mst = "mst"
+    mwem = "mwem"
+    privbayes = "privbayes"
+    independent = "independent"
 
 
 class WeightingName(enum.StrEnum):
@@ -77,9 +80,9 @@ def synth_table(
         WeightingName,
         typer.Option(help="What is counted: rows, or owners, whose rows weigh one row together, with less noise."),
     ] = WeightingName.rows,
-    method: Annotated[MethodName, typer.Option(help="The generator; auto: what keeps most of a table.")] = (
-        MethodName.auto
-    ),
+    method: Annotated[
+        MethodName, typer.Option(help="The generator; auto: chosen by public facts, with the reason.")
+    ] = MethodName.auto,
     target: Annotated[
         str | None, typer.Option(help="Column that the synthetic rows shall predict well; its links come first.")
     ] = None,
@@ -170,7 +173,7 @@ def synth_table(
 def _show(shown: Shown, made: Synthesis) -> None:
     paid = "paid now" if made.spent else "was paid before: nothing new was spent"
     shown.say(f"{made.rows} rows: {made.synthetic}")
-    shown.say(f"{made.guarantee}; method {made.method}")
+    shown.say(f"{made.guarantee}; method {made.method}: {made.why_method}")
     shown.say(f"ledger entry {made.entry_id} {paid}; the ledger in {made.ledger} knows only what is spent through it")
     shown.say("Not covered by the guarantee:")
     for access in made.not_covered:

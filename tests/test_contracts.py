@@ -187,7 +187,7 @@ FAULTS: list[tuple[str, Any, str]] = [
     ),
     ("privacy.owner_columns", [], "privacy.owner_columns: a list; list should have at least 1 item"),
     ("privacy.expected_units", 3, "privacy.expected_units: 3; input should be greater than or equal to 100"),
-    ("generate.method", "gan", "generate.method: 'gan'; input should be 'mst'"),
+    ("generate.method", "gan", "generate.method: 'gan'; input should be 'auto'"),
     ("generate.rows", 0, "generate.rows: 0; accepted: auto, or a number from 1 to 100000000"),
     ("source.format", "csv", "source.format: 'csv'; input should be 'delta'"),
     ("source.uri", "${HOME}/x", "${HOME} is not known; accepted: DPSYNTH_HOME"),

@@ -132,8 +132,30 @@ AIM_WORDS = MechanismWords(
     noise=_ROUNDED_GAUSSIAN,
 )
 
-WORDS = {"mst": MST_WORDS, "aim": AIM_WORDS}
-"""The words of every generator's mechanism, by `generate.method`."""
+MWEM_WORDS = replace(AIM_WORDS, choices="choices of which columns to count together")
+PRIVBAYES_WORDS = replace(
+    MST_WORDS,
+    counts=(
+        "set of tables of counts (one column each, and each column with those that tell most of it; the precisions of "
+        "their noise add up to that of the noise stated)"
+    ),
+    choices="choices, at most, of a column and of those that tell most of it",
+)
+INDEPENDENT_WORDS = replace(
+    MST_WORDS,
+    counts=(
+        "set of tables of counts (one column each; the precisions of their noise add up to that of the noise stated)"
+    ),
+)
+
+WORDS = {
+    "aim": AIM_WORDS,
+    "mst": MST_WORDS,
+    "mwem": MWEM_WORDS,
+    "privbayes": PRIVBAYES_WORDS,
+    "independent": INDEPENDENT_WORDS,
+}
+"""The words of every generator's mechanism, by the method's name."""
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ class Evidence:
         ledger_head: the chain's newest link at publication, so that a chain cut or rewritten later shows.
         accounting: whose bound is the smaller: `pld` or `renyi`.
         statement: the privacy statement (`privacy.statement`) as JSON.
+        method, why_method: the generator's name, and why it is this one.
         plain_words: the same in sentences for readers who are no experts, the most important first.
         clearance: public facts of the clearance: verdict, policy and the like.
         audit_report: `audit.verdict.AuditReport` as JSON.
@@ -83,6 +84,8 @@ class Evidence:
     statement: Mapping[str, Any]
     plain_words: tuple[str, ...]
     plan_digest: str
+    method: str
+    why_method: str
     ledger_entry: str
     ledger_head: Head
     clearance: Mapping[str, Any]
@@ -131,7 +134,11 @@ def build_dossier(evidence: Evidence, schema: pa.Schema, rows: int, profile: Pro
         },
         "statement": dict(evidence.statement),
         "contract": contract_summary(contract),
-        "mechanism": {"method": contract.generate.method, "plan_digest": evidence.plan_digest},
+        "mechanism": {
+            "method": evidence.method,
+            "why": evidence.why_method,
+            "plan_digest": evidence.plan_digest,
+        },
         "clearance": dict(evidence.clearance),
         "ledger": {
             "entry": evidence.ledger_entry,

@@ -16,7 +16,7 @@ from dpsynth_platform.contracts import DataContract, FamilyBudget, canonical_dig
 from dpsynth_platform.errors import LedgerError, ReleaseRefused, StaleInput
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.people import person_key
-from dpsynth_platform.privacy.statement import PrivacyStatement, Tuning, privacy_statement
+from dpsynth_platform.privacy.statement import WORDS, PrivacyStatement, Tuning, privacy_statement
 from dpsynth_platform.storage import STEPS, Place, StepRecord, Storage, digest_directory
 from dpsynth_platform.worker.inputs import claimed_canaries
 
@@ -96,6 +96,7 @@ class Candidate:
     contract_digest: str
     plan_digest: str
     entry_id: str
+    method: str
     model_hash: str
     synthetic_hash: str
     audit_hash: str
@@ -160,6 +161,7 @@ def _candidate(place: Place, contract: DataContract, records: Mapping[str, StepR
         contract_digest=contract.digest(),
         plan_digest=_fact(place, model, "plan_digest"),
         entry_id=_fact(place, model, "entry_id"),
+        method=_fact(place, records["raw"], "method"),
         model_hash=model.content_hash,
         synthetic_hash=records["synthetic"].content_hash,
         audit_hash=records["audit"].content_hash,
@@ -202,7 +204,9 @@ def standing_approvals(decisions: Sequence[Decision], runners: Collection[str] =
     return tuple(counted.values())
 
 
-def statement_of(contract: DataContract, family: FamilyBudget, ledger: Ledger, entry_id: str) -> PrivacyStatement:
+def statement_of(
+    contract: DataContract, family: FamilyBudget, ledger: Ledger, entry_id: str, method: str
+) -> PrivacyStatement:
     """What a release that an entry pays for promises, with every other mechanism that was started on the dataset.
 
     Any of the others may have been why this one has the parameters that it has, or is the one that is released. So all
@@ -216,7 +220,8 @@ def statement_of(contract: DataContract, family: FamilyBudget, ledger: Ledger, e
     ]
     attempts = started.count(entry.key)
     tuning = Tuning(len(started) - attempts)
-    return privacy_statement(contract, family, entry.request.event, tuning=tuning, attempts=attempts)
+    words = WORDS[method]
+    return privacy_statement(contract, family, entry.request.event, words, tuning=tuning, attempts=attempts)
 
 
 def candidate_runners(storage: Storage, place: Place) -> tuple[str, ...]:

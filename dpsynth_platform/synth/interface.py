@@ -36,6 +36,10 @@ def silent(stage: str, done: int, total: int) -> None:
     """The progress callback that reports nothing."""
 
 
+DECLARED = "it is declared"
+"""Why a method was chosen that somebody named."""
+
+
 @dataclass(frozen=True)
 class SealedPlan:
     """All that decides what a mechanism does, fixed before any record is read. Public, JSON throughout.
@@ -45,6 +49,7 @@ class SealedPlan:
 
     Attributes:
         method: the generator's name in the registry.
+        why: why it is this one.
         dataset: name of the contract's dataset.
         period: `YYYY-MM` for datasets with a cadence.
         mechanism_digest: digest of `DataContract.mechanism_snapshot()`.
@@ -57,6 +62,7 @@ class SealedPlan:
     """
 
     method: str
+    why: str
     dataset: str
     period: str | None
     mechanism_digest: str
@@ -153,9 +159,22 @@ class Generator(Protocol):
     method: str
 
     def plan(
-        self, contract: DataContract, schema: pa.Schema, guarantee: Guarantee, *, period: str | None = None
+        self,
+        contract: DataContract,
+        schema: pa.Schema,
+        guarantee: Guarantee,
+        *,
+        period: str | None = None,
+        why: str = DECLARED,
     ) -> SealedPlan:
         """Calibrates and seals a plan from public inputs: the contract, the source's schema and the target.
+
+        Args:
+            contract: declares the columns.
+            schema: of the source.
+            guarantee: what the plan may cost.
+            period: of a dataset with a cadence.
+            why: why this method was chosen.
 
         Raises:
             ContractError: the method cannot model these columns.
@@ -221,6 +240,9 @@ class Generator(Protocol):
 _CLASSES = {
     "aim": "Aim",
     "mst": "Mst",
+    "mwem": "Mwem",
+    "privbayes": "PrivBayes",
+    "independent": "Independent",
 }
 """Of every method, the name of its class; the module has the method's name."""
 METHODS = tuple(_CLASSES)

@@ -46,6 +46,7 @@ class Synthesis:
         rows: how many synthetic rows.
         guarantee: as it is claimed.
         method: the generator.
+        why_method: why it is this one.
         ledger: directory of the ledger.
         entry_id: the ledger entry that paid.
         spent: whether it was paid for now, or before.
@@ -57,6 +58,7 @@ class Synthesis:
     rows: int
     guarantee: Guarantee
     method: str
+    why_method: str
     ledger: Path
     entry_id: str
     spent: bool
@@ -222,6 +224,7 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
         rows=rows,
         guarantee=said.common.guarantee,
         method=task.plan.method,
+        why_method=task.plan.why,
         ledger=budget.directory,
         entry_id=entry.entry_id,
         spent=spent,

@@ -13,6 +13,7 @@ from typing import Any
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.privacy.statement import (
     WEIGHTS,
+    WORDS,
     Assumption,
     PrivacyStatement,
     Tuning,
@@ -59,6 +60,7 @@ class Statement:
 
     common: PrivacyStatement
     method: str
+    why_method: str
     ledger_entry: str
     covered: tuple[str, ...]
     not_covered: tuple[str, ...]
@@ -71,6 +73,7 @@ class Statement:
         kept = ("guarantee", "tier", "unit", "adjacency", "accounting", "formal", "groups", "event", "renyi", "tuning")
         return {name: common[name] for name in (*kept, "weak_reason")} | {
             "method": self.method,
+            "why_method": self.why_method,
             "ledger_entry": self.ledger_entry,
             "covered": list(self.covered),
             "not_covered": list(self.not_covered),
@@ -91,7 +94,7 @@ class Statement:
             f"{common.tier} guarantee.{unprotected}",
             *(["", f"Accepted although it is weak: {common.weak_reason}"] if common.weak_reason else []),
             *_section("Whom it protects", [common.unit, common.adjacency]),
-            *_section("What it covers", self.covered),
+            *_section("What it covers", [f"Made by the method {self.method}: {self.why_method}.", *self.covered]),
             *_section("What it does not cover", self.not_covered),
             *_section(
                 "What it rests on",
@@ -105,12 +108,14 @@ class Statement:
 
 def statement(contract: DataContract, family: FamilyBudget, plan: SealedPlan, run: Run) -> Statement:
     """The statement of a run, from public inputs."""
-    common = privacy_statement(contract, family, plan.event, tuning=Tuning(run.others), attempts=run.attempts)
+    tuning, words = Tuning(run.others), WORDS[plan.method]
+    common = privacy_statement(contract, family, plan.event, words, tuning=tuning, attempts=run.attempts)
     counted = "the number of owners" if contract.privacy.weighting == "owners" else "their number"
     number = "" if run.rows_given else f", {counted}"
     return Statement(
         common=common,
         method=plan.method,
+        why_method=plan.why,
         ledger_entry=run.entry_id,
         covered=(
             f"{plan.describe()['event']}.",

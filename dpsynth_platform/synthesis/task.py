@@ -18,14 +18,14 @@ from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.planning import cost_request, plan_release
 from dpsynth_platform.privacy.units import WEIGHTINGS, Weighting
 from dpsynth_platform.scrub.scrub import check_source_schema
+from dpsynth_platform.synth.automatic import AUTO
 from dpsynth_platform.synth.interface import METHODS, SealedPlan
 from dpsynth_platform.synthesis import assumed, declaration
 from dpsynth_platform.synthesis.delta_types import kept_type
 from dpsynth_platform.synthesis.sources import Format, Source, guessed_types, open_source
 
-Method = Literal["auto", "aim", "mst"]
-AUTO = "aim"
-"""What `auto` stands for: it keeps more of a table than `mst`, which is faster."""
+Method = Literal["auto", "aim", "mst", "mwem", "privbayes", "independent"]
+TARGET_METHODS = (AUTO, "aim")
 FORMATS: tuple[str, ...] = get_args(Format)
 LEAST_UNITS = 100
 MOST_CAP = 1000.0
@@ -39,12 +39,13 @@ class Options:
         epsilon: of the guarantee.
         delta: of the guarantee; None: 1/n^1.1 with n = `expected_units`.
         expected_units: a public estimate of the number of owners (of rows, where each is its own unit).
-        method: a generator's name, or `auto`.
+        method: a generator's name, or `auto` (`synth.automatic`).
         schema: a file with `columns:` as in a contract.
         owners: the column that says whose a row is; None: each row is a unit of its own.
         contributions: the most rows that an owner keeps; with `owners`.
         weighting: what is counted: `rows`, or `owners`, whose rows weigh one row together (`privacy.units`).
-        target: the column that the synthetic rows shall predict well: its links to others come first. For `aim`.
+        target: the column that the synthetic rows shall predict well: its links to others come first. For `aim`,
+            which `auto` may stand for.
         time_limit: about how long measuring, fitting and drawing may take, such as `90s`, `2m`, `1h`; None: as long as
             it takes.
         rows: how many synthetic rows; None: what the noisy counts say that there are.
@@ -183,7 +184,7 @@ def _generate(options: Options, source: Source) -> dict[str, Any]:
     target = None if options.target is None else source.names.get(options.target, options.target)
     # How many rows there are to be may only follow from the model; no part of the mechanism depends on it.
     return {
-        "method": _method(options),
+        "method": options.method,
         "rows": options.rows or 1,
         "workload": {"target": target},
         "time_limit": options.time_limit,
@@ -196,17 +197,15 @@ def _check_target(options: Options, contract: DataContract, source: Source) -> N
         raise ContractError(f"--target {options.target!r} is no modelled column; accepted: {', '.join(modelled)}")
 
 
-def _method(options: Options) -> str:
-    return AUTO if options.method == "auto" else options.method
-
-
 def _check_options(options: Options) -> None:
     """What no contract would refuse. Raises `ContractError`."""
-    methods = ("auto", *METHODS)
+    methods = (AUTO, *METHODS)
     if options.method not in methods:
         raise ContractError(f"--method {options.method!r}; accepted: {', '.join(methods)}")
-    if options.target is not None and _method(options) != AUTO:
-        raise ContractError(f"--target {options.target!r} is for --method {AUTO}; accepted: that, or no target")
+    if options.target is not None and options.method not in TARGET_METHODS:
+        raise ContractError(
+            f"--target {options.target!r} is for --method {' or '.join(TARGET_METHODS)}; accepted: those, or no target"
+        )
     if options.format not in FORMATS:
         raise ContractError(f"--format {options.format!r}; accepted: {', '.join(FORMATS)}")
     if options.delta is None and options.expected_units is None:

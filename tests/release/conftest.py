@@ -140,6 +140,8 @@ def evidence(contract: DataContract, family: FamilyBudget, tmp_path: Path) -> Ev
             "The promise holds for everything that is ever done with the published rows, whatever else is known.",
         ),
         plan_digest="5e" * 32,
+        method="aim",
+        why_method="it keeps most",
         ledger_entry="entry-1",
         ledger_head=Head(17, "c0" * 32),
         clearance={"verdict": "cleared", "policy": "compose", "family": "clinic-patients"},

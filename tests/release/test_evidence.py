@@ -81,7 +81,7 @@ class Line:
     @classmethod
     def complete(cls, root: Path, contract: DataContract) -> Line:
         storage = Storage(root)
-        raw = write(storage, "raw", "rows", [], {})
+        raw = write(storage, "raw", "rows", [], {"method": "mst", "why_method": "it is declared"})
         names = {"entry_id": ENTRY, "plan_digest": PLAN}
         clearance = storage.record(PLACE, "clearance", run_key=RUN, facts=names, runner="charles")
         model = write(storage, "model", "model", [raw, clearance], names)

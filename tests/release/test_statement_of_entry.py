@@ -41,7 +41,7 @@ class Runs:
         return self.ledger.start(self.reserve(key, dataset, **more).entry_id)
 
     def statement(self, entry: Entry) -> PrivacyStatement:
-        return statement_of(self.contract, self.family, self.ledger, entry.entry_id)
+        return statement_of(self.contract, self.family, self.ledger, entry.entry_id, "mst")
 
 
 @pytest.fixture

@@ -33,7 +33,8 @@ from dpsynth_platform.synth.tabular import counting, drawing
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian, select_by_exponential_mechanism
 
-METHODS = ("aim", "mst")
+METHODS = ("aim", "mst", "mwem", "privbayes")
+"""Those that choose. `independent` is `aim` without rounds."""
 # Of one audit; a suite that runs for years sees no false alarm.
 FALSE_ALARM = 1e-7
 

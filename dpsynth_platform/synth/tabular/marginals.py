@@ -28,7 +28,7 @@ from dpsynth_platform.privacy.events import event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.partitions import learned_beside
 from dpsynth_platform.privacy.units import RECORD_PARTS
-from dpsynth_platform.synth.interface import Drawing, Progress, SealedPlan, silent
+from dpsynth_platform.synth.interface import DECLARED, Drawing, Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.compression import ColumnStates, as_measurement, compress, one_way_measurements
 from dpsynth_platform.synth.tabular.conditioning import check_possible, conditioned, with_learned
 from dpsynth_platform.synth.tabular.constraints import Conditions
@@ -109,7 +109,13 @@ class MarginalGenerator(ABC):
         return described | {"event": f"{values}; then {described['event']}", "learned": learned}
 
     def plan(
-        self, contract: DataContract, schema: pa.Schema, guarantee: Guarantee, *, period: str | None = None
+        self,
+        contract: DataContract,
+        schema: pa.Schema,
+        guarantee: Guarantee,
+        *,
+        period: str | None = None,
+        why: str = DECLARED,
     ) -> SealedPlan:
         """Calibrates the noise to the guarantee and seals it with domain and schema.
 
@@ -130,6 +136,7 @@ class MarginalGenerator(ABC):
             domain = domain.to_be_learned(domain.partitions.learning(guarantee, parameters["rho"]))
         return SealedPlan(
             method=self.method,
+            why=why,
             dataset=contract.dataset,
             period=period,
             mechanism_digest=canonical_digest(contract.mechanism_snapshot()),

@@ -64,7 +64,7 @@ from dpsynth_platform.synth.tabular.workload import WEIGHT_SCALE, workload_of
 
 SELECTION_SHARE = 0.1
 ONE_WAY_SHARE = 1 / 3
-ROUNDS_PER_COLUMN = 1
+ROUNDS_PER_COLUMN = 2
 
 
 @dataclass(frozen=True)

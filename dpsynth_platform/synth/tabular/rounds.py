@@ -20,7 +20,7 @@ from dp_accounting import dp_event
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import AccountingError, ContractError
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.selection import SelectionBudget, selection_event
+from dpsynth_platform.privacy.selection import PrecisionBudget, SelectionBudget, selection_event
 from dpsynth_platform.synth.tabular.drawing import Draws
 from dpsynth_platform.synth.tabular.estimation import Array, Estimator
 from dpsynth_platform.synth.tabular.junction import Clique
@@ -59,13 +59,7 @@ class SelectionParameters:
         Raises:
             AccountingError: it would need more noise than can be drawn.
         """
-        sigma = self.budget.precision.sigma(share)
-        if sigma is None:
-            raise AccountingError(
-                f"a measurement with the share {share:.3g} of the precision needs more noise than can be drawn; "
-                "accepted: a larger epsilon, or fewer columns"
-            )
-        return sigma
+        return noise_of(self.budget.precision, share)
 
     def draws(self, log: MeasurementLog, sensitivity: int, parts: int) -> Draws:
         """The draws of a run over counts in parts of a record: all that the budget pays for, and no more."""
@@ -105,6 +99,21 @@ class SelectionGenerator(MarginalGenerator):
         """See `selection_event`."""
         budget = self.chosen(plan_parameters).budget
         return selection_event(budget, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
+
+
+def noise_of(precision: PrecisionBudget, share: float) -> float:
+    """Sigma of a measurement that uses such a share.
+
+    Raises:
+        AccountingError: it would need more noise than can be drawn.
+    """
+    sigma = precision.sigma(share)
+    if sigma is None:
+        raise AccountingError(
+            f"a measurement with the share {share:.3g} of the precision needs more noise than can be drawn; accepted: "
+            "a larger epsilon, or fewer columns"
+        )
+    return sigma
 
 
 def check_workload_cells(contract: DataContract, cliques: Iterable[Clique], sizes: Sequence[int]) -> None:

@@ -34,6 +34,7 @@ What differs from the papers, and why:
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +49,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.compression import ColumnStates, compress, one_way_measurements
+from dpsynth_platform.synth.tabular.cost import memory_bytes
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.estimation import Array, Measurement, estimate_total, project
 from dpsynth_platform.synth.tabular.junction import Clique
@@ -129,8 +131,12 @@ class PrivBayes(SelectionGenerator):
         domain, chosen = Domain.from_json(plan.columns), self.chosen(plan.parameters)
         one = chosen.noise(chosen.one_way_share / len(domain))
         joint = chosen.sigma_joint(len(domain)) if chosen.rounds else None
-        families = sum(math.comb(len(domain), ways + 1) for ways in range(1, chosen.parents + 1))
-        most = chosen.model_cells if chosen.rounds else 0
+        cells = [
+            min(math.prod(family), chosen.model_cells // len(domain))
+            for ways in range(2, chosen.parents + 2)
+            for family in itertools.combinations(domain.most_states, ways)
+        ]
+        most = sum(heapq.nlargest(len(domain), cells))
         return {
             "event": (
                 f"{len(domain)} one-way marginals with rounded Gaussian noise, up to {chosen.rounds} choices of a "
@@ -147,7 +153,7 @@ class PrivBayes(SelectionGenerator):
                 sigma_one=one,
                 sigma_two=joint,
                 joint=most,
-                held=families * most // len(domain) + 6 * most,
+                memory=memory_bytes(counted=sum(cells), views=len(cells), measured=most, model_cells=most),
             ),
         }
 

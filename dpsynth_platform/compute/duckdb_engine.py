@@ -47,7 +47,11 @@ _SETTINGS = (
     "SET lock_configuration = true",
 )
 # Spark's names, so that one text serves both engines.
-_MACROS = ("CREATE MACRO sha2(value, bits) AS sha256(value)", "CREATE MACRO explode(list) AS unnest(list)")
+_MACROS = (
+    "CREATE MACRO sha2(value, bits) AS sha256(value)",
+    "CREATE MACRO explode(list) AS unnest(list)",
+    "CREATE MACRO unix_micros(moment) AS epoch_us(moment)",
+)
 
 
 class DuckDBEngine:

@@ -11,6 +11,8 @@ A step's SQL is one text for all engines. It keeps to what they compute alike:
 - `||`, `substr`, `CAST(... AS STRING)` of integers, texts, dates and truth values (fractions and times are written
   differently by each), `sha2(text, 256)` in lower-case hex, `explode(list)` once in a select list,
   `array_sort(array_agg(text))`; a list of texts as text within `lower(...)` only, and only to order by;
+- `isnan`, `floor`, numbers with an exponent for double precision, `DATE '2026-01-31'`, and
+  `unix_micros(CAST(... AS TIMESTAMP))` of moments with a time zone and without;
 - joins, `UNION ALL`, `GROUP BY`, window functions. Texts are compared byte by byte; NULL comes before every value in
   ascending order and after it in descending order; where rows tie, the order is anybody's.
 - `/` is a fraction; a divisor that may be zero stands in `nullif(..., 0)`; an overflow or an impossible cast is an

@@ -18,14 +18,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.errors import BoundingError
 from dpsynth_platform.privacy.units import RECORD_PARTS, row_weight
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, Fingerprints, distinct_owners, fingerprints_from_hex
-from dpsynth_platform.storage import read_table
+from dpsynth_platform.storage import read_table, table_schema
+from dpsynth_platform.synth.tabular.blocks import blocks_of, marginals_of
+from dpsynth_platform.synth.tabular.coding import coding_of
 from dpsynth_platform.synth.tabular.compression import ColumnStates
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.noise import Counts
+from dpsynth_platform.synth.tabular.sql_counting import SqlCounter
 
 LONGEST_VALUE = 200
 """Bytes of a text that may be a value. Longer ones are no categories, and are not told apart from missing ones."""
@@ -40,11 +44,13 @@ class Records:
         domain: the columns' cells.
         weighting: `rows`, or `owners`: each row weighs `units.row_weight` of its owner's rows in this very table, so
             that an owner weighs one record at most.
+        engine: an open engine to count with, for as long as records are counted; None: this process counts.
     """
 
     bounded: Path
     domain: Domain
     weighting: str = "rows"
+    engine: Engine | None = None
 
     @property
     def parts(self) -> int:
@@ -73,6 +79,8 @@ class Records:
 
     def one_way(self) -> list[Counts]:
         """Records in every cell of every column, in `parts`."""
+        if self._sql is not None:
+            return self._sql.one_way()
         counts = [np.zeros(size, dtype=np.int64) for size in self.domain.sizes]
         for codes, weights in self._batches():
             for index, size in enumerate(self.domain.sizes):
@@ -82,16 +90,33 @@ class Records:
     def cliques(self, states: Sequence[ColumnStates], cliques: Iterable[Clique]) -> dict[Clique, Counts]:
         """Records in every cell of every clique, over states, in `parts`; each of the shape of its columns' states."""
         sizes = [column.size for column in states]
-        shapes = {clique: tuple(sizes[index] for index in clique) for clique in cliques}
-        counts = {clique: np.zeros(math.prod(shape), dtype=np.int64) for clique, shape in shapes.items()}
+        blocks = blocks_of(sizes, list(dict.fromkeys(cliques)))
+        count = self._blocks if self._sql is None else self._sql.cliques
+        return marginals_of(blocks, count(states, list(blocks)))
+
+    def _blocks(self, states: Sequence[ColumnStates], blocks: Sequence[Clique]) -> dict[Clique, Counts]:
+        sizes = [column.size for column in states]
+        shapes = {block: tuple(sizes[index] for index in block) for block in blocks}
+        counts = {block: np.zeros(math.prod(shape), dtype=np.int64) for block, shape in shapes.items()}
         for codes, weights in self._batches():
             merged = [column.state_of[codes[:, index]].astype(np.int64) for index, column in enumerate(states)]
-            for clique, total in counts.items():
-                cells = merged[clique[0]]
-                for index in clique[1:]:
+            for block, total in counts.items():
+                cells = merged[block[0]]
+                for index in block[1:]:
                     cells = cells * sizes[index] + merged[index]
                 total += _sums(cells, weights, total.size)
-        return {clique: total.reshape(shapes[clique]) for clique, total in counts.items()}
+        return {block: total.reshape(shapes[block]) for block, total in counts.items()}
+
+    @cached_property
+    def _sql(self) -> SqlCounter | None:
+        """The engine's counter, where there is an engine and it can tell all cells exactly."""
+        if self.engine is None:
+            return None
+        owners = self.weighting == "owners"
+        coding = coding_of(self.domain, table_schema(self.bounded), [OWNER_COLUMN] if owners else [])
+        if coding is None:
+            return None
+        return SqlCounter(self.engine, self.bounded, self.domain, coding, owners=owners)
 
     def _batches(self) -> Iterator[tuple[Codes, Counts | None]]:
         """Cell codes, and what each row weighs where they do not all weigh the same."""

@@ -1,0 +1,173 @@
+"""The cells of records in SQL: the very codes of `domain`, for engines that count where the rows are.
+
+What belongs here: SQL from public domains, in what both engines compute alike (`compute.engine`). What does not: which
+codes are right (`domain`, `scales`; tests hold both against each other), and counting (`sql_counting`).
+
+Codes must be the same to the last record, or a count would depend on the engine. So whatever a scale rounds is said
+without rounding: the cell of a value is the number of inner edges that it is not below, and each such test is a
+comparison that is exact in both engines, of whole numbers, of dates or of double-precision numbers. What cannot be said
+like that (decimals, texts of times, numbers as texts) has no SQL here.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
+
+_CODED_SQL = "SELECT {cells} FROM (SELECT {values} FROM bounded {joins}) AS compared"
+_DAY = 86_400_000_000
+_WHOLE = 2**51
+"""Up to here halves are exact in double precision."""
+_LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Coding:
+    """Cell codes of a table's records.
+
+    Attributes:
+        sql: a query over the table `bounded`: columns `_0`, `_1`, ... with each column's cell, and `extra` ones.
+        tables: what it needs beside `bounded`, by name.
+    """
+
+    sql: str
+    tables: dict[str, pa.Table]
+
+
+def coding_of(domain: Domain, schema: pa.Schema, extra: Sequence[str] = ()) -> Coding | None:
+    """The cells of a Delta table's records, or None where a column has a type whose cells SQL cannot tell exactly.
+
+    Args:
+        domain: the columns.
+        schema: the table's.
+        extra: further columns to be kept as they are.
+    """
+    cells: list[str] = []
+    values: list[str] = []
+    joins: list[str] = []
+    tables: dict[str, pa.Table] = {}
+    for index, column in enumerate(domain):
+        type_, name = schema.field(column.name).type, f'bounded."{column.name}"'
+        if column.kind == "categorical":
+            if not (pa.types.is_string(type_) or pa.types.is_integer(type_) or pa.types.is_boolean(type_)):
+                return None
+            tables[f"values_{index}"] = _listed(column)
+            joins.append(f"LEFT JOIN values_{index} ON CAST({name} AS STRING) = values_{index}.value")
+            values.append(f"values_{index}.cell AS _{index}")
+            cells.append(f"CASE WHEN _{index} IS NULL THEN {column.missing} ELSE _{index} END AS _{index}")
+            continue
+        number = _number(column, type_)
+        if number is None:
+            return None
+        values.append(f"{number.sql.format(name)} AS _{index}")
+        cells.append(f"{_cell(column, number, f'_{index}')} AS _{index}")
+    kept = [f'"{name}"' for name in extra]
+    values += [f"bounded.{name}" for name in kept]
+    sql = _CODED_SQL.format(cells=", ".join([*cells, *kept]), values=", ".join(values), joins=" ".join(joins))
+    return Coding(sql, tables)
+
+
+@dataclass(frozen=True)
+class _Number:
+    """A column as SQL compares it.
+
+    Attributes:
+        sql: the value, with a place for the column's name.
+        below: whether a value is below an inner edge, from the value's and the edge.
+        real: whether it may be NaN.
+        exactly: cells of values that edges would tell wrongly.
+    """
+
+    sql: str
+    below: Callable[[str, float], str]
+    real: bool = False
+    exactly: tuple[tuple[float, int], ...] = ()
+
+
+def _number(column: ColumnDomain, type_: pa.DataType) -> _Number | None:
+    """How a column that is no list of values is compared; None where that is not exact."""
+    largest = max(abs(edge) for edge in column.edges) if column.edges else 0
+    if column.kind == "boolean":
+        return _Number("{}", lambda value, edge: f"NOT {value}") if pa.types.is_boolean(type_) else None
+    if column.kind == "integer" and pa.types.is_signed_integer(type_):
+        return _Number("CAST({} AS BIGINT)", _below_whole)
+    if column.kind in ("integer", "float") and pa.types.is_floating(type_) and type_.bit_width >= 32:
+        if column.kind == "float" and column.decimals is None:
+            return _Number("CAST({} AS DOUBLE)", _below_real, real=True, exactly=_held(column, type_))
+        if largest > _WHOLE:
+            return None
+        if column.decimals is None:
+            return _Number("CAST({} AS DOUBLE)", _below_real, real=True)
+        return _Number(f"CAST({{}} AS DOUBLE) * 1e{column.decimals}", _below_rounded, real=True)
+    if column.kind == "date" and pa.types.is_date32(type_):
+        return _Number("{}", lambda value, edge: f"{value} < DATE '{_date(int(edge))}'")
+    if column.kind in ("date", "datetime") and pa.types.is_timestamp(type_) and type_.unit == "us":
+        if type_.tz not in (None, "UTC"):
+            return None
+        step = _DAY if column.kind == "date" else column.step
+        return _Number("unix_micros(CAST({} AS TIMESTAMP))", lambda value, edge: _below_whole(value, int(edge) * step))
+    return None
+
+
+def _below_whole(value: str, edge: float) -> str:
+    """Nothing in 64 bits is as large as an edge beyond them."""
+    return f"{value} < {int(edge)}" if edge <= _LARGEST else "TRUE"
+
+
+def _below_real(value: str, edge: float) -> str:
+    return f"{value} < {_real(edge)}"
+
+
+def _below_rounded(value: str, edge: float) -> str:
+    """Whether the nearest whole number is below: halves go to the even one."""
+    return f"{value} {'<=' if int(edge) % 2 else '<'} {_real(edge - 0.5)}"
+
+
+def _real(value: float) -> str:
+    """A number that both engines read as double precision and not as a decimal."""
+    text = repr(float(value))
+    return text if "e" in text else f"{text}e0"
+
+
+def _date(days: int) -> str:
+    return (dt.date(1970, 1, 1) + dt.timedelta(days=days)).isoformat()
+
+
+def _held(column: ColumnDomain, type_: pa.DataType) -> tuple[tuple[float, int], ...]:
+    """Points as a column of less than double precision holds them, which may lie in another cell; see `Scale.steps`."""
+    if type_.bit_width == 64:
+        return ()
+    points = np.asarray(column.edges[:-1])[column.widths == 0]
+    held: dict[float, int] = {}
+    for point in points:
+        held.setdefault(float(np.float32(point)), int(np.searchsorted(column.edges[:-1], point, side="right")) - 1)
+    return tuple(held.items())
+
+
+def _cell(column: ColumnDomain, number: _Number, value: str) -> str:
+    """The code of a value, NULL and NaN among them."""
+    missing = f"{value} IS NULL" + (f" OR isnan({value})" if number.real else "")
+    inner = [1.0] if column.kind == "boolean" else list(column.edges[1:-1])
+    exactly = "".join(f" WHEN {value} = {_real(held)} THEN {cell}" for held, cell in number.exactly)
+    return f"CASE WHEN {missing} THEN {column.missing}{exactly} ELSE {_among(number, value, inner, 0)} END"
+
+
+def _among(number: _Number, value: str, edges: Sequence[float], first: int) -> str:
+    """The cell of a value among cells from `first` on, by halving: a column of 1,000 cells takes ten comparisons."""
+    if not edges:
+        return str(first)
+    middle = len(edges) // 2
+    below = _among(number, value, edges[:middle], first)
+    above = _among(number, value, edges[middle + 1 :], first + middle + 1)
+    return f"CASE WHEN {number.below(value, edges[middle])} THEN {below} ELSE {above} END"
+
+
+def _listed(column: ColumnDomain) -> pa.Table:
+    cells = np.arange(len(column.values), dtype=np.int32)
+    return pa.table({"value": pa.array(column.values, pa.string()), "cell": cells})

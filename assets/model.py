@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from assets.step import Outcome, Step, StepContext
+from dpsynth_platform.compute.choice import write_choice
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import StaleInput
 from dpsynth_platform.ledger.grants import issue_grant
@@ -90,6 +91,7 @@ def _fit(
     bait = read_canaries(canaries.directory / "table").joining
     with _job_files(step, directory) as job:
         write_durably(job / "plan.json", plan.to_json())
+        write_choice(job / "engine.json", step.sql)
         write_fingerprints(job / "participants", participants)
         write_fingerprints(job / "canaries", distinct_owners(bait.to_batches()))
         grant = issue_grant(
@@ -112,6 +114,7 @@ def _fit(
                 bounded=str(table),
                 participants=str(job / "participants"),
                 canaries=str(job / "canaries"),
+                engine=str(job / "engine.json"),
             )
         )
 

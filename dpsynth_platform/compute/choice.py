@@ -13,6 +13,7 @@ so is what its processes take beside it.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -23,6 +24,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.contracts import read_yaml, validated
 from dpsynth_platform.errors import ConfigurationError, ContractError
+from dpsynth_platform.storage import write_durably
 
 
 def _matching(pattern: str, accepted: str) -> AfterValidator:
@@ -195,6 +197,19 @@ def engine_choice(path: Path | None, dataset: str, known: Collection[str] | None
     else:
         return chosen.get(dataset, default)
     raise ConfigurationError(problem)
+
+
+def write_choice(path: Path, choice: EngineChoice) -> None:
+    """Writes a choice to a file of its own, for this user alone: its options may hold a cluster's secret."""
+    write_durably(path, choice.model_dump_json())
+
+
+def read_choice(path: Path) -> EngineChoice:
+    """Reads `write_choice` back. Raises `ConfigurationError` for anything else."""
+    try:
+        return _choice(json.loads(path.read_text(encoding="utf-8")), path.name)
+    except (OSError, ValueError, ContractError):
+        raise ConfigurationError(f"{path.name}: holds no SQL engine's choice; materialize the step again") from None
 
 
 def _choice(document: Any, where: str) -> EngineChoice:

@@ -25,6 +25,7 @@ from dpsynth_platform.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.units import WEIGHTINGS
 
 if TYPE_CHECKING:
+    from dpsynth_platform.compute.engine import Engine
     from dpsynth_platform.ledger.grants import Grant
     from dpsynth_platform.privacy.guarantee import Guarantee
 
@@ -193,8 +194,18 @@ class Generator(Protocol):
         *,
         device: str = "cpu",
         progress: Progress = silent,
+        engine: Engine | None = None,
     ) -> None:
         """Runs the mechanism over the bounded Delta table and leaves a complete model in `directory`.
+
+        Args:
+            plan: the sealed plan.
+            bounded: the table.
+            grant: proves the started ledger entry.
+            directory: of the model.
+            device: where the model is fitted.
+            progress: called with public stages.
+            engine: an open SQL engine that may count in this process's place.
 
         Raises:
             GrantRefused: the grant is for another plan.

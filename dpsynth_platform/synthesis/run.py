@@ -157,6 +157,7 @@ def _measured(
     task: Task, budget: Budget, request: CostRequest, key: str, place: Place, device: str, progress: Progress
 ) -> Entry:
     """The entry that pays from now on, with a complete model: every look at rows is in here."""
+    from dpsynth_platform.compute.choice import DuckDBChoice, write_choice
     from dpsynth_platform.ledger.grants import issue_grant
     from dpsynth_platform.scrub.fingerprints import FINGERPRINT_DTYPE, write_fingerprints
     from dpsynth_platform.synthesis.rows import bounded_rows
@@ -168,6 +169,7 @@ def _measured(
     with place.work() as work:
         bounded, participants = bounded_rows(task, place.vault, work, progress)
         write_durably(work / "plan.json", task.plan.to_json())
+        write_choice(work / "engine.json", DuckDBChoice())
         write_fingerprints(work / "participants", participants)
         write_fingerprints(work / "canaries", np.empty(0, FINGERPRINT_DTYPE))
         entry = budget.start(request, key, again)
@@ -191,6 +193,7 @@ def _measured(
             bounded=str(bounded),
             participants=str(work / "participants"),
             canaries=str(work / "canaries"),
+            engine=str(work / "engine.json"),
         )
         run(job, progress)
     return entry

@@ -31,6 +31,8 @@ class WorkerJob:
         bounded: the bounded Delta table.
         participants: file of the reserved participants' fingerprints (`scrub.fingerprints.write_fingerprints`).
         canaries: file of the included canaries' fingerprints.
+        engine: file with the choice of a SQL engine (`compute.choice.write_choice`) that may count in this process's
+            place; its directory takes what the engine spills, and goes with the job. Empty: none.
     """
 
     plan: str
@@ -42,6 +44,7 @@ class WorkerJob:
     bounded: str = ""
     participants: str = ""
     canaries: str = ""
+    engine: str = ""
 
     def to_extras(self) -> dict[str, str]:
         """The job as Pipes extras. No value of the data is among them."""

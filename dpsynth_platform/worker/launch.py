@@ -17,6 +17,7 @@ from pathlib import Path
 KEPT = (
     "PATH",
     "HOME",
+    "JAVA_HOME",
     "LANG",
     "VIRTUAL_ENV",
     "PYTHONPATH",

@@ -16,6 +16,7 @@ from dpsynth_platform.ledger.grants import Grant, verify_grant
 from dpsynth_platform.scrub.fingerprints import read_fingerprints
 from dpsynth_platform.storage import digest_directory, digest_file
 from dpsynth_platform.synth.interface import Progress, SealedPlan, generator
+from dpsynth_platform.worker.counting import counting_engine
 from dpsynth_platform.worker.inputs import check_owners, claim
 from dpsynth_platform.worker.job import WorkerJob
 
@@ -34,7 +35,10 @@ def run(job: WorkerJob, progress: Progress) -> None:
     grant = _granted(job, plan)
     claim(job.model_directory, grant)
     _check_people(job, plan)
-    generator(plan.method).fit(plan, Path(job.bounded), grant, job.model_directory, device=device, progress=progress)
+    with counting_engine(job) as engine:
+        generator(plan.method).fit(
+            plan, Path(job.bounded), grant, job.model_directory, device=device, progress=progress, engine=engine
+        )
 
 
 def resolve_device(device: str) -> str:

@@ -38,6 +38,7 @@ import yaml
 from bench_tabular_quality import PUBLISHED, SOURCES, line
 
 from dpsynth_platform.bounding.evaluation import _peak_memory as peak_memory
+from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.contracts import parse_contract
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import zcdp_limit
@@ -361,10 +362,12 @@ def growth(device: str) -> None:
     say(f"{'columns':>10}{'measuring s':>13}{'estimating s':>14}{'sampling s':>12}{'peak MB':>10}{'predicted MB':>14}")
     for columns in (10, 30, 80):
         alone(_columns, columns, device)
-    say("\n20 columns, counting")
-    say(f"{'rows':>12}{'one-way s':>12}{'all pairs s':>13}{'peak MB':>10}")
+    say("\n20 columns, counting: in the mechanism's process, and by DuckDB with 2 GB and two threads")
+    say(f"{'rows':>12}{'counted by':>12}{'one-way s':>12}{'all pairs s':>13}{'peak MB':>10}")
     for rows in (100_000, 1_000_000, 10_000_000):
-        alone(_rows, rows)
+        with stored_rows(rows) as bounded:
+            for by in ("process", "duckdb"):
+                alone(_rows, rows, bounded, by)
     say(f"\nbelief propagation, double precision, {torch.get_num_threads()} threads, device {device}")
     say(f"{'model MB':>10}{'cliques':>10}{'ms':>10}{'peak MB':>10}")
     for megabytes in (1, 8, 80):
@@ -400,21 +403,29 @@ def _columns(columns: int, device: str) -> None:
     )
 
 
-def _rows(rows: int) -> None:
+@contextmanager
+def stored_rows(rows: int) -> Iterator[Path]:
+    """A bounded table of so many rows of 20 columns, as long as the block lasts."""
     with tempfile.TemporaryDirectory() as directory:
         bounded, part = Path(directory) / "bounded", min(rows, 1_000_000)
         batches = (batch for _ in range(rows // part) for batch in made_up(part, 20).to_batches(max_chunksize=100_000))
         write_table(bounded, made_up(1, 20).schema, batches)
-        domain = Domain.from_json(made_up_plan("mst", 20).columns)
+        yield bounded
+
+
+def _rows(rows: int, bounded: Path, by: str) -> None:
+    domain = Domain.from_json(made_up_plan("mst", 20).columns)
+    chosen = DuckDBChoice()
+    with tempfile.TemporaryDirectory() as spill, chosen.open(Path(spill)) as engine:
         before, clock = peak_memory(), [time.monotonic()]
-        records = Records(bounded, domain)
+        records = Records(bounded, domain, engine=engine if by == "duckdb" else None)
         exact = records.one_way()
         clock.append(time.monotonic())
         states = compress(domain, [NoisyCounts((index,), counts, 1.0) for index, counts in enumerate(exact)])
         records.cliques(states, itertools.combinations(range(20), 2))
         clock.append(time.monotonic())
         one_way, pairs = np.diff(clock)
-        say(f"{rows:>12}{one_way:>12.2f}{pairs:>13.2f}{(peak_memory() - before) / 1e6:>10.0f}")
+        say(f"{rows:>12}{by:>12}{one_way:>12.2f}{pairs:>13.2f}{(peak_memory() - before) / 1e6:>10.0f}")
 
 
 def _model(megabytes: int, device: str) -> None:

@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import (
@@ -172,13 +173,20 @@ class Aim(SelectionGenerator):
             ),
         }
 
-    def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:
+    def measure(
+        self,
+        plan: SealedPlan,
+        bounded: Path,
+        directory: Path,
+        progress: Progress = silent,
+        engine: Engine | None = None,
+    ) -> None:
         """One-way marginals, links to the target, rounds of choosing and measuring; see `MarginalGenerator.measure`."""
         self.check(plan)
         chosen, sensitivity = self.chosen(plan.parameters), WEIGHT_SCALE * score_sensitivity(plan)
         with MeasurementLog.create(directory, plan.digest) as log:
             domain = learned_domain(plan, bounded, log, progress)
-            records = records_of(plan, bounded, domain)
+            records = records_of(plan, bounded, domain, engine)
             draws = chosen.draws(log, sensitivity, records.parts)
             one_way = draws.columns(records, _noise_of_one_way(chosen, len(domain)), progress)
             states, groups, estimator = started(domain, one_way)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.compute.engine import Engine
+from dpsynth_platform.compute.engine import Engine, EngineError
 from dpsynth_platform.errors import BoundingError
 from dpsynth_platform.privacy.units import RECORD_PARTS, row_weight
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, Fingerprints, distinct_owners, fingerprints_from_hex
@@ -30,6 +31,8 @@ from dpsynth_platform.synth.tabular.domain import Codes, Domain
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.tabular.sql_counting import SqlCounter
+
+_Found = TypeVar("_Found")
 
 LONGEST_VALUE = 200
 """Bytes of a text that may be a value. Longer ones are no categories, and are not told apart from missing ones."""
@@ -79,8 +82,9 @@ class Records:
 
     def one_way(self) -> list[Counts]:
         """Records in every cell of every column, in `parts`."""
-        if self._sql is not None:
-            return self._sql.one_way()
+        found = self._by_engine(lambda sql: sql.one_way())
+        if found is not None:
+            return found
         counts = [np.zeros(size, dtype=np.int64) for size in self.domain.sizes]
         for codes, weights in self._batches():
             for index, size in enumerate(self.domain.sizes):
@@ -91,10 +95,10 @@ class Records:
         """Records in every cell of every clique, over states, in `parts`; each of the shape of its columns' states."""
         sizes = [column.size for column in states]
         blocks = blocks_of(sizes, list(dict.fromkeys(cliques)))
-        count = self._blocks if self._sql is None else self._sql.cliques
-        return marginals_of(blocks, count(states, list(blocks)))
+        found = self._by_engine(lambda sql: sql.cliques(states, list(blocks)))
+        return marginals_of(blocks, self._blocks(states, blocks) if found is None else found)
 
-    def _blocks(self, states: Sequence[ColumnStates], blocks: Sequence[Clique]) -> dict[Clique, Counts]:
+    def _blocks(self, states: Sequence[ColumnStates], blocks: Iterable[Clique]) -> dict[Clique, Counts]:
         sizes = [column.size for column in states]
         shapes = {block: tuple(sizes[index] for index in block) for block in blocks}
         counts = {block: np.zeros(math.prod(shape), dtype=np.int64) for block, shape in shapes.items()}
@@ -107,9 +111,27 @@ class Records:
                 total += _sums(cells, weights, total.size)
         return {block: total.reshape(shapes[block]) for block, total in counts.items()}
 
+    def _by_engine(self, count: Callable[[SqlCounter], _Found]) -> _Found | None:
+        """What the engine counts; None where this process has to.
+
+        What the mechanism costs is spent by now, so an engine that stops must not stop the mechanism.
+        """
+        if self.engine is None or self._failed:
+            return None
+        try:
+            return None if self._sql is None else count(self._sql)
+        except EngineError:
+            self._failed.append(True)
+            return None
+
+    @cached_property
+    def _failed(self) -> list[bool]:
+        """Not empty once the engine has stopped."""
+        return []
+
     @cached_property
     def _sql(self) -> SqlCounter | None:
-        """The engine's counter, where there is an engine and it can tell all cells exactly."""
+        """The engine's counter, where it can tell all cells exactly. Raises `EngineError`."""
         if self.engine is None:
             return None
         owners = self.weighting == "owners"

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection
@@ -51,13 +52,20 @@ class Independent(SelectionGenerator):
             **described_counts(domain, sigma_one=one, memory=memory_bytes(measured=sum(domain.sizes))),
         }
 
-    def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:
+    def measure(
+        self,
+        plan: SealedPlan,
+        bounded: Path,
+        directory: Path,
+        progress: Progress = silent,
+        engine: Engine | None = None,
+    ) -> None:
         """Every column's counts; see `MarginalGenerator.measure`."""
         self.check(plan)
         chosen = self.chosen(plan.parameters)
         with MeasurementLog.create(directory, plan.digest) as log:
             domain = learned_domain(plan, bounded, log, progress)
-            records = records_of(plan, bounded, domain)
+            records = records_of(plan, bounded, domain, engine)
             draws = chosen.draws(log, score_sensitivity(plan), records.parts)
             draws.columns(records, chosen.noise(1 / len(domain)), progress)
             log.complete()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from dp_accounting import dp_event
 
+from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.constraints import Constraint, Values
 from dpsynth_platform.contracts import DataContract, canonical_digest
 from dpsynth_platform.errors import ContractError, GrantRefused
@@ -82,8 +83,22 @@ class MarginalGenerator(ABC):
         """What a mechanism with these parameters costs."""
 
     @abstractmethod
-    def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:
+    def measure(
+        self,
+        plan: SealedPlan,
+        bounded: Path,
+        directory: Path,
+        progress: Progress = silent,
+        engine: Engine | None = None,
+    ) -> None:
         """The mechanism: everything that looks at the data, each result appended durably before it is used.
+
+        Args:
+            plan: what is measured, and with which noise.
+            bounded: the records.
+            directory: where the results go.
+            progress: as for `fit`.
+            engine: an open engine to count with; None: this process counts. The counts are the same.
 
         Raises:
             GrantRefused: the plan's event is not that of its noise scales.
@@ -174,11 +189,12 @@ class MarginalGenerator(ABC):
         *,
         device: str = "cpu",
         progress: Progress = silent,
+        engine: Engine | None = None,
     ) -> None:
         """Measures, then estimates; see `Generator.fit`."""
         if grant.plan_digest != plan.digest:
             raise GrantRefused("the grant is for another plan than the one to run")
-        self.measure(plan, bounded, directory, progress)
+        self.measure(plan, bounded, directory, progress, engine)
         self.estimate(plan, directory, device=device, progress=progress)
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
@@ -305,9 +321,9 @@ def score_sensitivity(plan: SealedPlan) -> int:
     return Guarantee.from_json(plan.guarantee).sensitivity.l1 * SCORE_SCALE
 
 
-def records_of(plan: SealedPlan, bounded: Path, domain: Domain) -> Records:
+def records_of(plan: SealedPlan, bounded: Path, domain: Domain, engine: Engine | None) -> Records:
     """The bounded records as a plan counts them, once all values of the columns are known."""
-    return Records(bounded, domain, Guarantee.from_json(plan.guarantee).weighting)
+    return Records(bounded, domain, Guarantee.from_json(plan.guarantee).weighting, engine)
 
 
 def expected_error(sigma: float) -> float:

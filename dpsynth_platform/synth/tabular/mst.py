@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from dp_accounting import dp_event
 
+from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.privacy.events import mst_event
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -91,13 +92,20 @@ class Mst(MarginalGenerator):
             ),
         }
 
-    def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:
+    def measure(
+        self,
+        plan: SealedPlan,
+        bounded: Path,
+        directory: Path,
+        progress: Progress = silent,
+        engine: Engine | None = None,
+    ) -> None:
         """One-way marginals, a tree, its two-way marginals; see `MarginalGenerator.measure`."""
         self.check(plan)
         budget, columns = MstBudget(**plan.parameters), len(plan.columns)
         with MeasurementLog.create(directory, plan.digest) as log:
             domain = learned_domain(plan, bounded, log, progress)
-            records, sensitivity = records_of(plan, bounded, domain), score_sensitivity(plan)
+            records, sensitivity = records_of(plan, bounded, domain, engine), score_sensitivity(plan)
             precision = _precision(budget, columns)
             draws = Draws(log, precision, columns - 1, budget.epsilon_select, sensitivity, records.parts)
             one_way = draws.columns(records, budget.sigma_one, progress)

@@ -33,6 +33,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection
@@ -129,14 +130,21 @@ class Mwem(SelectionGenerator):
             ),
         }
 
-    def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:
+    def measure(
+        self,
+        plan: SealedPlan,
+        bounded: Path,
+        directory: Path,
+        progress: Progress = silent,
+        engine: Engine | None = None,
+    ) -> None:
         """One-way marginals, then rounds of choosing and measuring; see `MarginalGenerator.measure`."""
         self.check(plan)
         chosen = self.chosen(plan.parameters)
         weights, sigma = chosen.weights, chosen.sigma_joint
         with MeasurementLog.create(directory, plan.digest) as log:
             domain = learned_domain(plan, bounded, log, progress)
-            records = records_of(plan, bounded, domain)
+            records = records_of(plan, bounded, domain, engine)
             draws = chosen.draws(log, WEIGHT_SCALE * score_sensitivity(plan), records.parts)
             one_way = draws.columns(records, chosen.noise(chosen.one_way_share / len(domain)), progress)
             states, _, estimator = started(domain, one_way)

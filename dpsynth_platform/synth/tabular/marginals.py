@@ -321,7 +321,7 @@ def score_sensitivity(plan: SealedPlan) -> int:
     return Guarantee.from_json(plan.guarantee).sensitivity.l1 * SCORE_SCALE
 
 
-def records_of(plan: SealedPlan, bounded: Path, domain: Domain, engine: Engine | None) -> Records:
+def records_of(plan: SealedPlan, bounded: Path, domain: Domain, engine: Engine | None = None) -> Records:
     """The bounded records as a plan counts them, once all values of the columns are known."""
     return Records(bounded, domain, Guarantee.from_json(plan.guarantee).weighting, engine)
 

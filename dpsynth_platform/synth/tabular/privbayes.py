@@ -44,6 +44,7 @@ from typing import Any
 
 import numpy as np
 
+from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection
@@ -157,13 +158,20 @@ class PrivBayes(SelectionGenerator):
             ),
         }
 
-    def measure(self, plan: SealedPlan, bounded: Path, directory: Path, progress: Progress = silent) -> None:
+    def measure(
+        self,
+        plan: SealedPlan,
+        bounded: Path,
+        directory: Path,
+        progress: Progress = silent,
+        engine: Engine | None = None,
+    ) -> None:
         """One-way marginals, a network, its joint marginals; see `MarginalGenerator.measure`."""
         self.check(plan)
         chosen, columns = self.chosen(plan.parameters), len(plan.columns)
         with MeasurementLog.create(directory, plan.digest) as log:
             domain = learned_domain(plan, bounded, log, progress)
-            records = records_of(plan, bounded, domain)
+            records = records_of(plan, bounded, domain, engine)
             draws = chosen.draws(log, 2 * SHARES * score_sensitivity(plan), records.parts)
             one_way = draws.columns(records, chosen.noise(chosen.one_way_share / columns), progress)
             if chosen.rounds:

@@ -142,7 +142,11 @@ def refusal_of(connection: Connection, account: Account, request: CostRequest) -
         return Refusal("delta", message)
     if not account.filter.admits_slack(total):
         rest = account.filter.slack_left(counted)
-        way_out = "Raise the thresholds" if rest > 0 else "Use a mechanism without thresholds"
+        way_out = (
+            "Raise the thresholds (a smaller delta does), or declare the values of columns that are learned"
+            if rest > 0
+            else "Use a mechanism without thresholds: declare the values of all columns"
+        )
         message = (
             f"{request.place}: its thresholds take {request.delta_slack:.3g} of delta; of what family {account.family} "
             f"reserves for thresholds, {rest:.3g} is left. {way_out}. Nothing was spent."

@@ -461,8 +461,8 @@ def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
             ),
             (
                 ThresholdedGaussianCountsEvent,
-                "Which values {number} columns have that declare none: of those that occur, every count with Gaussian "
-                "noise, rounded and shown only from a threshold up.",
+                "Which values the columns have that declare none ({number}): of those that occur, every count with "
+                "Gaussian noise, and a value shown only if its noisy count reaches a threshold.",
             ),
             (BoundedRangeSelectionEvent, f"{{number}} {words.choices}, by the exponential mechanism."),
         )

@@ -79,7 +79,7 @@ def test_reports_and_dossier_know_the_learned_values(deployment: Deployment) -> 
     distances = {item["column"]: item["synthetic"] for item in report["fidelity"]["columns"]}
     assert distances["region"] < 0.3
     dossier = (folder / "dossier.json").read_text()
-    assert "Which values 2 columns have that declare none" in dossier
+    assert "Which values the columns have that declare none (2)" in dossier
     profile = {column["name"]: column.get("histogram") for column in json.loads(dossier)["synthetic"]["columns"]}
     assert profile["region"]["labels"] == sorted(REGIONS)
     assert verify_release(folder).ok

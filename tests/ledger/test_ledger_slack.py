@@ -19,7 +19,9 @@ from dpsynth_platform.privacy import accounting
 from dpsynth_platform.privacy.accounting import cost, epsilon, threshold_slack
 from dpsynth_platform.privacy.events import DiscreteGaussianCountsEvent, SampledGaussianEvent, ThresholdedCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.partitions import Partitions
 from dpsynth_platform.privacy.renyi import ORDERS, RenyiCurve, stored_number, stores_number
+from dpsynth_platform.privacy.selection import calibrate_selection, selection_event
 
 CAP_DELTA = 1e-5
 SHARE = 0.1 * CAP_DELTA
@@ -154,6 +156,19 @@ def test_a_refusal_for_slack_says_so(ledger):
     assert ledger.left("everyone", 1e-6) > 3
     ledger.admit("everyone", request(0.01))
     ledger.admit("everyone", thresholded(3e-7, plan="2"))
+    assert ledger.verify().ok
+
+
+def test_an_account_pays_for_ten_releases_whose_values_are_learned(ledger):
+    """Of the account's own delta, each; at another epsilon the account would pay for as many of them as of others."""
+    target = Guarantee(0.1, CAP_DELTA, "user", "add-or-remove", 1)
+    budget = calibrate_selection(target, 0, 0.0, Partitions(2))
+    event = Partitions(2).beside(selection_event(budget, "add-or-remove", 1), target, budget.rho)
+    made = [asked(event, plan=str(number), delta=CAP_DELTA) for number in range(11)]
+    for number in range(10):
+        ledger.start(ledger.reserve("everyone", str(number), made[number], None, "compose").entry_id)
+    with pytest.raises(BudgetExceeded, match="declare the values"):
+        ledger.admit("everyone", made[10])
     assert ledger.verify().ok
 
 

@@ -13,6 +13,7 @@ from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import (
     ParallelDpEvent,
     ThresholdedCountsEvent,
+    ThresholdedGaussianCountsEvent,
     adjacency_of,
     dp_sgd_event,
     event_from_json,
@@ -73,6 +74,9 @@ MECHANISMS = {
     "tokens": lambda: ParallelDpEvent([tokens(0.6), tokens(50.0)]),
     "votes": lambda: dp_event.SelfComposedDpEvent(histogram_event(24.1, max_contributions=B, discrete=False), 10),
     "thresholded histogram": lambda: ThresholdedCountsEvent(9.0, 45.0, "add-or-remove", B),
+    "learned values": lambda: dp_event.ComposedDpEvent(
+        [ThresholdedGaussianCountsEvent(30.0, 200.0, "add-or-remove", B), histogram_event(12.0, max_contributions=B)]
+    ),
     "fixed graph": lambda: training(3.86, adjacency="fixed-graph"),
 }
 
@@ -90,6 +94,11 @@ SAID = {
     ),
     "votes": ("10 histograms of topics", "Continuous noise"),
     "thresholded histogram": ("shown only from a threshold up", "apart from outcomes of probability", "slack"),
+    "learned values": (
+        "Which values the columns have that declare none (1)",
+        "apart from outcomes",
+        "Continuous noise",
+    ),
     "fixed graph": ("The ownership graph", "not the links between people and records", "same records with the same"),
 }
 WORDS = MechanismWords(counts="histograms of topics", choices="tokens", result="the trained model")

@@ -51,6 +51,22 @@ def test_what_is_not_declared_is_asked_for_by_type_only(tables: Path) -> None:
         assert value not in said
 
 
+def test_what_is_no_text_is_asked_for_where_text_is_learned(tables: Path) -> None:
+    with pytest.raises(ContractError) as caught:
+        task_of(tables / "people.parquet", Options(epsilon=1, delta=1e-5, learn_values=True))
+    assert list(yaml.safe_load(template_in(str(caught.value)))["columns"]) == ["person", "age", "income", "joined"]
+
+
+def test_values_are_learned_where_the_schema_says_so(tables: Path) -> None:
+    written = (tables / "people.yaml").read_text().replace("values: [Aix, Bern, Chur]", "values: learned, most: 7")
+    (tables / "people.yaml").write_text(written)
+    options = Options(epsilon=1, delta=1e-5, schema=tables / "people.yaml", owners="person", contributions=2)
+    task = task_of(tables / "people.csv", options)
+    (city,) = [column for column in task.plan.columns if column["name"] == "city"]
+    assert (city["values"], city["most"]) == ([], 7)
+    assert city["learning"]["threshold"] > 2
+
+
 def test_the_template_once_filled_in_is_accepted(tables: Path, tmp_path: Path) -> None:
     options = {"epsilon": 1, "delta": 1e-5, "owners": "person", "contributions": 1}
     with pytest.raises(ContractError) as caught:

@@ -279,6 +279,34 @@ def test_the_statement_says_it_all(make: Make) -> None:
     assert SECRET not in words + json.dumps(document)
 
 
+def test_text_columns_may_be_learned(make: Make, tables: Path, tmp_path: Path) -> None:
+    """Values that many have come out; one person's own, in all of their rows, is in no file (chance below 1e-7)."""
+    table = people()
+    secret = pa.array([SECRET if number < 2 else f"note {number % 2}" for number in range(table.num_rows)])
+    owners = pa.array([-1 if number < 2 else number // 4 for number in range(table.num_rows)])
+    place = table.column_names.index("note")
+    pq.write_table(table.set_column(place, "note", secret).set_column(0, "person", owners), tables / "people.parquet")
+    (tables / "people.yaml").write_text(
+        "columns:\n  age: {type: integer, min: 0, max: 99}\n  income: {type: float, min: 0, max: 1000, bins: 8}\n"
+        "  joined: {type: date, min: 2020-01-01, max: 2025-12-31, bins: 12}\n"
+        "  city: {type: categorical, values: learned, most: 5}\n"
+    )
+    made = make(learn_values=True, rows=400)
+    drawn = pq.read_table(made.synthetic)
+    assert drawn.schema.types == people().schema.types
+    assert set(drawn["note"].to_pylist()) - {None} == {"note 0", "note 1"}
+    assert set(drawn["city"].cast(pa.string()).to_pylist()) - {None} == {"Aix", "Bern"}
+    for path in (tmp_path / "out").rglob("*"):
+        assert path.is_dir() or SECRET.encode() not in path.read_bytes(), path
+    document, words = json.loads((made.statement.parent / "statement.json").read_text()), made.statement.read_text()
+    assert "the values of city, note, each shown if its count with rounded Gaussian noise reaches a thresh" in words
+    assert 0 < document["accounting"]["delta_slack"] <= 0.0100001 * 1e-5
+    (entry,) = ledger_of(made).entries()
+    assert entry.request.delta_slack >= document["accounting"]["delta_slack"]
+    assert not ledger_of(made).verify(()).problems
+    assert make(learn_values=True, rows=400).spent is False
+
+
 def test_assumed_domains_are_stated(make: Make, tables: Path) -> None:
     (tables / "people.yaml").write_text("columns:\n  age: {type: integer, min: 0, max: 99}\n")
     made = make(assume_public_domain=True)

@@ -14,7 +14,9 @@ from inside import inside
 from leak_cases import found
 from line_cases import PEOPLE, REGIONS, SMALL, ledger_of, released, run_here, small_table, storage_of
 
+from dpsynth_platform.rehearsal import rehearse
 from dpsynth_platform.release.verify import verify_release
+from dpsynth_platform.reviewing import forecast
 from dpsynth_platform.storage import read_table
 from dpsynth_platform.synth.tabular.measurements import FILE_NAME
 
@@ -99,3 +101,10 @@ def test_a_column_of_rare_values_alone_is_released_empty(tmp_path: Path) -> None
     assert verify_release(folder).ok
     published = pa.Table.from_batches(read_table(folder / "data"))
     assert published["region"].null_count == published.num_rows == SMALL["generate"]["rows"]
+
+
+def test_a_plan_says_what_is_learned_and_can_be_rehearsed(deployment: Deployment) -> None:
+    planned = forecast(deployment.settings, "people", None)
+    assert "the values of region are learned: those that" in planned.preparation
+    assert "at most 10" in planned.preparation
+    assert rehearse(deployment.settings, "people", None, 300, lambda words: None)["success"]

@@ -271,9 +271,8 @@ DELTA = gaussian_delta(B / LEARNING.sigma, EPSILON)
 def shown_in_runs(table, value, rule=LEARNING, runs=RUNS):
     """In how many runs of the mechanism on the table a value is shown that begins so."""
     claim = Guarantee(EPSILON, DELTA + SLACK, "user", "add-or-remove", B)
-    plan = SealedPlan("mst", "audit", None, "", [], {}, {}, {}, claim.to_json())
     column = ColumnDomain("city", "categorical", True, most=5, learning=rule)
-    plan = dataclasses.replace(plan, columns=Domain((column,)).to_json())
+    plan = dataclasses.replace(plan_of(), columns=Domain((column,)).to_json(), guarantee=claim.to_json())
     log = _Silent()
     with in_memory(table):
         found = (learned_domain(plan, Path("in memory"), log).columns[0].values for _ in range(runs))

@@ -64,7 +64,7 @@ class Constraint(BaseModel):
     @field_validator("forbid", mode="before")
     @classmethod
     def _box(cls, box: Any) -> Any:
-        return _canonical_box(box)
+        return None if box is None else _canonical_box(box)
 
     @field_validator("only", mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""`dpsynth synth table`: a differentially private synthetic table from one that lies in files, without a deployment.
+"""`dpsynth synth`: a differentially private synthetic table from one that lies in files, without a deployment.
 
 What belongs here: arguments, progress, and showing what the library returns. What does not: doing anything
 (`synthesis`).
@@ -72,6 +72,12 @@ def synth_table(
     schema: Annotated[
         Path | None, typer.Option(help="YAML file with `columns:` as in a contract; without one, a refusal prints it.")
     ] = None,
+    constraints: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file with `constraints:` as in a contract, in place of the schema's; other ones spend nothing."
+        ),
+    ] = None,
     owners: Annotated[
         str | None, typer.Option(help="Column that says whose a row is; default: each row is a unit of its own.")
     ] = None,
@@ -142,6 +148,7 @@ def synth_table(
         expected_units=expected_units,
         method=method.value,
         schema=schema,
+        constraints=constraints,
         owners=owners,
         contributions=contributions,
         weighting=weighting.value,
@@ -168,6 +175,39 @@ def synth_table(
         raise typer.Exit(INTERRUPTED) from None
     shown.json(made.to_json())
     _show(shown, made)
+
+
+@synth_app.command("rows")
+@command
+def synth_rows(
+    out: Annotated[Path, typer.Argument(help="Directory that --out of an earlier `dpsynth synth table` named.")],
+    rows: Annotated[int, typer.Option(help="Number of rows.")],
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What all rows have: COLUMN=VALUE, COLUMN=LOW..HIGH, or COLUMN= for a missing value. May be repeated: "
+            "several values of one column are any of them, several columns all of them."
+        ),
+    ] = None,
+    constraints: Annotated[
+        Path | None, typer.Option(help="YAML file with `constraints:` in place of those of the earlier run.")
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(help="Where to: a name with .parquet or .csv, or a Delta table's; default: OUT/rows.parquet."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Draws further rows from the model of an earlier run, which has paid for them: nothing is spent, no data read."""
+    from dpsynth_platform.synthesis.more import more_rows, read_given
+
+    shown = Shown(as_json)
+    with _progress(shown) as progress, workspace("dpsynth-synth-"):
+        made = more_rows(out, rows, given=read_given(given or []), constraints=constraints, to=to, progress=progress)
+    shown.json(made.to_json())
+    shown.say(f"{made.rows} rows: {made.synthetic}")
+    shown.say(f"ledger entry {made.entry_id} had paid: nothing new was spent")
+    shown.say(f"What they are: {made.statement}")
 
 
 def _show(shown: Shown, made: Synthesis) -> None:

@@ -41,8 +41,8 @@ def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
 
-    def call(*arguments: str) -> tuple[int, str]:
-        result = CliRunner().invoke(app, ["synth", "table", *arguments])
+    def call(*arguments: str, command: str = "table") -> tuple[int, str]:
+        result = CliRunner().invoke(app, ["synth", command, *arguments])
         return result.exit_code, result.output + "".join(capfd.readouterr())
 
     return call
@@ -77,6 +77,28 @@ def test_json_for_programs(use: Use) -> None:
     assert found["spent"] is True
     assert len(Path(found["synthetic"]).read_text().splitlines()) == 10
     assert json.loads(Path("out/statement.json").read_text())["ledger_entry"] == found["entry_id"]
+
+
+def test_further_rows_cost_nothing(use: Use, tmp_path: Path) -> None:
+    assert use(*ASKED, *MST)[0] == 0
+    (tmp_path / "rules.yaml").write_text(
+        "constraints: [{column: age, determines: old}, {forbid: {age: {max: 5}, old: 'yes'}}]"
+    )
+    asked = ("--rows", "40", "--constraints", "rules.yaml", "--given", "age=4..6", "--to", "some.csv")
+    status, text = use("out", *asked, "--json", command="rows")
+    assert status == 0, text
+    assert json.loads(text)["spent"] is False
+    lines = [line.split(",") for line in (tmp_path / "some.csv").read_text().splitlines()[1:]]
+    assert len(lines) == 40
+    assert {(int(age), old.strip('"')) for age, old, _ in lines} == {(4, "no"), (5, "no"), (6, "yes")}
+    status, text = use("out", *asked, command="rows")
+    assert status == 0
+    assert "had paid: nothing new was spent" in text
+    assert "some.statement.md" in text
+    status, text = use("nowhere", "--rows", "5", command="rows")
+    assert status == 1
+    assert "no model of an earlier run is here" in text
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_beyond_the_budget_the_status_is_3(use: Use) -> None:

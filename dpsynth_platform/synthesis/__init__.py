@@ -2,16 +2,19 @@
 
 What belongs in this package: which columns a table has and what is declared of them (`sources`, `declaration`,
 `assumed`), where the results and what is restricted lie (`place`), the budget that stands beside them (`budget`), the
-order of the steps (`run`) and the words of the guarantee (`statement`). What does not: a mechanism, bounding, or a
-ledger; those are the platform's own, under the same invariants as in the asset line.
+order of the steps (`run`), further rows from a model that is paid for (`more`) and the words of the guarantee
+(`statement`). What does not: a mechanism, bounding, or a ledger; those are the platform's own, under the same
+invariants as in the asset line.
 
-    from dpsynth_platform.synthesis import Options, synthesize
+    from dpsynth_platform.synthesis import Options, more_rows, synthesize
 
     made = synthesize("people.parquet", "out", Options(epsilon=1, delta=1e-5, schema="people.yaml"))
     print(made.synthetic, made.guarantee)
+    more_rows("out", 1000, given={"city": "Aix", "age": {"min": 18}})
 """
 
+from dpsynth_platform.synthesis.more import MoreRows, more_rows
 from dpsynth_platform.synthesis.run import Synthesis, synthesize
 from dpsynth_platform.synthesis.task import Options
 
-__all__ = ["Options", "Synthesis", "synthesize"]
+__all__ = ["MoreRows", "Options", "Synthesis", "more_rows", "synthesize"]

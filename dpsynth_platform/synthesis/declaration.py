@@ -11,14 +11,16 @@ needs nothing else, since its values follow from its type.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
+from dpsynth_platform.constraints import MOST_CONSTRAINTS, Constraint, read_constraints
 from dpsynth_platform.contracts import (
     BooleanColumn,
     CategoricalColumn,
@@ -53,6 +55,8 @@ _OPTIONS = {
     "generate.method": "--method",
     "generate.rows": "--rows",
     "generate.time_limit": "--time-limit",
+    "table: generate.constraints": "constraints",
+    "generate.constraints": "constraints",
 }
 _TEMPLATES = (
     (pa.types.is_integer, "integer, min: , max: "),
@@ -68,15 +72,33 @@ _TEMPLATES = (
 
 
 class SchemaFile(BaseModel):
-    """A file with `columns:`, each as in a contract."""
+    """A file with `columns:`, each as in a contract, and perhaps `constraints:`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     columns: dict[str, Column] = Field(min_length=1)
+    constraints: list[Constraint] = Field(default_factory=list, max_length=MOST_CONSTRAINTS)
 
 
-def read_schema(path: Path | None) -> dict[str, Column]:
-    """The columns that a schema file declares; none without a file. Raises `ContractError`, a line for each fault."""
-    return dict(validated(SchemaFile, read_yaml(path), str(path)).columns) if path else {}
+@dataclass(frozen=True)
+class Declared:
+    """What is declared of a table, by the names in its file."""
+
+    columns: dict[str, Column]
+    constraints: tuple[Constraint, ...]
+
+
+def read_declared(schema: Path | None, constraints: Path | None) -> Declared:
+    """What a schema file and a file of constraints declare; the latter's take the place of the former's.
+
+    Raises:
+        ContractError: a line for each fault.
+    """
+    columns: dict[str, Column] = {}
+    found: Sequence[Constraint] = ()
+    if schema is not None:
+        read = validated(SchemaFile, read_yaml(schema), str(schema))
+        columns, found = dict(read.columns), read.constraints
+    return Declared(columns, tuple(found if constraints is None else read_constraints(constraints)))
 
 
 def undeclared(source: Source, declared: Mapping[str, Column], owners: str | None) -> list[str]:

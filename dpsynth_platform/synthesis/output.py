@@ -8,67 +8,104 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.errors import SourceError, file_problem
 from dpsynth_platform.storage import sync, write_durably, write_table
-from dpsynth_platform.synthesis.delta_types import kept
+from dpsynth_platform.synth.interface import Drawing
+from dpsynth_platform.synthesis.delta_types import kept, kept_type
 from dpsynth_platform.synthesis.sources import Format
-from dpsynth_platform.synthesis.statement import Statement
+from dpsynth_platform.synthesis.statement import Words
 
 _NAMES: dict[Format, str] = {"parquet": "synthetic.parquet", "csv": "synthetic.csv", "delta": "synthetic"}
+_SUFFIXES: dict[str, Format] = {".parquet": "parquet", ".csv": "csv", "": "delta"}
 
 
-def write_rows(root: Path, table: pa.Table, format_: Format) -> Path:
-    """Writes the synthetic table in place of an earlier one, and returns its path.
+def synthetic_path(root: Path, format_: Format) -> Path:
+    """Where the synthetic table of an output lies."""
+    return root / _NAMES[format_]
+
+
+def format_of(path: Path) -> Format:
+    """The format that a path's name asks for. Raises `SourceError` if it asks for none."""
+    if path.suffix.lower() not in _SUFFIXES:
+        raise SourceError(f"{path}: accepted: a name that ends with .parquet or .csv, or a directory for a Delta table")
+    return _SUFFIXES[path.suffix.lower()]
+
+
+def write_rows(target: Path, drawing: Drawing, names: Mapping[str, str], format_: Format) -> None:
+    """Writes synthetic rows while they are drawn, in place of an earlier table.
+
+    Args:
+        target: file, or directory of the Delta table.
+        drawing: the rows.
+        names: what the columns that are written are called, by their names in the drawing.
+        format_: of the table.
 
     Raises:
-        SourceError: the format cannot hold the columns' types.
+        ContractError: next to no drawn row keeps all constraints.
+        SourceError: the format cannot hold the columns' types, or what is there is no table.
     """
-    target = root / _NAMES[format_]
-    partial = root / f".{target.name}.{secrets.token_hex(8)}"
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     problem = None
+    schema = pa.schema([drawing.schema.field(name).with_name(shown) for name, shown in names.items()])
+    batches = (batch.select(list(names)).rename_columns(list(names.values())) for batch in drawing.batches)
+    if target.is_dir() and not (format_ == "delta" and (target / "_delta_log").is_dir()):
+        raise SourceError(f"{target}: there is a directory that is no table; accepted: a name that is free")
     try:
-        _write(partial, table, format_)
+        _write(partial, schema, batches, format_)
         if target.is_dir():
             shutil.rmtree(target)
         partial.replace(target)
-        sync(root)
+        sync(target.parent)
     except pa.ArrowException as error:
-        problem = type(error).__name__
+        problem = f"--format {format_}: cannot hold the table's types ({type(error).__name__}); accepted: parquet"
+    except OSError as error:
+        problem = f"{target}: {file_problem(error)}; accepted: a place that this user can write to"
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         partial.unlink(missing_ok=True)
     if problem:
-        raise SourceError(f"--format {format_}: cannot hold the table's types ({problem}); accepted: parquet")
-    return target
+        raise SourceError(problem)
 
 
-def write_statement(root: Path, made: Statement) -> Path:
+def write_statement(root: Path, made: Words, name: str = "statement") -> Path:
     """Writes the statement for people and for programs, and returns the path of the former."""
-    write_durably(root / "statement.json", json.dumps(made.to_json(), indent=1))
-    write_durably(root / "statement.md", made.to_markdown())
-    return root / "statement.md"
+    write_durably(root / f"{name}.json", json.dumps(made.to_json(), indent=1))
+    write_durably(root / f"{name}.md", made.to_markdown())
+    return root / f"{name}.md"
 
 
-def _write(path: Path, table: pa.Table, format_: Format) -> None:
+def _write(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch], format_: Format) -> None:
     import pyarrow.parquet as pq
     from pyarrow import csv
 
     if format_ == "parquet":
-        pq.write_table(table, path)
+        with pq.ParquetWriter(path, schema) as file:
+            for batch in batches:
+                file.write_batch(batch)
     elif format_ == "csv":
-        csv.write_csv(_flat(table), path)
+        first = _flat(next(batches))
+        with csv.CSVWriter(path, first.schema) as file:
+            file.write_batch(first)
+            for batch in batches:
+                file.write_batch(_flat(batch))
     else:
-        table = pa.table([kept(column) for column in table.columns], names=table.column_names)
-        write_table(path, table.schema, table.to_batches())
+        plain = pa.schema([item.with_type(kept_type(item.type)) for item in schema])
+        write_table(
+            path,
+            plain,
+            (pa.RecordBatch.from_arrays([kept(column) for column in batch.columns], schema=plain) for batch in batches),
+        )
 
 
-def _flat(table: pa.Table) -> pa.Table:
+def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Without what CSV cannot hold; columns of such types are empty, since no method models them."""
-    for place, item in enumerate(table.schema):
-        if pa.types.is_nested(item.type) and table.column(place).null_count == table.num_rows:
-            table = table.set_column(place, item.name, pa.nulls(table.num_rows))
-    return table
+    columns = [
+        pa.nulls(batch.num_rows) if pa.types.is_nested(column.type) and column.null_count == batch.num_rows else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

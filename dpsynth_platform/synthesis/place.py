@@ -8,6 +8,7 @@ not: what is written (`run`).
     DIR/restricted/ledger/               the budget, unless it lies elsewhere
     DIR/restricted/keys/                 for owners' fingerprints, the order of their records, and grants
     DIR/restricted/models/<entry>/       noisy measurements and the fitted model, by the entry that paid for them
+    DIR/restricted/table.json            what later draws from the last run's model need to know
     DIR/restricted/work-<random>/        rows while a run needs them; gone afterwards
     DIR/restricted/logs/                 what libraries say when they fail
 """
@@ -22,9 +23,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_platform.errors import ConfigurationError, file_problem
+from dpsynth_platform.errors import ConfigurationError, DpsynthError, file_problem
+from dpsynth_platform.lineage.redaction import safe_error
 from dpsynth_platform.permissions import closed_directory, private_directory
-from dpsynth_platform.restricted_log import logs_of, new_log
+from dpsynth_platform.restricted_log import keep_traceback, logs_of, new_log
 from dpsynth_platform.vault import Vault
 
 _ODD = "%?#"
@@ -59,6 +61,26 @@ class Place:
     def log(self) -> Path:
         """A path for a new log."""
         return new_log(logs_of(self.restricted), "synthesis")
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Errors of libraries inside of the block go to a log, and only their type is said.
+
+        Raises:
+            DpsynthError: those that are safe as they are, and one in place of any other.
+        """
+        try:
+            yield
+            return
+        except (DpsynthError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the panics of libraries in Rust are no `Exception`
+            log = self.log()
+            keep_traceback(log)
+            code, kind = safe_error(error)
+        failure = DpsynthError(f"unexpected error: {kind} (details: {log})")
+        failure.code = code
+        raise failure
 
     @contextmanager
     def work(self) -> Iterator[Path]:

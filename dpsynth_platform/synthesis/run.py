@@ -17,18 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_platform.errors import ContractError, DpsynthError, LedgerError, SpendRepeated
+from dpsynth_platform.errors import ContractError, LedgerError, SpendRepeated
 from dpsynth_platform.ledger.records import CostRequest, Entry
-from dpsynth_platform.lineage.redaction import safe_error
 from dpsynth_platform.people import recorded
 from dpsynth_platform.permissions import private_directory, private_files
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.restricted_log import keep_traceback
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import digest_directory, digest_file, write_durably
 from dpsynth_platform.synth.interface import Progress, generator, silent
 from dpsynth_platform.synth.tabular.measurements import is_complete
 from dpsynth_platform.synthesis.budget import Budget, open_budget
+from dpsynth_platform.synthesis.more import Earlier
 from dpsynth_platform.synthesis.place import Place, held
 from dpsynth_platform.synthesis.statement import Run, statement
 from dpsynth_platform.synthesis.task import Options, Task, task_of
@@ -88,18 +87,8 @@ def synthesize(table: str | Path, out: str | Path, options: Options, *, progress
     """
     if Path(table).is_dir() and Path(out).resolve().is_relative_to(Path(table).resolve()):
         raise ContractError(f"--out {out} lies inside of the table {table}; accepted: a directory elsewhere")
-    with private_files(), held(Path(out)) as place:
-        try:
-            return _synthesized(task_of(Path(table), options), place, progress)
-        except (DpsynthError, KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # the panics of libraries in Rust are no `Exception`
-            log = place.log()
-            keep_traceback(log)
-            code, kind = safe_error(error)
-        failure = DpsynthError(f"unexpected error: {kind} (details: {log})")
-        failure.code = code
-    raise failure
+    with private_files(), held(Path(out)) as place, place.guarded():
+        return _synthesized(task_of(Path(table), options), place, progress)
 
 
 def _synthesized(task: Task, place: Place, progress: Progress) -> Synthesis:
@@ -210,21 +199,30 @@ def _estimated(task: Task, place: Place, entry: Entry, device: str, progress: Pr
 
 
 def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, progress: Progress) -> Synthesis:
-    """Post-processing: rows from the model, and the statement."""
-    from dpsynth_platform.synth.tabular.model import load_model
-    from dpsynth_platform.synthesis.output import write_rows, write_statement
+    """Post-processing: rows from the model, fitted under the constraints if there are any, and the statement."""
+    from dpsynth_platform.synthesis.output import synthetic_path, write_rows, write_statement
 
-    model = place.model(entry.entry_id)
-    progress("drawing rows", 0, 1)
-    rows = task.options.rows or max(1, round(load_model(model).total))
-    table = generator(task.plan.method).sample(model, rows)
-    synthetic = write_rows(place.root, task.given(table), task.options.format)
-    progress("drawing rows", 1, 1)
-    said = statement(task.contract, budget.family, task.plan, _run(task, budget, entry, rows))
+    options, constraints = task.options, task.contract.generate.constraints
+    drawing = generator(task.plan.method).draw(
+        place.model(entry.entry_id), options.rows, constraints=constraints, progress=progress
+    )
+    synthetic = synthetic_path(place.root, options.format)
+    names = {name: task.given[name] for name in drawing.schema.names if name in task.given}
+    write_rows(synthetic, drawing, names, options.format)
+    said = statement(task.contract, budget.family, task.plan, _run(task, budget, entry, drawing.rows))
+    earlier = Earlier(
+        entry_id=entry.entry_id,
+        method=task.plan.method,
+        ledger=str(budget.directory.resolve()),
+        names=names,
+        constraints=[constraint.model_dump() for constraint in constraints],
+        statement=said.to_json(),
+    )
+    earlier.save(place)
     return Synthesis(
         synthetic=synthetic,
         statement=write_statement(place.root, said),
-        rows=rows,
+        rows=drawing.rows,
         guarantee=said.common.guarantee,
         method=task.plan.method,
         why_method=task.plan.why,

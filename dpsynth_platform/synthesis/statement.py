@@ -6,9 +6,9 @@ knows. What does not: what follows from the event alone (`privacy.statement`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.privacy.statement import (
@@ -106,11 +106,88 @@ class Statement:
         return "\n".join(lines) + "\n"
 
 
+class Words(Protocol):
+    """A statement for people and for programs."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All parts as a JSON value."""
+
+    def to_markdown(self) -> str:
+        """All parts for people."""
+
+
+@dataclass(frozen=True)
+class Further:
+    """The statement of more rows from a model of which there is one: post-processing of the same ledger entry.
+
+    Attributes:
+        earlier: the model's statement in JSON form.
+        rows: number of rows.
+        given: values that they all have, in words.
+        constraints: number of constraints that they keep.
+    """
+
+    earlier: Mapping[str, Any]
+    rows: int
+    given: tuple[str, ...]
+    constraints: int
+
+    @property
+    def words(self) -> str:
+        """What these rows are."""
+        given = f", given {' and '.join(self.given)}" if self.given else ""
+        kept = f", which keep {number_of(self.constraints, 'declared constraint')}" if self.constraints else ""
+        return (
+            f"{number_of(self.rows, 'synthetic row')}{given}{kept}: drawn from the model that ledger entry "
+            f"{self.earlier['ledger_entry']} paid for. That is post-processing: no row of the data was read and "
+            "nothing was spent. Whoever has these rows and all others from the same model has what one guarantee "
+            "covers, once."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The model's statement, with what these rows are."""
+        return dict(self.earlier) | {
+            "post_processing": self.words,
+            "covered": [*self.earlier["covered"], self.words],
+            "rows": self.rows,
+            "given": list(self.given),
+        }
+
+    def to_markdown(self) -> str:
+        """All parts for people."""
+        promise = self.earlier["guarantee"]
+        lines = [
+            "# Privacy statement",
+            "",
+            f"The rows beside this statement are ({upper_bound(promise['epsilon'])}, {upper_bound(promise['delta'])})"
+            f"-differentially private for one {promise['unit']} with at most {promise['max_contributions']} rows "
+            f"({promise['adjacency']}), together with everything else from the same model.",
+            *_section("What they are", [self.words]),
+            *_section("What the guarantee covers", self.earlier["covered"]),
+            *_section("What it does not cover", self.earlier["not_covered"]),
+            *_section(
+                "What it rests on",
+                [
+                    f"{item['assumption']} **{item['holds']}**: {item['because']}"
+                    for item in self.earlier["assumptions"]
+                ],
+            ),
+            *_section("The budget", [self.earlier["account"], KNOWS_ONLY]),
+        ]
+        return "\n".join(lines) + "\n"
+
+
 def statement(contract: DataContract, family: FamilyBudget, plan: SealedPlan, run: Run) -> Statement:
     """The statement of a run, from public inputs."""
     tuning, words = Tuning(run.others), WORDS[plan.method]
     common = privacy_statement(contract, family, plan.event, words, tuning=tuning, attempts=run.attempts)
-    counted = "the number of owners" if contract.privacy.weighting == "owners" else "their number"
+    owners = contract.privacy.weighting == "owners"
+    counted = (
+        "the number of owners"
+        if owners
+        else f"their number, which estimates the rows that were read, at most {contract.privacy.max_contributions} of "
+        f"one {contract.privacy.unit}"
+    )
     number = "" if run.rows_given else f", {counted}"
     return Statement(
         common=common,
@@ -185,6 +262,17 @@ def _assumptions(contract: DataContract, run: Run) -> list[Assumption]:
             "Some domains were read off the data; see what is not covered."
             if run.assumed
             else "Values outside are clamped or counted as missing; those that are learned are the mechanism's.",
+        ),
+        *(
+            [
+                Assumption(
+                    f"The {number_of(len(contract.generate.constraints), 'declared constraint')} on rows are public.",
+                    "as declared",
+                    "They shape what is computed from the noisy counts, at no cost, and no part of the mechanism.",
+                )
+            ]
+            if contract.generate.constraints
+            else []
         ),
         Assumption(
             "The mechanism ran as planned after its cost was recorded; it was started "

@@ -6,12 +6,14 @@ not: reading rows (`rows`), paying (`budget`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
+from dpsynth_platform.constraints import Constraint
 from dpsynth_platform.contracts import DataContract, IdentifierColumn, canonical_digest
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.ledger.records import CostRequest
@@ -40,7 +42,8 @@ class Options:
         delta: of the guarantee; None: 1/n^1.1 with n = `expected_units`.
         expected_units: a public estimate of the number of owners (of rows, where each is its own unit).
         method: a generator's name, or `auto` (`synth.automatic`).
-        schema: a file with `columns:` as in a contract.
+        schema: a file with `columns:` as in a contract, and perhaps `constraints:`.
+        constraints: a file with `constraints:` in place of the schema's; other ones are no new spend.
         owners: the column that says whose a row is; None: each row is a unit of its own.
         contributions: the most rows that an owner keeps; with `owners`.
         weighting: what is counted: `rows`, or `owners`, whose rows weigh one row together (`privacy.units`).
@@ -65,6 +68,7 @@ class Options:
     expected_units: int | None = None
     method: Method = "auto"
     schema: str | Path | None = None
+    constraints: str | Path | None = None
     owners: str | None = None
     contributions: int | None = None
     weighting: Weighting = "rows"
@@ -97,11 +101,10 @@ class Task:
     plan: SealedPlan
     not_covered: str
 
-    def given(self, table: pa.Table) -> pa.Table:
-        """A sampled table as the source's file has it: without the column of rows, under the file's names."""
-        named = {plain: given for given, plain in self.source.names.items()}
-        kept = [name for name in table.column_names if name != self.row]
-        return table.select(kept).rename_columns([named[name] for name in kept])
+    @property
+    def given(self) -> dict[str, str]:
+        """The source's names of what is released, by the contract's: all but the column of rows."""
+        return {plain: given for given, plain in self.source.names.items()}
 
     def request(self, runner: str) -> CostRequest:
         """What the ledger is asked."""
@@ -128,7 +131,9 @@ def task_of(table: Path, options: Options) -> Task:
         AccountingError: no noise scale meets the guarantee.
     """
     _check_options(options)
-    declared = declaration.read_schema(Path(options.schema) if options.schema else None)
+    files = (Path(name) if name else None for name in (options.schema, options.constraints))
+    known = declaration.read_declared(*files)
+    declared = known.columns
     source = open_source(table, declared)
     missing = declaration.undeclared(source, declared, options.owners)
     if missing and options.learn_values:
@@ -145,7 +150,8 @@ def task_of(table: Path, options: Options) -> Task:
         columns[row] = IdentifierColumn(type="identifier")
     owner = source.names[options.owners] if options.owners else str(row)
     with declaration.in_options():
-        contract = declaration.contract_of(columns, _privacy(options, owner), generate=_generate(options, source))
+        generate = _generate(options, source, known.constraints)
+        contract = declaration.contract_of(columns, _privacy(options, owner), generate=generate)
         _check_target(options, contract, source)
         check_source_schema(declaration.scrubbed_contract(contract), readable_schema(contract, source, row))
         plan = plan_release(contract, _with_row(source.own_schema, row), None)
@@ -179,15 +185,15 @@ def _privacy(options: Options, owner: str) -> dict[str, Any]:
     }
 
 
-def _generate(options: Options, source: Source) -> dict[str, Any]:
+def _generate(options: Options, source: Source, constraints: Sequence[Constraint]) -> dict[str, Any]:
     """The contract's part of that name."""
     target = None if options.target is None else source.names.get(options.target, options.target)
-    # How many rows there are to be may only follow from the model; no part of the mechanism depends on it.
     return {
         "method": options.method,
-        "rows": options.rows or 1,
+        "rows": options.rows or "auto",
         "workload": {"target": target},
         "time_limit": options.time_limit,
+        "constraints": [constraint.renamed(source.names).model_dump() for constraint in constraints],
     }
 
 

@@ -123,19 +123,19 @@ def more_rows(
     kept = [Constraint(**item) for item in earlier.constraints]
     if constraints is not None:
         kept = [constraint.renamed(plain) for constraint in read_constraints(Path(constraints))]
-    with private_files(), held(Path(out)) as place, place.guarded():
+    shown = tuple(f"{name} = {_in_words(_canonical(name, values))}" for name, values in (given or {}).items())
+
+    def drawn(place: Place) -> MoreRows:
         drawing = generator(earlier.method).draw(
             _model(place, earlier), rows, constraints=kept, given=wanted, progress=progress
         )
         write_rows(target, drawing, earlier.names, format_)
-        shown = tuple(f"{name} = {_in_words(_canonical(name, values))}" for name, values in (given or {}).items())
         said = Further(earlier.statement, rows, shown, len(kept))
-        return MoreRows(
-            synthetic=target,
-            statement=write_statement(target.parent, said, f"{target.stem}.statement"),
-            rows=rows,
-            entry_id=earlier.entry_id,
-        )
+        written = write_statement(target.parent, said, f"{target.stem}.statement")
+        return MoreRows(target, written, rows, earlier.entry_id)
+
+    with private_files(), held(Path(out)) as place:
+        return place.guarded(lambda: drawn(place))
 
 
 def read_given(texts: Sequence[str]) -> dict[str, Values]:

@@ -18,10 +18,11 @@ from __future__ import annotations
 import fcntl
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from dpsynth_platform.errors import ConfigurationError, DpsynthError, file_problem
 from dpsynth_platform.lineage.redaction import safe_error
@@ -29,6 +30,7 @@ from dpsynth_platform.permissions import closed_directory, private_directory
 from dpsynth_platform.restricted_log import keep_traceback, logs_of, new_log
 from dpsynth_platform.vault import Vault
 
+_T = TypeVar("_T")
 _ODD = "%?#"
 """Characters that mean something else in the URLs by which Delta tables are found."""
 
@@ -62,16 +64,14 @@ class Place:
         """A path for a new log."""
         return new_log(logs_of(self.restricted), "synthesis")
 
-    @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Errors of libraries inside of the block go to a log, and only their type is said.
+    def guarded(self, body: Callable[[], _T]) -> _T:
+        """What `body` returns; errors of libraries inside of it go to a log, and only their type is said.
 
         Raises:
-            DpsynthError: those that are safe as they are, and one in place of any other.
+            DpsynthError: those that are safe as they are, and one in place of any other, without it as its context.
         """
         try:
-            yield
-            return
+            return body()
         except (DpsynthError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # the panics of libraries in Rust are no `Exception`

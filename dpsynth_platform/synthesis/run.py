@@ -87,8 +87,8 @@ def synthesize(table: str | Path, out: str | Path, options: Options, *, progress
     """
     if Path(table).is_dir() and Path(out).resolve().is_relative_to(Path(table).resolve()):
         raise ContractError(f"--out {out} lies inside of the table {table}; accepted: a directory elsewhere")
-    with private_files(), held(Path(out)) as place, place.guarded():
-        return _synthesized(task_of(Path(table), options), place, progress)
+    with private_files(), held(Path(out)) as place:
+        return place.guarded(lambda: _synthesized(task_of(Path(table), options), place, progress))
 
 
 def _synthesized(task: Task, place: Place, progress: Progress) -> Synthesis:

@@ -47,6 +47,9 @@ FIRST_STEP = 0.5
 SHRINK = 0.3
 MAX_BACKTRACKS = 15
 SUFFICIENT_DECREASE = 1e-4
+# Under factors, independent columns are fitted to their shares with next to no prior.
+ANCHOR_PRIOR = 1e-2
+ANCHOR_ITERATIONS = 50
 # A fit ends when a step gains less than this a record.
 TOLERANCE = 1e-5
 
@@ -133,6 +136,8 @@ class Estimator:
         self._anchors = dict(self._parameters)
         self.tree: JunctionTree = junction_tree(self._sizes, [*self.cliques, *cover])
         self._task = self._arranged()
+        if self._factors:
+            self._anchor_under_factors()
         self.beliefs = self._task.at(self._flat()).beliefs
 
     @property
@@ -159,33 +164,7 @@ class Estimator:
             seconds: the fit ends with the first step after so many. Never to be used inside of a mechanism, where time
                 would tell what it has read (`cost`).
         """
-        task, began = self._task, time.monotonic()
-        now = task.at(self._flat())
-        history: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for iteration in range(iterations):
-            direction = _direction(now, history)
-            gain = float(now.slope @ direction)
-            length = 1.0
-            for _ in range(MAX_BACKTRACKS):
-                moved = task.at(now.parameters - length * direction)
-                if moved.value <= now.value - SUFFICIENT_DECREASE * length * gain:
-                    break
-                length *= SHRINK
-            else:
-                break  # no step improves the fit any more: converged to machine precision
-            step, change = moved.parameters - now.parameters, moved.slope - now.slope
-            if float(step @ change) > 0:
-                history = [*history[1 - MEMORY :], (step, change)]
-            small = now.value - moved.value < TOLERANCE * self.total
-            now = moved
-            progress("estimating", iteration + 1, iterations)
-            if small or (seconds is not None and time.monotonic() - began > seconds):
-                break
-        progress("estimating", iterations, iterations)
-        self.beliefs = now.beliefs
-        ends = list(accumulate((values.numel() for values in self._parameters.values()), initial=0))
-        for number, (view, values) in enumerate(self._parameters.items()):
-            self._parameters[view] = now.parameters[ends[number] : ends[number + 1]].view(values.shape)
+        self._keep(_lowest(self._task, self._flat(), iterations, TOLERANCE * self.total, progress, seconds))
 
     def expected(self, clique: Clique) -> torch.Tensor:
         """Expected counts of a clique's cells, shape of its sizes."""
@@ -235,6 +214,25 @@ class Estimator:
         for clique, factor in self._factors.items():
             layout.view(task.factors, clique).copy_(self._tensor(factor))
         return task.without_impossible() if self._factors else task
+
+    def _anchor_under_factors(self) -> None:
+        """Takes for independent columns those that have the measured shares once the factors are at work.
+
+        Where all combinations of a column's value with others are unlikely by the factors alone, anchors without them
+        would hold it down.
+        """
+        shares = torch.exp(self._flat()) * self.total
+        task = replace(self._task, counts=shares, prior=self._task.prior * ANCHOR_PRIOR).without_impossible()
+        self._keep(_lowest(task, self._flat(), ANCHOR_ITERATIONS, TOLERANCE * self.total))
+        self._anchors = dict(self._parameters)
+        self._task = self._arranged()
+
+    def _keep(self, found: _Point) -> None:
+        """Takes over parameters that were found."""
+        self.beliefs = found.beliefs
+        ends = list(accumulate((values.numel() for values in self._parameters.values()), initial=0))
+        for number, (view, values) in enumerate(self._parameters.items()):
+            self._parameters[view] = found.parameters[ends[number] : ends[number + 1]].view(values.shape)
 
     def _flat(self) -> torch.Tensor:
         """All parameters, in order."""
@@ -303,6 +301,40 @@ class _Task:
         expected = torch.zeros_like(parameters).index_add_(0, self.source, marginals[self.target]).mul_(self.total)
         value = self.total * beliefs.log_partition - self.counts @ parameters + (pull @ off) / 2
         return _Point(parameters, float(value), expected - self.counts + pull, expected + self.prior, beliefs)
+
+
+def _lowest(
+    task: _Task,
+    start: torch.Tensor,
+    iterations: int,
+    tolerance: float,
+    progress: Progress = silent,
+    seconds: float | None = None,
+) -> _Point:
+    """The lowest point that so many steps from a start lead to; see `Estimator.fit`."""
+    began, now = time.monotonic(), task.at(start)
+    history: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for iteration in range(iterations):
+        direction = _direction(now, history)
+        gain = float(now.slope @ direction)
+        length = 1.0
+        for _ in range(MAX_BACKTRACKS):
+            moved = task.at(now.parameters - length * direction)
+            if moved.value <= now.value - SUFFICIENT_DECREASE * length * gain:
+                break
+            length *= SHRINK
+        else:
+            break  # no step improves the fit any more: converged to machine precision
+        step, change = moved.parameters - now.parameters, moved.slope - now.slope
+        if float(step @ change) > 0:
+            history = [*history[1 - MEMORY :], (step, change)]
+        small = now.value - moved.value < tolerance
+        now = moved
+        progress("estimating", iteration + 1, iterations)
+        if small or (seconds is not None and time.monotonic() - began > seconds):
+            break
+    progress("estimating", iterations, iterations)
+    return now
 
 
 def _direction(now: _Point, history: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:

@@ -252,7 +252,7 @@ class PrivacyStatement:
         document = asdict(self)
         for name in ("covered", "not_covered"):
             document[name] = list(document[name])
-        return document | {"assumptions": list(document["assumptions"])}
+        return document | {"assumptions": list(document["assumptions"]), "guarantee": self.guarantee.to_json()}
 
     def plain_words(self) -> tuple[str, ...]:
         """The statement in sentences for readers who are no experts, the most important first."""

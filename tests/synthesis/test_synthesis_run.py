@@ -106,11 +106,11 @@ def test_the_number_of_rows_is_the_models_estimate(make: Make) -> None:
 def test_at_most_b_rows_of_each_owner_reach_the_mechanism(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
 
-    def measure(self, plan, bounded, directory, progress):
+    def measure(self, plan, bounded, *others):
         table = pa.Table.from_batches(read_table(bounded))
         counts = table.group_by("_owner").aggregate([("_owner", "count")])["_owner_count"]
         seen.update(most=pc.max(counts).as_py(), rows=table.num_rows, owners=len(counts), columns=table.schema.names)
-        return original(self, plan, bounded, directory, progress)
+        return original(self, plan, bounded, *others)
 
     original = Mst.measure
     monkeypatch.setattr(Mst, "measure", measure)
@@ -144,10 +144,10 @@ def test_owners_with_one_row_each_are_not_weighed(make: Make, given: dict[str, A
 def test_without_owners_each_row_is_a_unit(make: Make, tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
 
-    def measure(self, plan, bounded, directory, progress):
+    def measure(self, plan, bounded, *others):
         owners = pa.Table.from_batches(read_table(bounded, columns=["_owner"]))["_owner"]
         seen.update(rows=len(owners), owners=len(owners.unique()))
-        return original(self, plan, bounded, directory, progress)
+        return original(self, plan, bounded, *others)
 
     original = Mst.measure
     monkeypatch.setattr(Mst, "measure", measure)

@@ -796,8 +796,8 @@ class _Parts:
         yield from self._order()
         yield from self._periods()
         yield from self._constraints()
-        if len(_modelled(self.columns, self.privacy)) < 2 and all(self.columns.values()):
-            yield f"columns: at least two of {', '.join(MODELLED_TYPES)} are needed to model anything"
+        if not _modelled(self.columns, self.privacy) and all(self.columns.values()):
+            yield f"columns: at least one of {', '.join(MODELLED_TYPES)} is needed to model anything"
 
     def _undeclared(self) -> Iterator[str]:
         """Names that are no column's, or not of one that is modelled."""

@@ -20,7 +20,8 @@ The rules for `auto`, the first that applies:
 
 3. All pairs of columns have more cells together than may be counted: `privbayes`, which counts no combination that
    noise would drown.
-4. More pairs than rounds can go through: `mst`, which looks at each of them once.
+4. More pairs than rounds can go through, or a time limit that leaves fewer rounds than it takes to link all columns:
+   `mst`, which links all columns and looks at each pair once.
 5. Else `aim`, which kept most wherever counts of two columns are above the noise.
 """
 
@@ -37,6 +38,7 @@ from dpsynth_platform.privacy.selection import calibrate_selection
 from dpsynth_platform.synth.interface import DECLARED
 from dpsynth_platform.synth.tabular.domain import domain_of
 from dpsynth_platform.synth.tabular.resolution import COARSE_GROUPS
+from dpsynth_platform.synth.tabular.workload import workload_of
 
 AUTO = "auto"
 LEAST_OVER_NOISE = 2.5
@@ -65,6 +67,8 @@ class Facts:
         held: how many of them a combination of two columns' values holds, on average over those of a typical pair.
         target: whether a column is declared that the others shall predict.
         error: mean absolute noise of the count of such a combination, if a tree of pairs is measured.
+        limit: seconds that a run may take, if they are limited.
+        rounds: of `aim`, within that limit.
     """
 
     columns: int
@@ -74,13 +78,16 @@ class Facts:
     held: float
     target: bool
     error: float
+    limit: float | None
+    rounds: int
 
 
 def method_for(contract: DataContract, period: str | None = None) -> Choice:
     """The contract's method, or the one that `auto` stands for.
 
     Raises:
-        ContractError: the period has no day inside the period column's declared range.
+        ContractError: the period has no day inside the period column's declared range, or the workload names a column
+            that is not modelled.
         AccountingError: no noise scale meets the guarantee.
     """
     if contract.generate.method != AUTO:
@@ -90,10 +97,12 @@ def method_for(contract: DataContract, period: str | None = None) -> Choice:
 
 def facts_of(contract: DataContract, period: str | None) -> Facts:
     """What the choice depends on; arguments and errors as for `method_for`."""
+    from dpsynth_platform.synth.tabular.aim import work_of
     from dpsynth_platform.synth.tabular.marginals import MAX_CELLS, expected_error, pair_cells
 
     guarantee, domain = Guarantee.target(contract), domain_of(contract, period)
     sizes = domain.most_states
+    workload, limit = workload_of(contract, domain.names), contract.generate.seconds
     records = contract.privacy.expected_units * contract.privacy.max_contributions
     # A pair of many combinations is measured coarsely, or rare values are put together.
     pairs = [a * b for a, b in itertools.combinations([min(size, COARSE_GROUPS) for size in sizes], 2)]
@@ -105,8 +114,10 @@ def facts_of(contract: DataContract, period: str | None) -> Facts:
         countable=pair_cells(sizes) <= MAX_CELLS,
         records=records,
         held=records / statistics.median(pairs or [1]),
-        target=contract.generate.workload.target is not None,
+        target=workload.target is not None,
         error=expected_error(sigma),
+        limit=limit,
+        rounds=work_of(contract, len(sizes), len(workload.weights)).within(limit).rounds,
     )
 
 
@@ -129,4 +140,10 @@ def choose(facts: Facts) -> Choice:
         )
     if math.comb(facts.columns, 2) > MOST_PAIRS:
         return Choice("mst", f"{facts.columns} columns have too many pairs for rounds of choosing ({above}){aimless}")
+    if facts.limit is not None and facts.rounds < facts.columns - 1:
+        return Choice(
+            "mst",
+            f"within {facts.limit:g} seconds, aim would have {facts.rounds} rounds, fewer than it takes to link "
+            f"{facts.columns} columns ({above}){aimless}",
+        )
     return Choice("aim", f"it keeps most where counts of two columns are above the noise: {above}")

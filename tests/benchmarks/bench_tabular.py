@@ -55,7 +55,7 @@ from dpsynth_platform.synth.tabular.junction import Clique, junction_tree
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts
 from dpsynth_platform.synth.tabular.propagation import Layout, Propagator
 
-METHODS = ("aim", "mst")
+METHODS = ("aim", "mwem", "mst", "privbayes", "independent")
 PERSON = "person_id"
 """Stands in contracts; mechanisms do not look at it."""
 ROOT = Path(__file__).parents[2]

@@ -120,7 +120,7 @@ class Aim(SelectionGenerator):
         """The fields of `AimParameters`."""
         columns, asked = len(domain), workload_of(contract, domain.names)
         check_workload_cells(contract, asked.weights, domain.most_states)
-        work = _work(contract, columns, len(asked.weights)).within(contract.generate.seconds)
+        work = work_of(contract, columns, len(asked.weights)).within(contract.generate.seconds)
         rounds = work.rounds
         budget = calibrate_selection(guarantee, rounds, SELECTION_SHARE if rounds else 0.0, domain.partitions)
         parameters = AimParameters(
@@ -230,7 +230,7 @@ class Aim(SelectionGenerator):
             log.complete()
 
 
-def _work(contract: DataContract, columns: int, cliques: int) -> Work:
+def work_of(contract: DataContract, columns: int, cliques: int) -> Work:
     """What there is to do without a time limit."""
     return Work(
         records=contract.privacy.expected_units * contract.privacy.max_contributions,

@@ -1,0 +1,84 @@
+import dataclasses
+
+import pytest
+from synth_cases import SCHEMA, contract_with
+
+from dpsynth_platform.planning import plan_release
+from dpsynth_platform.synth.automatic import LEAST_OVER_NOISE, Facts, choose, facts_of, method_for
+from dpsynth_platform.synth.interface import DECLARED
+
+PLENTY = Facts(
+    columns=10,
+    pair_cells=5000,
+    countable=True,
+    records=40_000,
+    held=1000.0,
+    target=True,
+    error=20.0,
+    limit=None,
+    rounds=40,
+)
+
+
+def test_plenty_of_records_get_aim():
+    chosen = choose(PLENTY)
+    assert chosen.method == "aim"
+    assert "holds 1e+03 of the up to 40,000 records expected, and its count is off by about 20" in chosen.why
+    assert "target" not in chosen.why
+
+
+@pytest.mark.parametrize(
+    ("change", "method", "why"),
+    [
+        ({"columns": 1}, "independent", "there is one column"),
+        ({"held": LEAST_OVER_NOISE * 19.9}, "independent", "noise would drown"),
+        ({"countable": False}, "privbayes", "too many to count"),
+        ({"columns": 201}, "mst", "201 columns have too many pairs"),
+        (
+            {"limit": 2.0, "rounds": 8},
+            "mst",
+            "within 2 seconds, aim would have 8 rounds, fewer than it takes",
+        ),
+    ],
+)
+def test_other_facts_get_another_method_and_its_reason(change, method, why):
+    chosen = choose(dataclasses.replace(PLENTY, **change))
+    assert chosen.method == method
+    assert why in chosen.why
+    assert ("the target gets no links" in chosen.why) == (chosen.why != "there is one column")
+
+
+def test_the_border_of_noise():
+    assert choose(dataclasses.replace(PLENTY, held=LEAST_OVER_NOISE * 20.0)).method == "aim"
+
+
+def test_a_method_that_is_named_stays():
+    chosen = method_for(contract_with(generate__method="mst"))
+    assert (chosen.method, chosen.why) == ("mst", DECLARED)
+
+
+def test_facts_are_those_of_the_contract():
+    contract = contract_with()
+    facts = facts_of(contract, None)
+    assert (facts.columns, facts.records, facts.countable, facts.target) == (5, 4000, True, False)
+    # 11 ages, 5 scores, 5 days, 4 cities, 3 memberships with what is missing; ages in eight groups at most.
+    assert facts.held == 4000 / 22
+    less = contract_with(privacy__guarantee={"epsilon": 0.4, "delta": 1e-5})
+    assert facts_of(less, None).error == pytest.approx(10 * facts.error, rel=0.3)
+
+
+def test_a_time_limit_counts_where_it_leaves_too_few_rounds():
+    assert choose(dataclasses.replace(PLENTY, limit=2.0, rounds=9)).method == "aim"
+    limited, free = (facts_of(contract_with(generate__time_limit=limit), None) for limit in ("1s", None))
+    assert (limited.limit, free.limit) == (1.0, None)
+    assert limited.rounds <= free.rounds == 10
+
+
+@pytest.mark.parametrize(("epsilon", "method"), [(4.0, "aim"), (0.05, "independent")])
+def test_the_plan_is_the_chosen_methods_and_says_why(epsilon, method):
+    contract = contract_with(privacy__guarantee={"epsilon": epsilon, "delta": 1e-5})
+    assert contract.generate.method == "auto"
+    plan = plan_release(contract, SCHEMA, None)
+    assert plan.method == method
+    assert plan.why == method_for(contract).why != DECLARED
+    assert plan == plan_release(contract, SCHEMA, None)

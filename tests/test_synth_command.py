@@ -138,6 +138,18 @@ def test_without_a_schema_the_refusal_is_a_template(use: Use) -> None:
     assert SECRET not in text
 
 
+def test_text_may_be_learned_instead_of_listed(use: Use) -> None:
+    status, text = use("people.parquet", "--out", "out", "--epsilon", "2", "--delta", "1e-5", "--learn-values")
+    assert status == 1
+    assert "nothing is declared of: age (int64)." in text
+    Path("ages.yaml").write_text("columns: {age: {type: integer, min: 0, max: 99}}")
+    more = ("--delta", "1e-5", "--learn-values", "--schema", "ages.yaml")
+    status, text = use("people.parquet", "--out", "out", "--epsilon", "2", *more)
+    assert status == 0, text
+    assert "the values of old, name, each shown if its count" in Path("out/statement.md").read_text()
+    assert SECRET not in text
+
+
 def test_what_libraries_print_stays_off_the_terminal(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     def noisy(*_):
         os.write(1, SECRET.encode())

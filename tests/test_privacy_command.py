@@ -189,6 +189,24 @@ def test_explains_an_event_part_by_part(use, tmp_path):
     assert "2000 steps of DP-SGD, noise multiplier " in text
 
 
+def test_explains_that_owners_are_counted(use, tmp_path):
+    neighbours = {"adjacency": "add-or-remove", "max_contributions": 5, "weighting": "owners"}
+    parts = [
+        {"kind": "gaussian-counts", "sigma": 4.0} | neighbours,
+        {"kind": "bounded-range-selection", "epsilon": 0.1} | neighbours,
+    ]
+    file = tmp_path / "event.json"
+    file.write_text(json.dumps({"event": {"kind": "composed", "events": parts}, "target": {"delta": 1e-6}}))
+    told = answer(use("explain", file, "--json"))
+    assert told["weighting"] == "owners"
+    file.write_text(json.dumps({"event": parts[0] | {"weighting": "rows"}, "target": {"delta": 1e-6}}))
+    assert answer(use("explain", file, "--json"))["epsilon"] > 4 * told["parts"][0]["epsilon_alone"]
+    file.write_text(json.dumps({"event": {"kind": "composed", "events": parts}, "target": {"delta": 1e-6}}))
+    _, text = use("explain", file)
+    assert "sigma 4, owners counted once each" in text
+    assert "range 0.1, owners counted once each" in text
+
+
 COUNTS = {"kind": "discrete-gaussian-counts", "sigma": 55.23, "adjacency": "add-or-remove", "max_contributions": 2}
 EVENT = {"kind": "repeated", "count": 16, "event": COUNTS}
 

@@ -1,7 +1,8 @@
 """Which SQL engine a dataset has: a choice of the deployment, in `deploy/compute.yaml`.
 
 What belongs here: the models of that file, reading it, and opening the engine that it names. What does not: an engine.
-The choice is no part of a contract: both engines keep the same rows, so it changes nothing that a guarantee rests on.
+The choice is no part of a contract: both engines keep the same rows and count the same, so it changes nothing that a
+guarantee rests on.
 
     default: {engine: duckdb, memory: 2GB, threads: 2}
     datasets:

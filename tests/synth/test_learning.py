@@ -24,7 +24,7 @@ from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 
 from dpsynth_platform.audit.bounds import clopper_pearson
 from dpsynth_platform.audit.canaries import make_canaries
-from dpsynth_platform.errors import GrantRefused, MechanismFailed
+from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.accounting import threshold_slack
 from dpsynth_platform.privacy.events import ThresholdedGaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -231,6 +231,14 @@ def test_ten_thousand_values(tmp_path):
     (city,) = [column for column in domain if column.name == "city"]
     assert len(city.values) == 20  # of thirty that pass, as many as the contract keeps
     assert all(value.startswith("large") for value in city.values)
+
+
+def test_more_values_than_memory_holds_are_refused_before_anything_is_read():
+    many = {name: LEARNED_CITY | {"most": 10_000} for name in ("one", "two", "three")}
+    contract = contract_with(columns={"person_id": {"type": "identifier"}, **many}, generate__method="mst")
+    schema = pa.schema({"person_id": pa.string(), **dict.fromkeys(many, pa.string())})
+    with pytest.raises(ContractError, match=r"learn fewer of them \(most\)"):
+        generator("mst").plan(contract, schema, Guarantee.target(contract))
 
 
 def test_what_was_not_completed_is_not_used(tmp_path):

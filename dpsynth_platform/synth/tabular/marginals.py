@@ -143,7 +143,7 @@ class MarginalGenerator(ABC):
         if self.counts_pairs and cells > MAX_CELLS:
             raise ContractError(
                 f"{contract.dataset}: columns: all pairs together have {cells} cells; accepted: up to {MAX_CELLS}; "
-                "declare fewer bins or shorter lists of values"
+                "declare fewer bins or shorter lists of values, or learn fewer of them (most)"
             )
         check_possible(domain, Conditions.of(domain, contract.generate.constraints))
         parameters = self.parameters(contract, domain, guarantee)

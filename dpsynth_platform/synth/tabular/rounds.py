@@ -122,7 +122,8 @@ def check_workload_cells(contract: DataContract, cliques: Iterable[Clique], size
     if cells > MAX_CELLS:
         raise ContractError(
             f"{contract.dataset}: generate.workload: all that may be measured has {cells} cells together; accepted: up "
-            f"to {MAX_CELLS}; ask for fewer ways or smaller queries, or declare fewer bins or shorter lists of values"
+            f"to {MAX_CELLS}; ask for fewer ways or smaller queries, or declare fewer bins or shorter lists of values, "
+            "or learn fewer of them (most)"
         )
 
 

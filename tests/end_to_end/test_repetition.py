@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from deployment import Deployment
 from inside import InProcessAccelerator, inside
@@ -20,7 +21,7 @@ from assets.line import build_line
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.planning import load_all
-from dpsynth_platform.storage import STEPS, Place
+from dpsynth_platform.storage import STEPS, Place, read_table
 from dpsynth_platform.worker.job import WorkerJob
 
 pytestmark = pytest.mark.end_to_end
@@ -200,3 +201,41 @@ def test_reexecution_from_failure_spends_nothing(deployment: Deployment, monkeyp
     assert step == "model"
     assert entry.entry_id in message
     assert [(item.entry_id, item.state) for item in ledger_of(deployment).entries()] == [(entry.entry_id, "started")]
+
+
+def test_other_constraints_make_other_rows_and_no_new_spend(deployment: Deployment) -> None:
+    """Constraints belong to no mechanism: its measurements are fitted anew, and nothing before is done again."""
+    deployment.contract["generate"]["rows"] = "auto"
+    deployment.write()
+    assert run_here(deployment, accelerator=inside(deployment)).success
+    storage, head = storage_of(deployment), ledger_of(deployment).head()
+    model, first = storage.require(PLACE, "model"), storage.require(PLACE, "synthetic")
+    rows = list(read_table(first.directory / "table"))
+    # All of 1500 rows, at most two of each of 1000 people, but for the held-out ones, and with some canaries.
+    assert 1000 < first.facts["rows"] == sum(batch.num_rows for batch in rows) < 1700
+    assert any(row["region"] == "east" and row["score"] > 2 for batch in rows for row in batch.to_pylist())
+
+    rules = [{"forbid": {"region": "east", "score": {"min": 3}}}, {"column": "region", "determines": "outcome"}]
+    deployment.contract["generate"]["constraints"] = rules
+    deployment.write()
+    ran = run_here(deployment, accelerator=failing(deployment))
+    assert ran.success, ran.failures
+    assert starts == []
+    assert ledger_of(deployment).head() == head
+    assert storage.require(PLACE, "model").content_hash == model.content_hash
+    second = storage.require(PLACE, "synthetic")
+    assert second.content_hash != first.content_hash
+    found: dict[str, set[str]] = {}
+    for row in pa.Table.from_batches(read_table(second.directory / "table")).to_pylist():
+        assert not (row["region"] == "east" and row["score"] > 2)
+        found.setdefault(row["region"], set()).add(row["outcome"])
+    assert all(len(outcomes) == 1 for outcomes in found.values())
+
+    assert run_here(deployment, accelerator=failing(deployment)).success
+    assert storage.require(PLACE, "synthetic").content_hash == second.content_hash
+
+    shutil.rmtree(model.directory)
+    deployment.contract["generate"]["constraints"] = rules[:1]
+    deployment.write()
+    gone = run_here(deployment, steps=["raw", "synthetic"]).failures["synthetic"]
+    assert "its output is gone (purged or never written)" in gone

@@ -5,7 +5,7 @@ methods. What does not: any one method.
 
     plan = generator("mst").plan(contract, schema, guarantee)          # public inputs only
     generator(plan.method).fit(plan, bounded, grant, directory)        # the mechanism, in the worker
-    table = generator(plan.method).sample(directory, rows)             # post-processing
+    drawing = generator(plan.method).draw(directory, rows)             # post-processing
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dpsynth_platform.errors import ContractError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.storage import digest_directory
 from dpsynth_platform.synth.interface import generator
-from dpsynth_platform.synth.tabular.constraints import Conditions
+from dpsynth_platform.synth.tabular.constraints import ANYTHING, NOTHING, Conditions
 from dpsynth_platform.synth.tabular.domain import domain_of
 from dpsynth_platform.synth.tabular.estimation import Estimator, Measurement
 from dpsynth_platform.synth.tabular.propagation import marginal
@@ -147,6 +147,28 @@ def test_what_is_wrong_with_a_constraint_is_said(constraint, words):
     with pytest.raises(ContractError) as caught:
         contract_with(generate__constraints=[constraint])
     assert words in str(caught.value)
+
+
+def test_constraints_on_values_that_are_learned():
+    """Nobody knows beforehand which they are: what is named and was not learned does not occur, and is no fault."""
+    rules = [
+        {"forbid": {"city": ["Aix", "Rome"], "age": {"max": 3}}},
+        {"column": "city", "determines": "member", "mapping": {"Aix": True, "Rome": False}},
+        {"column": "member", "determines": "city", "mapping": {True: "Rome", False: "Aix"}},
+    ]
+    city = {"type": "categorical", "values": "learned", "nullable": True}
+    contract = contract_with(columns__city=city, generate__constraints=rules)
+    planned = domain_of(contract)
+    assert not Conditions.of(planned, contract.generate.constraints)
+    place = planned.names.index("city")
+    known = planned.with_values({place: ["Aix", "Bern"]})
+    conditions = Conditions.of(known, contract.generate.constraints, learned=planned.unknown)
+    (box,), (by_city, by_member) = conditions.boxes, conditions.dependencies
+    assert [item.codes for item in box.boxes[0] if item and item.codes] == [(0,)]
+    assert by_city.given(known).tolist() == [1, ANYTHING, ANYTHING]
+    assert by_member.given(known).tolist() == [0, NOTHING, ANYTHING]
+    with pytest.raises(ContractError, match=r"constraints.0.forbid.age: 12 is outside"):
+        contract_with(columns__city=city, generate__constraints=[{"forbid": {"city": "Aix", "age": 12}}])
 
 
 def test_values_of_every_kind():

@@ -13,5 +13,6 @@ What belongs in this package, in the order in which a table passes through it. W
 | `compression`, `smoothing`, `resolution` | fine cells put together by their noisy counts |
 | `junction`, `propagation`, `estimation` | exact inference on junction trees, and the model that fits the counts |
 | `model` | the fitted model on disk, and what the audit asks of it |
+| `constraints`, `conditioning` | rules that every row keeps, and the model under them |
 | `sampling`, `shapes`, `restore` | rows, values inside of cells, the source's schema given back |
 """

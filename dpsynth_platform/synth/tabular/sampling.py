@@ -226,7 +226,9 @@ def _systematic(
     """The place of every row's outcome; the outcomes of group g stand together from `starts[g]` on."""
     ends = np.append(starts[1:], weights.size)
     shuffled = rng.permutation(given.size)
-    order = shuffled[np.argsort(given[shuffled], kind="stable")]
+    # Numbers of two bytes are sorted by their digits, in a fraction of the time.
+    short = given.astype(np.uint16) if starts.size <= 2**16 else given
+    order = shuffled[np.argsort(short[shuffled], kind="stable")]
     group = given[order]
     members = np.bincount(group, minlength=starts.size)
     before = np.cumsum(members) - members

@@ -645,7 +645,8 @@ def _around(contract: DataContract) -> tuple[Assumption, ...]:
         ),
         Assumption(
             "The contract (domains, bins, constraints, number of expected units, contribution bound, hyper-parameters) "
-            "is public knowledge, or follows from runs that are in the ledger, and was not read off the data otherwise.",
+            "is public knowledge, or follows from runs that are in the ledger, and was not read off the data "
+            "otherwise.",
             "as declared",
             "No step of a run measures anything without noise for it; values outside are clamped or counted as "
             "missing, and those of columns that declare none are learned by the mechanism itself. What people looked "

@@ -259,6 +259,7 @@ def test_contract_check_names_what_is_wrong(tmp_path, use):
     contract = deployment.settings.contracts / "people.yaml"
     status, out, _ = use(deployment, "contract", "check", contract, "--json")
     assert (status, json.loads(out)["valid"]) == (0, True)
+    assert (json.loads(out)["method"], json.loads(out)["why_method"]) == ("mst", "it is declared")
     document = yaml.safe_load(contract.read_text())
     document["privacy"]["guarantee"]["epsilon"] = -1
     contract.write_text(yaml.safe_dump(document))

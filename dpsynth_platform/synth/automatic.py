@@ -16,7 +16,7 @@ The rules for `auto`, the first that applies:
    | 3,000 | 1 | 2.8 | .155 | .160 | .160 |
    | 10,000 | 0.3 | 2.9 | .136 | .144 | .138 |
    | 48,842 | 0.1 | 4.9 | .115 | .112 | .102 |
-   | 48,842 | 1 | 45 | .080 | .049 | .035 |
+   | 48,842 | 1 | 45 | .080 | .048 | .034 |
 
 3. All pairs of columns have more cells together than may be counted: `privbayes`, which counts no combination that
    noise would drown.

@@ -217,9 +217,9 @@ def test_any_constraints_on_a_fitted_model(directory, seed):
 def test_dates_in_order_with_little_between_them(tmp_path):
     """A stay of a few days in a year of two hundred cells: exact in order, and the columns still fit."""
     rng = np.random.default_rng(5)
-    start = rng.integers(20_454, 20_754, 3000)
-    stay = rng.integers(0, 9, 3000)
-    table = people(3000).select(["_owner", "_record"])
+    start = rng.integers(20_454, 20_754, 20_000)
+    stay = rng.integers(0, 9, 20_000)
+    table = people(20_000).select(["_owner", "_record"])
     for name, values in (("start", start), ("end", start + stay)):
         table = table.append_column(name, pa.array(values, pa.int32()).cast(pa.date32()))
     day = {"type": "date", "min": "2026-01-01", "max": "2026-12-31"}
@@ -235,7 +235,8 @@ def test_dates_in_order_with_little_between_them(tmp_path):
     present = ~np.isnan(ended)
     assert (started[present] <= ended[present]).all()
     assert present.mean() > 0.9
-    # Within a state of some twenty days, starts are drawn early and ends late; between states the columns fit.
+    # Within a state of some twenty days, starts are drawn early and ends late; between states the columns fit, up to
+    # noise: that of all cells below a median has a deviation of some 70 records, which 70 starts a day outweigh.
     for drawn_, real in ((started, start), (ended[present], start + stay)):
         wanted = np.quantile(real, np.arange(0.1, 1, 0.1))
         assert np.abs(np.quantile(drawn_, np.arange(0.1, 1, 0.1)) - wanted).max() < 16

@@ -74,8 +74,8 @@ def test_memory_does_not_grow_with_the_number_of_rows(directory, tmp_path, monke
         return python + max(arrow) - arrow[0]
 
     peak(2000)  # what is imported or cached once
-    few, many = peak(4000), peak(60_000)
-    # Fifty-six thousand rows of seven columns are more than three megabytes.
-    assert many < few + 1_500_000
+    few, many = peak(10_000), peak(150_000)
+    # A hundred and forty thousand rows of seven columns, with twelve bytes of id each, are more than six megabytes.
+    assert many < few + 3_000_000
     if format_ == "parquet":
-        assert pq.read_metadata(tmp_path / "60000").num_rows == 60_000
+        assert pq.read_metadata(tmp_path / "150000").num_rows == 150_000

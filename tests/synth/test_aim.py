@@ -14,7 +14,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import count_sensitivity
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular import drawing
-from dpsynth_platform.synth.tabular.aim import AimParameters, scores
+from dpsynth_platform.synth.tabular.aim import ONE_WAY_SHARE, SHARES_WITH_TARGET, AimParameters, scores
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.marginals import SCORE_SCALE
 from dpsynth_platform.synth.tabular.measurements import read_measurements
@@ -269,3 +269,11 @@ def test_noise_hides_what_few_coarse_cells_show():
 def test_views_of_a_pair_are_all_candidates():
     assert len(SUMS.views((0, 1))) == 4
     assert View.finest((0, 1)).levels == (0, 0)
+
+
+def test_with_a_target_its_links_get_what_single_columns_need_less(aim_plan):
+    """All shares together are the whole; without a target, nothing is kept for links."""
+    aimed, plain = (AIM.chosen(each.parameters) for each in (aim_plan, plan_with()))
+    assert (aimed.one_way_share, aimed.target_share) == SHARES_WITH_TARGET
+    assert (plain.one_way_share, plain.target_share) == (ONE_WAY_SHARE, 0.0)
+    assert aimed.rounds_share == pytest.approx(1 - sum(SHARES_WITH_TARGET))

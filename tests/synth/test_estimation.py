@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpsynth_platform.synth.tabular import estimation
 from dpsynth_platform.synth.tabular.estimation import Estimator, Measurement, estimate_total, project
 from dpsynth_platform.synth.tabular.propagation import marginal
 
@@ -79,6 +80,26 @@ def test_steps_are_reported_and_more_of_them_change_little():
     before = marginal(estimator.beliefs, (0, 2)).clone()
     estimator.fit(2000)
     np.testing.assert_allclose(marginal(estimator.beliefs, (0, 2)).numpy(), before.numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("misled", [lambda slope: -slope, lambda slope: 1e-9 * slope])
+def test_a_history_that_misleads_does_not_end_the_fit(monkeypatch, misled):
+    """Steps by the history lead up, or next to nowhere; those without it still lead to the minimum."""
+    joint = random_joint((3, 4, 2))
+    measured = [exact(joint, clique, variance=400.0) for clique in ((0, 1), (1, 2))]
+
+    def fitted():
+        estimator = Estimator(states(3, 4, 2), [exact(joint, (index,), variance=400.0) for index in range(3)])
+        estimator.add(measured)
+        estimator.fit(2000)
+        return marginal(estimator.beliefs, (0, 1)).numpy()
+
+    wanted = fitted()
+    without = estimation._direction
+    monkeypatch.setattr(
+        estimation, "_direction", lambda now, history: misled(now.slope) if history else without(now, [])
+    )
+    np.testing.assert_allclose(fitted(), wanted, atol=2e-3)
 
 
 def test_the_total_has_minimum_variance():

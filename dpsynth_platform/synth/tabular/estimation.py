@@ -39,7 +39,7 @@ from dpsynth_platform.synth.tabular.resolution import Groups, View
 
 Array = npt.NDArray[np.float64]
 
-TRUST = 1.5
+TRUST = 2.5
 ONE_WAY_TRUST = 0.5
 # Pairs of steps and slopes that L-BFGS keeps, and how far its first step goes.
 MEMORY = 20
@@ -315,25 +315,31 @@ def _lowest(
     began, now = time.monotonic(), task.at(start)
     history: list[tuple[torch.Tensor, torch.Tensor]] = []
     for iteration in range(iterations):
-        direction = _direction(now, history)
-        gain = float(now.slope @ direction)
-        length = 1.0
-        for _ in range(MAX_BACKTRACKS):
-            moved = task.at(now.parameters - length * direction)
-            if moved.value <= now.value - SUFFICIENT_DECREASE * length * gain:
-                break
-            length *= SHRINK
-        else:
-            break  # no step improves the fit any more: converged to machine precision
+        moved = _downhill(task, now, _direction(now, history))
         step, change = moved.parameters - now.parameters, moved.slope - now.slope
-        if float(step @ change) > 0:
-            history = [*history[1 - MEMORY :], (step, change)]
         small = now.value - moved.value < tolerance
+        over = small and not history
+        # Where next to nothing is gained, the history may be what misleads: once more without it.
+        history = [] if small else history[1 - MEMORY :]
+        if float(step @ change) > 0 and not small:
+            history.append((step, change))
         now = moved
         progress("estimating", iteration + 1, iterations)
-        if small or (seconds is not None and time.monotonic() - began > seconds):
+        if over or (seconds is not None and time.monotonic() - began > seconds):
             break
     progress("estimating", iterations, iterations)
+    return now
+
+
+def _downhill(task: _Task, now: _Point, direction: torch.Tensor) -> _Point:
+    """The first of ever shorter steps against the direction that leads down far enough; where none does, no step."""
+    gain = float(now.slope @ direction)
+    length = 1.0
+    for _ in range(MAX_BACKTRACKS):
+        moved = task.at(now.parameters - length * direction)
+        if moved.value <= now.value - SUFFICIENT_DECREASE * length * gain:
+            return moved
+        length *= SHRINK
     return now
 
 

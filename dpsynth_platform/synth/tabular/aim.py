@@ -23,7 +23,9 @@ What differs from the paper, and why:
   own: what predicts the target is wanted whatever the L1 distances say.
 - Single columns get a third of the measurements' precision: what they tell serves every pair. Where there is a target,
   its links tell of single columns too, so that less of them is enough and the links get more. On adult at epsilon 1
-  (eight runs each), 15 and 25% in place of 33 and 15%: XXX
+  that takes a classifier's area under the curve from 90.0 to 90.2% and its accuracy from 82.6 to 82.8% (standard errors
+  below 0.1), for 0.2 points of the similarity of single columns and of pairs; anything from 10 to 15% for single
+  columns and from 25 to 40% for links does the same.
 """
 
 from __future__ import annotations

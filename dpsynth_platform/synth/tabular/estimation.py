@@ -13,15 +13,14 @@ given. So the noisy counts are taken as what they are, uncertain, and the potent
 over the cells of all measured views (T the number of records, sigma the deviation of a cell's noise): the likelihood
 of the counts, with a Gaussian prior around the *anchor*, the model of independent columns. At the minimum each cell's
 expected count differs from its noisy one by sigma / trust for every unit that the potential is off its anchor: a cell
-that would have to be e times as frequent to meet its noisy count is left off by that much. (Relaxed maximum
-entropy with a square penalty: Dudik, Phillips & Schapire 2007.) The trusts were chosen by marginals
-and associations of adult and texas: pairs are followed more closely than single columns, on whose potentials all pairs
-pull. A pair whose columns all but determine each other has many cells that must be emptied, and little trust leaves
-records in all of them.
+that would have to be e times as frequent to meet its noisy count is left off by that much. (Relaxed maximum entropy
+with a square penalty: Dudik, Phillips & Schapire 2007.) The trusts were chosen by marginals and associations of adult
+and texas: pairs are followed more closely than single columns, on whose potentials all pairs pull. A pair whose columns
+all but determine each other has many cells that must be emptied, and little trust leaves records in all of them.
 
 The function is convex and smooth. L-BFGS comes close to the minimum in some sixty steps (Nocedal & Wright 2006,
 algorithm 7.4), preconditioned by the diagonal of its Hessian as if cells were independent, T P + sigma / trust. Where
-its memory of earlier steps leads nowhere, it goes on without; one fit in ten ended far from the minimum before it did.
+its memory of earlier steps leads nowhere, it goes on without it; a fit may else end far from the minimum.
 """
 
 from __future__ import annotations

@@ -101,6 +101,10 @@ def test_quantiles_hold_about_the_same():
     np.testing.assert_allclose(held, counts.sum() / QUANTILES, rtol=0.35)
 
 
+def test_empty_cells_at_the_end_make_no_further_quantile():
+    assert states_of(numbers(2, "quantile"), [50, -2, 0], 1.0, 1).size == 2
+
+
 def test_nothing_but_noise_makes_one_state():
     noise = np.random.default_rng(1).normal(0, 50, 301)
     noise -= noise.mean() + 1

@@ -180,4 +180,6 @@ def _quantiles(masses: Array, number: int) -> npt.NDArray[np.int64]:
     """The state of each cell where each state holds about the same."""
     middles = np.cumsum(masses) - masses / 2
     wanted = np.floor(number * middles / max(float(masses.sum()), np.finfo(np.float64).tiny))
+    # The middle of empty cells at the end is the end itself.
+    wanted = np.minimum(wanted, number - 1)
     return np.asarray(np.unique(wanted, return_inverse=True)[1], dtype=np.int64)

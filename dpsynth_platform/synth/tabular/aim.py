@@ -153,6 +153,7 @@ class Aim(SelectionGenerator):
         states = domain.most_states
         cells = {clique: math.prod(states[index] for index in clique) for clique in chosen.weights}
         most = sum(heapq.nlargest(chosen.rounds, cells.values()))
+        model = min(chosen.model_cells, math.prod(states))
         # A column of more states is told apart at two resolutions.
         views = sum(2 ** sum(states[index] > COARSE_GROUPS for index in clique) for clique in cells)
         return {
@@ -175,7 +176,7 @@ class Aim(SelectionGenerator):
                 sigma_two=joint,
                 joint=most,
                 memory=memory_bytes(
-                    counted=sum(cells.values()), views=views, measured=most, model_cells=chosen.model_cells
+                    counted=sum(cells.values()), views=views, measured=min(most, model), model_cells=model
                 ),
             ),
         }

@@ -140,7 +140,7 @@ def memory_bytes(*, counted: int = 0, views: int = 0, measured: int = 0, model_c
     Args:
         counted: cells of all that may be measured.
         views: number of views that may be chosen (`resolution`).
-        measured: cells of all that is measured.
+        measured: cells of all that is measured: hardly more than the model has, which covers them.
         model_cells: cells of the largest model.
     """
     numbers = NUMBERS_PER_COUNT * counted + NUMBERS_PER_MEASURED * measured + NUMBERS_PER_CELL * model_cells

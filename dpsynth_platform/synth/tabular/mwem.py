@@ -107,6 +107,7 @@ class Mwem(SelectionGenerator):
         domain, chosen = Domain.from_json(plan.columns), self.chosen(plan.parameters)
         one, joint = chosen.noise(chosen.one_way_share / len(domain)), chosen.sigma_joint
         cells = [math.prod(domain.most_states[index] for index in clique) for clique in chosen.weights]
+        model = min(chosen.model_cells, math.prod(domain.most_states))
         most = sum(heapq.nlargest(chosen.rounds, cells))
         return {
             "event": (
@@ -125,7 +126,7 @@ class Mwem(SelectionGenerator):
                 sigma_two=joint,
                 joint=most,
                 memory=memory_bytes(
-                    counted=sum(cells), views=len(cells), measured=most, model_cells=chosen.model_cells
+                    counted=sum(cells), views=len(cells), measured=min(most, model), model_cells=model
                 ),
             ),
         }

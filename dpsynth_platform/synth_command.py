@@ -167,11 +167,8 @@ def synth_table(
     try:
         with _progress(shown) as progress, workspace("dpsynth-synth-"):
             made = synthesize(table, out, options, progress=progress)
-    except KeyboardInterrupt:
-        shown.say(
-            "Interrupted. Run the same command again: it goes on where it can without another spend, and otherwise "
-            "says what was spent."
-        )
+    except KeyboardInterrupt as stopped:
+        shown.say(f"Interrupted. {stopped or 'Nothing was spent.'}")
         raise typer.Exit(INTERRUPTED) from None
     shown.json(made.to_json())
     _show(shown, made)

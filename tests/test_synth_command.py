@@ -162,15 +162,56 @@ def test_what_libraries_print_stays_off_the_terminal(use: Use, monkeypatch: pyte
     assert SECRET not in text
 
 
-def test_ctrl_c_on_a_terminal(use: Use, tmp_path: Path) -> None:
-    """A real process on a real terminal: its stages are shown, what it started stays spent, no row stays behind."""
-    script = (
-        "import time\n"
-        "from dpsynth_platform.cli import main\n"
-        "from dpsynth_platform.synth.tabular.counting import Records\n"
-        "Records.cliques = lambda *_: time.sleep(60)\n"
-        "main()\n"
-    )
+_SLEEPS = """
+import time
+from {module} import {owner}
+
+def endless(*arguments, **others):
+    for tell in (item for item in arguments if callable(item)):
+        {tell}
+    time.sleep(600)
+
+setattr({owner}, {name!r}, endless)
+from dpsynth_platform.cli import main
+main()
+"""
+_COUNTING = {
+    "module": "dpsynth_platform.synth.tabular.counting",
+    "owner": "Records",
+    "name": "_blocks",
+    "tell": "pass",
+}
+_ESTIMATING = {
+    "module": "dpsynth_platform.synth.tabular.estimation",
+    "owner": "Estimator",
+    "name": "fit",
+    "tell": "tell('estimating', 1, 100)",
+}
+_DRAWING = {
+    "module": "dpsynth_platform.synth.tabular",
+    "owner": "sampling",
+    "name": "systematic",
+    "tell": "pass",
+}
+
+
+@pytest.mark.parametrize(
+    ("sleeping", "stage", "said", "state", "status"),
+    [
+        (_COUNTING, b"counting pairs", b"what it costs stays spent", "started", 1),
+        (_ESTIMATING, b"estimating", b"at no further cost", "started", 0),
+        (_DRAWING, b"drawing rows", b"at no further cost", "spent", 0),
+    ],
+    ids=["counting", "estimating", "drawing"],
+)
+def test_ctrl_c_on_a_terminal(
+    use: Use, tmp_path: Path, sleeping: dict[str, str], stage: bytes, said: bytes, state: str, status: int
+) -> None:
+    """A real process on a real terminal: its stages are shown, what it started stays spent, no row stays behind.
+
+    What was measured in full is not paid for again.
+    """
+    script = _SLEEPS.format(**sleeping)
     leader, terminal = pty.openpty()
     arguments = [sys.executable, "-c", script, "synth", "table", *ASKED, *MST]
     process = subprocess.Popen(
@@ -185,7 +226,7 @@ def test_ctrl_c_on_a_terminal(use: Use, tmp_path: Path) -> None:
     os.close(terminal)
     shown = b""
     deadline = time.monotonic() + 60
-    while b"counting pairs" not in shown and time.monotonic() < deadline:
+    while stage not in shown and time.monotonic() < deadline:
         shown += os.read(leader, 4096)
     process.send_signal(signal.SIGINT)
     try:
@@ -195,13 +236,14 @@ def test_ctrl_c_on_a_terminal(use: Use, tmp_path: Path) -> None:
         pass  # the terminal's other end is closed
     assert process.wait(timeout=30) == 130, shown
     assert b"measuring columns" in shown
-    assert b"Interrupted. Run the same command again" in shown
+    text = b" ".join(shown.split())
+    assert b"Interrupted." in text and said in text
     assert b"Traceback" not in shown
     restricted = tmp_path / "out" / "restricted"
     assert not list(restricted.glob("work-*"))
-    assert [entry.state for entry in Ledger(f"sqlite:///{restricted / 'ledger' / 'ledger.db'}").entries()] == [
-        "started"
-    ]
-    status, text = use(*ASKED, *MST)
-    assert status == 1
-    assert "--spend-again" in text
+    ledger = Ledger(f"sqlite:///{restricted / 'ledger' / 'ledger.db'}")
+    assert [entry.state for entry in ledger.entries()] == [state]
+    found, words = use(*ASKED, *MST)
+    assert found == status
+    assert ("--spend-again" if status else "nothing new was spent") in words
+    assert len(ledger.entries()) == 1

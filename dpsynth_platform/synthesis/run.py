@@ -69,6 +69,10 @@ class Synthesis:
         return asdict(self) | paths | {"not_covered": list(self.not_covered)}
 
 
+class Interrupted(KeyboardInterrupt):
+    """A run that somebody interrupted. Its text says what was spent."""
+
+
 def synthesize(table: str | Path, out: str | Path, options: Options, *, progress: Progress = silent) -> Synthesis:
     """Makes a differentially private synthetic table in the directory `out`.
 
@@ -84,6 +88,7 @@ def synthesize(table: str | Path, out: str | Path, options: Options, *, progress
         SpendRepeated: an earlier attempt at this run started and left nothing; what it cost stays spent.
         MechanismFailed: the mechanism stopped; what it cost stays spent.
         DpsynthError: anything else that went wrong, free of any value of the data.
+        Interrupted: the user stopped it, after the ledger was opened.
     """
     if Path(table).is_dir() and Path(out).resolve().is_relative_to(Path(table).resolve()):
         raise ContractError(f"--out {out} lies inside of the table {table}; accepted: a directory elsewhere")
@@ -98,15 +103,40 @@ def _synthesized(task: Task, place: Place, progress: Progress) -> Synthesis:
     budget = open_budget(ledger, task.contract, request, options.cap_epsilon)
     place.vault.signing_key()
     key = task.key(key_id(place.vault.read(SIGNING_KEY)))
-    entry = _paid(budget, key, place, options.spend_again)
+    try:
+        return _made(task, budget, request, key, place, settings.device, progress)
+    except KeyboardInterrupt:
+        said = _left_behind(budget.ledger.entry_for_key(key), place)
+    raise Interrupted(said)
+
+
+def _made(
+    task: Task, budget: Budget, request: CostRequest, key: str, place: Place, device: str, progress: Progress
+) -> Synthesis:
+    entry = _paid(budget, key, place, task.options.spend_again)
     spent = entry is None
     if entry is None:
-        entry = _measured(task, budget, request, key, place, settings.device, progress)
+        entry = _measured(task, budget, request, key, place, device, progress)
     elif entry.state != "spent":
-        _estimated(task, place, entry, settings.device, progress)
+        _estimated(task, place, entry, device, progress)
     model = place.model(entry.entry_id)
     entry = budget.ledger.complete(entry.entry_id, digest_directory(model))
     return _drawn(task, budget, entry, place, spent, progress)
+
+
+def _left_behind(entry: Entry | None, place: Place) -> str:
+    """What an interrupted run has spent, and what the next one does."""
+    if entry is None or entry.state in ("void", "reserved"):
+        return "Nothing was spent."
+    if entry.state == "spent" or is_complete(place.model(entry.entry_id)):
+        return (
+            f"Ledger entry {entry.entry_id} has paid for the measurements, which are complete. Run the same command "
+            "again: it goes on from them, at no further cost."
+        )
+    return (
+        f"The mechanism of ledger entry {entry.entry_id} had started: what it costs stays spent, and it left nothing. "
+        "Run the same command again for the way to spend a second time."
+    )
 
 
 def _paid(budget: Budget, key: str, place: Place, spend_again: str | None) -> Entry | None:

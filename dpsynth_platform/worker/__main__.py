@@ -21,6 +21,7 @@ from dagster_pipes import PipesContext, PipesEnvVarParamsLoader, open_dagster_pi
 
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.permissions import PRIVATE_UMASK, no_core_dumps
+from dpsynth_platform.progress import Pace
 from dpsynth_platform.settings import inherited_environment
 from dpsynth_platform.worker.codes import DONE, code_of_exception, status_of
 from dpsynth_platform.worker.job import WorkerJob
@@ -66,18 +67,20 @@ def _guarded(body: Callable[[], str]) -> str:
 
 
 class _Reporter:
-    """Progress as log lines, no more than one every few seconds within a stage."""
+    """Progress as log lines with the time that is left, no more than one every few seconds within a stage."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
         self._said = ("", -1)
         self._next = 0.0
+        self._pace = Pace()
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         now = time.monotonic()
+        left = self._pace.left(stage, done, total)
         news = done > 0 and (stage, done) != self._said
         if news and (stage != self._said[0] or now >= self._next or done == total):
-            self._write(f"{stage}: {done} of {total}")
+            self._write(f"{stage}: {done} of {total}{left}")
             self._said, self._next = (stage, done), now + REPORT_SECONDS
 
 

@@ -35,6 +35,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -199,9 +200,7 @@ class Aim(SelectionGenerator):
             one_way = draws.columns(records, _noise_of_one_way(chosen, len(domain)), progress)
             states, groups, estimator = started(domain, one_way)
             links, weights, sums = _links(chosen, len(domain)), chosen.weights, Sums(groups)
-            progress("counting combinations", 0, 1)
-            exact = records.cliques(states, {*links, *weights})
-            progress("counting combinations", 1, 1)
+            exact = records.cliques(states, {*links, *weights}, partial(progress, "counting combinations"))
             if links:
                 sigma = chosen.noise(chosen.target_share / len(links))
                 for link in links:

@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +111,9 @@ class Mst(MarginalGenerator):
             draws = Draws(log, precision, columns - 1, budget.epsilon_select, sensitivity, records.parts)
             one_way = draws.columns(records, budget.sigma_one, progress)
             states = compress(domain, one_way)
-            progress("counting pairs", 0, 1)
-            pairs = records.cliques(states, itertools.combinations(range(columns), 2))
-            progress("counting pairs", 1, 1)
+            pairs = records.cliques(
+                states, itertools.combinations(range(columns), 2), partial(progress, "counting pairs")
+            )
             scores = pair_scores(pairs, one_way, states, records.parts)
             edges: list[View] = []
             for step in range(columns - 1):

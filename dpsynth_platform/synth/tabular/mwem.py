@@ -30,6 +30,7 @@ import heapq
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +126,7 @@ class Mwem(SelectionGenerator):
                 sigma_one=one,
                 sigma_two=joint,
                 joint=most,
-                memory=memory_bytes(
-                    counted=sum(cells), views=len(cells), measured=min(most, model), model_cells=model
-                ),
+                memory=memory_bytes(counted=sum(cells), views=len(cells), measured=min(most, model), model_cells=model),
             ),
         }
 
@@ -149,9 +148,7 @@ class Mwem(SelectionGenerator):
             draws = chosen.draws(log, WEIGHT_SCALE * score_sensitivity(plan), records.parts)
             one_way = draws.columns(records, chosen.noise(chosen.one_way_share / len(domain)), progress)
             states, _, estimator = started(domain, one_way)
-            progress("counting combinations", 0, 1)
-            exact = records.cliques(states, weights)
-            progress("counting combinations", 1, 1)
+            exact = records.cliques(states, weights, partial(progress, "counting combinations"))
             hidden = {clique: expected_error(sigma or 0.0) * counts.size for clique, counts in exact.items()}
             while sigma is not None and draws.choices:
                 cliques = admissible(estimator, weights, chosen.model_cells)

@@ -39,6 +39,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,9 +181,11 @@ class PrivBayes(SelectionGenerator):
                 error = expected_error(chosen.sigma_joint(columns))
                 useful = estimate_total(measured) / (chosen.usefulness * error)
                 families = useful_families(states, chosen.parents, min(useful, chosen.model_cells / columns))
-                progress("counting combinations", 0, 1)
-                exact = records.cliques(states, [*families, *((index,) for index in range(columns))])
-                progress("counting combinations", 1, 1)
+                exact = records.cliques(
+                    states,
+                    [*families, *((index,) for index in range(columns))],
+                    partial(progress, "counting combinations"),
+                )
                 shares = [whole_shares(item) for item in measured]
                 network: list[Clique] = []
                 while scored := dict(_candidates(families, network)):

@@ -1,0 +1,38 @@
+"""How long what is under way will take, by how long it took so far.
+
+What belongs here: the estimate and its words, for whatever reports progress in lines. What does not: reporting
+(`worker`, commands). Times are those of a clock that everybody who sees the lines has, too.
+"""
+
+from __future__ import annotations
+
+import time
+
+LEAST_SECONDS = 1.0
+"""Below, a rate says little."""
+
+
+class Pace:
+    """The pace of one stage after the other, each of equal steps."""
+
+    def __init__(self) -> None:
+        self._stage, self._began, self._first, self._last = "", 0.0, 0, 0
+
+    def left(self, stage: str, done: int, total: int) -> str:
+        """`, about 40 s left`, or nothing where that cannot be told yet. To be asked at every step."""
+        now = time.monotonic()
+        if stage != self._stage or done < self._last:
+            self._stage, self._began, self._first = stage, now, done
+        self._last = done
+        elapsed, made = now - self._began, done - self._first
+        if not made or done >= total or elapsed < LEAST_SECONDS:
+            return ""
+        return f", about {in_words(elapsed / made * (total - done))} left"
+
+
+def in_words(seconds: float) -> str:
+    """Seconds in the largest unit of which there are at least two, rounded up: `90 s`, `2 min`, `3 h`."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{-(-seconds // size):.0f} {unit}"
+    return f"{-(-seconds // 1):.0f} s"

@@ -92,6 +92,7 @@ def counted(monkeypatch, owners, weighting="owners"):
     """Every pair's exact counts, as one vector in parts of a record."""
     table = owned(owners, ("a", "b"))
     monkeypatch.setattr(counting, "read_table", lambda path, columns: iter(table.select(columns).to_batches()))
+    monkeypatch.setattr(counting, "count_rows", lambda path: table.num_rows)
     domain = Domain.from_json(weighted_plan("mst", categories(a=2, b=2)).columns)
     states = [dataclasses.replace(IDENTITY, state_of=np.arange(3, dtype=np.int32)) for _ in range(2)]
     return Records("in memory", domain, weighting).cliques(states, [(0, 1)])[0, 1].ravel()

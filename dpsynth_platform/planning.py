@@ -35,9 +35,22 @@ from dpsynth_platform.synth.interface import SealedPlan, generator
 
 
 def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) -> SealedPlan:
-    """Calibrates the contract's method to its guarantee, or the one that `auto` stands for, and seals the result."""
+    """Calibrates the contract's method to its guarantee, or the one that `auto` stands for, and seals the result.
+
+    Raises:
+        ContractError: the method cannot do what the contract asks for, or may need more memory than there is for it.
+        AccountingError: no noise scale meets the guarantee.
+    """
     guarantee, chosen = Guarantee.target(contract), method_for(contract, period)
-    return generator(chosen.method).plan(contract, schema, guarantee, period=period, why=chosen.why)
+    plan = generator(chosen.method).plan(contract, schema, guarantee, period=period, why=chosen.why)
+    needed, limit = plan.describe()["predicted_memory_bytes"], Settings.from_environment().memory
+    if limit is not None and needed > limit:
+        raise ContractError(
+            f"{contract.dataset}: generate: method {chosen.method} may need {needed / 1e6:,.0f} MB for these columns, "
+            f"above DPSYNTH_MEMORY ({limit / 1e6:,.0f} MB); accepted: more memory, fewer bins or shorter lists of "
+            "values, fewer ways, or the method independent"
+        )
+    return plan
 
 
 def cost_request(plan: SealedPlan, runner: str) -> CostRequest:

@@ -12,12 +12,14 @@ OPENLINEAGE_* variables and `openlineage.yml`.
 | DPSYNTH_USER | who runs, approves or refuses | the operating system's user |
 | DPSYNTH_DEVICE | accelerator: `auto`, `cpu`, `cuda` | `auto` |
 | DPSYNTH_COMPUTE | file that says which SQL engine a dataset has | `compute.yaml` in DPSYNTH_DEPLOY, if there is one |
+| DPSYNTH_MEMORY | what a mechanism may need, such as `8GB`; a plan that may need more is refused | no limit |
 """
 
 from __future__ import annotations
 
 import getpass
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +43,7 @@ class Settings:
     user: str
     device: str = "auto"
     compute: Path | None = None
+    memory: int | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -58,6 +61,7 @@ class Settings:
             user=recorded(env.get("DPSYNTH_USER") or getpass.getuser(), "DPSYNTH_USER"),
             device=device,
             compute=_compute(env.get("DPSYNTH_COMPUTE"), deploy),
+            memory=_memory(env.get("DPSYNTH_MEMORY") or ""),
         )
 
     @property
@@ -109,6 +113,7 @@ class Settings:
             DPSYNTH_USER=self.user,
             DPSYNTH_DEVICE=self.device,
             DPSYNTH_COMPUTE=str(self.compute or ""),
+            DPSYNTH_MEMORY=f"{self.memory // 10**6}MB" if self.memory else "",
             DAGSTER_HOME=str(self.dagster_home),
         )
 
@@ -128,6 +133,16 @@ def _compute(named: str | None, deploy: Path) -> Path | None:
         return Path(named).expanduser().resolve()
     own = deploy / "compute.yaml"
     return own if own.is_file() else None
+
+
+def _memory(text: str) -> int | None:
+    """Bytes of a number of MB or GB; None for nothing. Raises `ConfigurationError`."""
+    if not text:
+        return None
+    found = re.fullmatch(r"([1-9][0-9]{0,6})(MB|GB)", text)
+    if not found:
+        raise ConfigurationError(f"DPSYNTH_MEMORY: {text!r}; accepted: such as 800MB or 8GB")
+    return int(found[1]) * (10**6 if found[2] == "MB" else 10**9)
 
 
 def terminal_copy() -> TextIO:

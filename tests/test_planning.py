@@ -39,6 +39,15 @@ def plan() -> Any:
     return plan_release(contract(), source_schema_of(contract()), None)
 
 
+def test_what_may_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch, plan: Any) -> None:
+    needed = plan.describe()["predicted_memory_bytes"]
+    monkeypatch.setenv("DPSYNTH_MEMORY", f"{needed // 10**6 + 1}MB")
+    assert plan_release(contract(), source_schema_of(contract()), None) == plan
+    monkeypatch.setenv("DPSYNTH_MEMORY", f"{needed // 10**6 - 1}MB")
+    with pytest.raises(ContractError, match=r"method mst may need [0-9,]+ MB .* above DPSYNTH_MEMORY"):
+        plan_release(contract(), source_schema_of(contract()), None)
+
+
 def test_changes_are_named_where_they_make_another_run() -> None:
     def change(document: dict[str, Any]) -> None:
         document.update(description="Another description.")

@@ -101,3 +101,11 @@ def test_export_hands_everything_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     settings.export()
     assert Settings.from_environment() == settings
     assert os.environ["DAGSTER_HOME"] == str(tmp_path / "dagster")
+
+
+def test_memory_is_a_number_with_a_unit() -> None:
+    assert Settings.from_environment({}).memory is None
+    assert Settings.from_environment({"DPSYNTH_MEMORY": "8GB"}).memory == 8 * 10**9
+    assert Settings.from_environment({"DPSYNTH_MEMORY": "800MB"}).memory == 8 * 10**8
+    with pytest.raises(ConfigurationError, match="DPSYNTH_MEMORY: '8'; accepted: such as 800MB or 8GB"):
+        Settings.from_environment({"DPSYNTH_MEMORY": "8"})

@@ -1,6 +1,9 @@
 import dataclasses
 import itertools
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from synth_cases import SCHEMA, contract_with, grant_for
@@ -91,3 +94,47 @@ def test_a_fit_that_the_clock_ends_leaves_a_model(bounded, tmp_path, monkeypatch
     assert generator("aim").sample(tmp_path, 20).num_rows == 20
     longer = dataclasses.replace(plan, time_limit=None)
     assert longer.digest != plan.digest
+
+
+_PEAK = """
+import resource, sys, tempfile
+from pathlib import Path
+import numpy as np, pyarrow as pa
+sys.path.insert(0, sys.argv[1])
+from synth_cases import contract_with, write_bounded
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.interface import generator
+from dpsynth_platform.synth.tabular import estimation, model, sampling
+
+method, columns, values = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+names = [f"c{index}" for index in range(columns)]
+listed = [str(value) for value in range(values)]
+declared = {"person_id": {"type": "identifier"}} | {
+    name: {"type": "categorical", "values": listed} for name in names
+}
+contract = contract_with(columns=declared, privacy__guarantee={"epsilon": 8.0, "delta": 1e-5},
+                         generate={"rows": 10, "method": method})
+rng = np.random.default_rng(0)
+base = rng.integers(0, values, 40000)
+table = pa.table({name: np.where(rng.random(40000) < 0.5, base, rng.integers(0, values, 40000)).astype(str)
+                  for name in names} | {"_owner": [f"{index:032x}" for index in range(40000)]})
+plan = generator(method).plan(contract, pa.schema([(name, pa.string()) for name in ["person_id", *names]]),
+                              Guarantee.target(contract))
+with tempfile.TemporaryDirectory() as directory:
+    rows = write_bounded(table, Path(directory) / "table")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (Path(directory) / "model").mkdir()
+    generator(method).measure(plan, rows, Path(directory) / "model")
+    generator(method).estimate(plan, Path(directory) / "model")
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print((after - before) * 1024, plan.describe()["predicted_memory_bytes"])
+"""
+
+
+@pytest.mark.parametrize(("method", "columns", "values"), [("aim", 10, 10), ("mst", 8, 150)])
+def test_memory_is_predicted(method, columns, values):
+    """Of a process of its own: by how much its peak grows."""
+    command = [sys.executable, "-c", _PEAK, str(Path(__file__).parent), method, str(columns), str(values)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    measured, predicted = map(int, printed.split())
+    assert predicted / 1.5 < measured < 1.5 * predicted

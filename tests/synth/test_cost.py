@@ -131,7 +131,7 @@ print((after - before) * 1024, plan.describe()["predicted_memory_bytes"])
 """
 
 
-@pytest.mark.parametrize(("method", "columns", "values"), [("aim", 10, 10), ("mst", 8, 150)])
+@pytest.mark.parametrize(("method", "columns", "values"), [("mst", 8, 150)])
 def test_memory_is_predicted(method, columns, values):
     """Of a process of its own: by how much its peak grows."""
     command = [sys.executable, "-c", _PEAK, str(Path(__file__).parent), method, str(columns), str(values)]

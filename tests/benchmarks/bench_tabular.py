@@ -48,14 +48,18 @@ from dpsynth_platform.quality.similarity import measure_similarity
 from dpsynth_platform.quality.utility import measure_utility
 from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import SealedPlan, generator
+from dpsynth_platform.synth.tabular.aim import ROUND_ITERATIONS, Aim
 from dpsynth_platform.synth.tabular.compression import compress
+from dpsynth_platform.synth.tabular.cost import Work
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.junction import Clique, junction_tree
+from dpsynth_platform.synth.tabular.marginals import ITERATIONS
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts
 from dpsynth_platform.synth.tabular.propagation import Layout, Propagator
 
 METHODS = ("aim", "mwem", "mst", "privbayes", "independent")
+LIMITS = ("1s", "2s")
 PERSON = "person_id"
 """Stands in contracts; mechanisms do not look at it."""
 ROOT = Path(__file__).parents[2]
@@ -83,7 +87,13 @@ class Timed:
 
 
 def plan_of(
-    method: str, columns: dict[str, Any], schema: pa.Schema, epsilon: float, delta: float, target: str | None = None
+    method: str,
+    columns: dict[str, Any],
+    schema: pa.Schema,
+    epsilon: float,
+    delta: float,
+    target: str | None = None,
+    limit: str | None = None,
 ) -> SealedPlan:
     """The sealed plan of a contract with these columns, one record a person."""
     document = {
@@ -101,7 +111,12 @@ def plan_of(
             "expected_units": 30_000,
         },
         "columns": {PERSON: {"type": "identifier"}, **columns},
-        "generate": {"method": method, "rows": 1000, **({"workload": {"target": target}} if target else {})},
+        "generate": {
+            "method": method,
+            "rows": 1000,
+            "time_limit": limit,
+            **({"workload": {"target": target}} if target else {}),
+        },
         "release": {"uri": "/nowhere/public"},
     }
     contract = parse_contract(document, where="benchmark", variables={})
@@ -197,18 +212,18 @@ def marginals(data: Path, seeds: int, device: str, oracle: bool) -> None:
     show("independent columns", [(np.stack([rng.permutation(column) for column in codes.T], axis=1), 0.0)])
     seconds = {}
     with stored(table) as bounded:
-        for method in METHODS:
-            plan = plan_of(method, columns, table.schema, epsilon, delta)
+        for method, limit in (*((method, None) for method in METHODS), *(("aim", limit) for limit in LIMITS)):
+            plan = plan_of(method, columns, table.schema, epsilon, delta, limit=limit)
             runs = [conduct(plan, bounded, len(codes), device) for _ in range(seeds)]
             made = [np.stack([run.rows[name].to_numpy().astype(np.int64) for name in names], axis=1) for run in runs]
             pairs = [(rows, run.seconds) for rows, run in zip(made, runs, strict=True)]
-            seconds[method] = show(method, pairs)
+            seconds[method, limit] = show(f"{method} within {limit}" if limit else method, pairs)
             parts = np.mean([(run.measuring, run.estimating, run.sampling) for run in runs], axis=0)
             say("   measuring {:.2f} s, estimating {:.2f} s, sampling {:.2f} s".format(*parts))
     if oracle:
         found = [aim_on_mbi(codes, sizes, zcdp_limit(epsilon, delta), seed) for seed in range(seeds)]
         slow = show("aim on mbi", found)
-        say(f"aim here takes 1/{slow / seconds['aim']:.0f} of the time of aim on mbi")
+        say(f"aim here takes 1/{slow / seconds['aim', None]:.0f} of the time of aim on mbi")
 
 
 def aim_on_mbi(codes: np.ndarray, sizes: tuple[int, ...], rho: float, seed: int) -> tuple[np.ndarray, float]:
@@ -342,10 +357,10 @@ def made_up(rows: int, columns: int) -> pa.Table:
     return pa.table({f"c{index}": column for index, column in enumerate(values)})
 
 
-def made_up_plan(method: str, columns: int) -> SealedPlan:
+def made_up_plan(method: str, columns: int, limit: str | None = None) -> SealedPlan:
     """Of such a table, at epsilon 1."""
     declared = {f"c{index}": {"type": "integer", "min": 0, "max": CELLS - 1} for index in range(columns)}
-    return plan_of(method, declared, pa.schema({name: pa.int8() for name in declared}), 1.0, 1e-6)
+    return plan_of(method, declared, pa.schema({name: pa.int8() for name in declared}), 1.0, 1e-6, limit=limit)
 
 
 def sampling(rows: int, device: str) -> None:
@@ -354,6 +369,31 @@ def sampling(rows: int, device: str) -> None:
         for method in METHODS:
             run = conduct(made_up_plan(method, 20), bounded, rows, device)
             say(f"{method}: {rows} rows of 20 columns in {run.sampling:.2f} s")
+
+
+def limits(device: str) -> None:
+    """Seconds that were planned for AIM under a time limit, and that it took; 30,000 rows, as are expected."""
+    say(f"\n{'columns':>10}{'limit':>8}{'rounds':>8}{'per fit':>9}{'cells':>10}{'planned s':>11}{'taken s':>9}")
+    for columns, chosen in itertools.product((14, 30, 80), (*LIMITS, "10s", "1h")):
+        plan = made_up_plan("aim", columns, chosen)
+        assert plan.time_limit is not None
+        drawn = Aim().chosen(plan.parameters)
+        work = Work(
+            records=30_000,
+            columns=columns,
+            cliques=len(drawn.workload),
+            rounds=drawn.rounds,
+            choices_per_fit=drawn.choices_per_fit,
+            model_cells=drawn.model_cells,
+            steps=ROUND_ITERATIONS,
+            last_steps=ITERATIONS,
+        )
+        with stored(made_up(30_000, columns)) as bounded:
+            taken = conduct(plan, bounded, 30_000, device).seconds
+        say(
+            f"{columns:>10}{chosen:>8}{drawn.rounds:>8}{drawn.choices_per_fit:>9}{drawn.model_cells:>10}"
+            f"{work.seconds(plan.time_limit):>11.1f}{taken:>9.1f}"
+        )
 
 
 def growth(device: str) -> None:
@@ -454,6 +494,7 @@ def main() -> None:
     parser.add_argument("--oracle", action="store_true", help="with --marginals: AIM on mbi, too (extra `oracle`)")
     parser.add_argument("--quality", action="store_true", help="the DP-2Stage benchmark")
     parser.add_argument("--sampling", action="store_true", help="a million rows of twenty columns")
+    parser.add_argument("--limits", action="store_true", help="what is planned under time limits, and what it takes")
     parser.add_argument("--growth", action="store_true", help="columns, rows and models that grow")
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--device", default="cpu")
@@ -471,6 +512,8 @@ def main() -> None:
             quality(data, chosen.seeds, chosen.device)
     if chosen.sampling:
         sampling(1_000_000, chosen.device)
+    if chosen.limits:
+        limits(chosen.device)
     if chosen.growth:
         growth(chosen.device)
 

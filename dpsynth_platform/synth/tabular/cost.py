@@ -10,7 +10,7 @@ here allow for the *expected* number of records. And the last fit, which is give
 the clock. A table with far more records than expected takes longer, and nothing is cut short.
 
 **Constants** are processor seconds of one core of a 2.x GHz server, measured on three tables (14 columns with a model
-of 450,000 cells, 30 and 80 columns with 20,000 and 320,000) and rounded up: predictions were 1.1 to 1.8 times what was
+of 450,000 cells, 30 and 80 columns with 20,000 and 320,000) and rounded up: predictions are one to three times what is
 measured (`tests/benchmarks/bench_tabular.py --limits` prints both). Seconds to start a process are not among them.
 """
 

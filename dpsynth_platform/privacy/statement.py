@@ -426,7 +426,8 @@ def _rows(contract: DataContract) -> str:
     """How many rows are published, in words."""
     rows = contract.generate.rows
     if rows == "auto":
-        return "synthetic rows, as many as the noisy counts say that the mechanism read"
+        counted = "owners took part" if contract.privacy.weighting == "owners" else "the mechanism read"
+        return f"synthetic rows, as many as the noisy counts say that {counted}"
     return f"{rows} synthetic rows"
 
 
@@ -525,8 +526,8 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int) -> tuple
         "the operator, as whether the run went on and how long it took.",
         "Exact totals such as row counts of intermediate tables: seen by the operator in the orchestration tool, "
         "never published.",
-        "The report of personal data found and replaced in text: best effort, restricted to operators. No text of the "
-        "source is published.",
+        "The report of personal data found and replaced in text: best effort, restricted to operators. No column "
+        "of text is published.",
         "Whether a column that the contract declares as ordinary values looks like personal data, which stops a run: "
         "seen by the operator.",
         "Whether one of the contract's own patterns takes too long on a text, which is then masked as a whole, or on "

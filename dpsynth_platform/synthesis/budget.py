@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_platform.contracts import Cap, DataContract, FamilyBudget
+from dpsynth_platform.contracts import Cap, DataContract, FamilyBudget, Privacy
 from dpsynth_platform.errors import BudgetExceeded, LedgerError
+from dpsynth_platform.ledger.chain import BOUND
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
@@ -25,6 +26,7 @@ from dpsynth_platform.settings import embedded_ledger
 from dpsynth_platform.synthesis.declaration import FAMILY
 
 _STEP = 0.005
+_OWNERS = f"owners of {FAMILY}"
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def open_budget(directory: Path, contract: DataContract, request: CostRequest, c
         cap_epsilon: of the cap; None: as it stands, or what this request takes. The cap's delta is the first run's.
 
     Raises:
-        LedgerError: the account has another unit or cap, or the ledger cannot be used.
+        LedgerError: the account has another unit, owners or cap, or the ledger cannot be used.
         ConfigurationError: the directory is open to others and not this user's to close.
     """
     ledger = Ledger(_url(directory))
@@ -109,7 +111,33 @@ def open_budget(directory: Path, contract: DataContract, request: CostRequest, c
         family=FAMILY, unit=privacy.unit, adjacency=privacy.adjacency, namespace=FAMILY, mode="family", cap=cap
     )
     ledger.open_account(family, key_ids=())
+    _bind(ledger, directory, privacy)
     return Budget(directory, ledger, family)
+
+
+def _bind(ledger: Ledger, directory: Path, privacy: Privacy) -> None:
+    """Ties the account to the column that names owners: what is spent on patients is not spent on their doctors.
+
+    Raises:
+        LedgerError: it is tied to another one.
+    """
+    owners = list(privacy.owner_columns) if privacy.unit == "user" else []
+    bound = next(iter(ledger.history(kinds=[BOUND], subject=_OWNERS)), None)
+    if bound is not None and bound.payload["owner_columns"] != owners:
+        (kept,), (asked,) = bound.payload["owner_columns"], owners
+        raise LedgerError(
+            f"the ledger in {directory} is kept for the owners in column {kept!r}, and this run is for those in "
+            f"{asked!r}; guarantees of different owners are not added up. Accepted: the same column, or a ledger of "
+            "its own"
+        )
+    ledger.bind(_OWNERS, FAMILY, owners)
+
+
+def runs_beside(ledger: Ledger, entry_id: str) -> tuple[int, int]:
+    """How many other runs a ledger has paid for, and how often the mechanism of an entry's own run was started."""
+    key = ledger.entry(entry_id).key
+    started = [item.key for item in ledger.entries() if item.started_at is not None]
+    return len(started) - started.count(key), started.count(key)
 
 
 def least_cap(request: CostRequest) -> float:

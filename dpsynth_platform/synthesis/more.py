@@ -20,6 +20,7 @@ from dpsynth_platform.permissions import private_files
 from dpsynth_platform.settings import embedded_ledger
 from dpsynth_platform.storage import digest_directory, write_durably
 from dpsynth_platform.synth.interface import Progress, generator, silent
+from dpsynth_platform.synthesis.budget import runs_beside
 from dpsynth_platform.synthesis.place import Place, held
 from dpsynth_platform.synthesis.statement import Further
 
@@ -126,11 +127,12 @@ def more_rows(
     shown = tuple(f"{name} = {_in_words(_canonical(name, values))}" for name, values in (given or {}).items())
 
     def drawn(place: Place) -> MoreRows:
+        ledger = _ledger(earlier)
         drawing = generator(earlier.method).draw(
-            _model(place, earlier), rows, constraints=kept, given=wanted, progress=progress
+            _model(place, earlier, ledger), rows, constraints=kept, given=wanted, progress=progress
         )
         write_rows(target, drawing, earlier.names, format_)
-        said = Further(earlier.statement, rows, shown, len(kept))
+        said = Further(earlier.statement, rows, shown, len(kept), runs_beside(ledger, earlier.entry_id)[0])
         written = write_statement(target.parent, said, f"{target.stem}.statement")
         return MoreRows(target, written, rows, earlier.entry_id)
 
@@ -190,13 +192,18 @@ def _check_target(out: Path, target: Path) -> None:
         )
 
 
-def _model(place: Place, earlier: Earlier) -> Path:
+def _ledger(earlier: Earlier) -> Ledger:
+    """The ledger that knows the model."""
+    directory = Path(earlier.ledger)
+    if not directory.is_dir():
+        raise ConfigurationError(f"the ledger in {directory}, which knows the model, is gone; accepted: restore it")
+    return Ledger(embedded_ledger(directory))
+
+
+def _model(place: Place, earlier: Earlier, ledger: Ledger) -> Path:
     """The model, as the ledger knows it."""
-    ledger = Path(earlier.ledger)
-    if not ledger.is_dir():
-        raise ConfigurationError(f"the ledger in {ledger}, which knows the model, is gone; accepted: restore it")
     model = place.model(earlier.entry_id)
-    entry = Ledger(embedded_ledger(ledger)).entry(earlier.entry_id)
+    entry = ledger.entry(earlier.entry_id)
     if not model.is_dir() or digest_directory(model) != entry.model_digest:
         raise MechanismFailed(
             f"the model that ledger entry {earlier.entry_id} paid for is gone from {model}, or was changed; accepted: "

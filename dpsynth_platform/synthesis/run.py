@@ -26,7 +26,7 @@ from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import digest_directory, digest_file, write_durably
 from dpsynth_platform.synth.interface import Progress, generator, silent
 from dpsynth_platform.synth.tabular.measurements import is_complete
-from dpsynth_platform.synthesis.budget import Budget, open_budget
+from dpsynth_platform.synthesis.budget import Budget, open_budget, runs_beside
 from dpsynth_platform.synthesis.more import Earlier
 from dpsynth_platform.synthesis.place import Place, held
 from dpsynth_platform.synthesis.statement import Run, statement
@@ -264,11 +264,11 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
 
 
 def _run(task: Task, budget: Budget, entry: Entry, rows: int) -> Run:
-    started = [item for item in budget.ledger.entries() if item.started_at is not None]
+    others, attempts = runs_beside(budget.ledger, entry.entry_id)
     return Run(
         entry_id=entry.entry_id,
-        others=sum(item.key != entry.key for item in started),
-        attempts=sum(item.key == entry.key for item in started),
+        others=others,
+        attempts=attempts,
         rows=rows,
         rows_given=task.options.rows is not None,
         assumed=task.not_covered,

@@ -32,6 +32,13 @@ _EARLIER = (
     "of the table."
 )
 
+_KEPT = Assumption(
+    "The values that these rows were given, and the constraints that they keep, are public, or were chosen in the "
+    "light of synthetic rows.",
+    "as declared",
+    "They choose among what the model can draw; what somebody saw of the data is theirs to say.",
+)
+
 
 @dataclass(frozen=True)
 class Run:
@@ -101,7 +108,10 @@ class Statement:
                 [f"{item.assumption} **{item.holds}**: {item.because}" for item in self.assumptions],
             ),
             *_section("Accounting", [_accounting(common.accounting), common.formal, common.groups]),
-            *_section("The budget", [f"Paid by ledger entry {self.ledger_entry}.", self.account, KNOWS_ONLY]),
+            *_section(
+                "The budget",
+                [f"Paid by ledger entry {self.ledger_entry}.", f"{self.account} {common.tuning['words']}", KNOWS_ONLY],
+            ),
         ]
         return "\n".join(lines) + "\n"
 
@@ -125,12 +135,14 @@ class Further:
         rows: number of rows.
         given: values that they all have, in words.
         constraints: number of constraints that they keep.
+        others: other runs that the ledger has paid for by now.
     """
 
     earlier: Mapping[str, Any]
     rows: int
     given: tuple[str, ...]
     constraints: int
+    others: int
 
     @property
     def words(self) -> str:
@@ -144,9 +156,23 @@ class Further:
             "covers, once."
         )
 
+    @property
+    def assumptions(self) -> list[dict[str, str]]:
+        """The model's, and that nobody looked at the data to choose what these rows keep."""
+        kept = list(self.earlier["assumptions"])
+        return [*kept, asdict(_KEPT)] if self.given or self.constraints else kept
+
+    @property
+    def tuning(self) -> Tuning:
+        """The runs in whose light these rows may have been asked for."""
+        return Tuning(self.others)
+
     def to_json(self) -> dict[str, Any]:
         """The model's statement, with what these rows are."""
+        tuning = {"runs": self.others, "covered": not self.others, "words": self.tuning.words}
         return dict(self.earlier) | {
+            "assumptions": self.assumptions,
+            "tuning": tuning,
             "post_processing": self.words,
             "covered": [*self.earlier["covered"], self.words],
             "rows": self.rows,
@@ -167,12 +193,9 @@ class Further:
             *_section("What it does not cover", self.earlier["not_covered"]),
             *_section(
                 "What it rests on",
-                [
-                    f"{item['assumption']} **{item['holds']}**: {item['because']}"
-                    for item in self.earlier["assumptions"]
-                ],
+                [f"{item['assumption']} **{item['holds']}**: {item['because']}" for item in self.assumptions],
             ),
-            *_section("The budget", [self.earlier["account"], KNOWS_ONLY]),
+            *_section("The budget", [f"{self.earlier['account']} {self.tuning.words}", KNOWS_ONLY]),
         ]
         return "\n".join(lines) + "\n"
 
@@ -203,7 +226,7 @@ def statement(contract: DataContract, family: FamilyBudget, plan: SealedPlan, ru
         account=(
             f"Of everything that this ledger pays for together, what may be claimed is its cap: epsilon "
             f"{upper_bound(family.cap.epsilon, 6)}, delta {upper_bound(family.cap.delta)} for each {family.unit}, "
-            f"unless two people together raise it. {common.tuning['words']}"
+            "unless two people together raise it."
         ),
     )
 
@@ -215,6 +238,8 @@ def _not_covered(run: Run) -> list[str]:
         "some row), and whether a column of ordinary values looks like personal data, which stops a run: seen by "
         "whoever runs it.",
         "When the run took place and how long its steps took: seen by whoever runs it.",
+        "Whether the table holds the same as at an earlier run with these options, and so whether the run was paid for "
+        "anew or refused: seen by whoever runs it, and in the number of runs below.",
         "What somebody saw elsewhere and chose the options by (domains, bound, epsilon, which of several tables was "
         "kept).",
         *([_EARLIER.format(attempts=number_of(run.attempts - 1, "earlier attempt"))] if run.attempts > 1 else []),

@@ -169,3 +169,18 @@ def test_what_is_shown_of_a_bound_is_never_less(number, digits):
     shown = float(upper_bound(number, digits))
     assert number <= shown <= number * (1 + 1.000001 * 10.0 ** (1 - digits))
     assert upper_bound(shown, digits) == upper_bound(number, digits)
+
+
+@pytest.mark.parametrize(("weighting", "counted"), [("rows", "the mechanism read"), ("owners", "owners took part")])
+def test_a_number_of_rows_that_is_measured_is_of_what_is_counted(weighting, counted):
+    """Where owners are counted, the noisy total is their number, and says nothing of how many records were read."""
+    contract, budget = load("census", "household-surveys")
+    privacy = contract.privacy.model_copy(update={"weighting": weighting})
+    changed = contract.model_copy(
+        update={"privacy": privacy, "generate": contract.generate.model_copy(update={"rows": "auto"})}
+    )
+    target = Guarantee.target(changed)
+    neighbours = (target.adjacency, target.max_contributions, target.weighting)
+    event = mst_event(6, calibrate_mst(6, target), *neighbours)
+    output = privacy_statement(changed, budget, event).output
+    assert output.startswith(f"The published table of synthetic rows, as many as the noisy counts say that {counted},")

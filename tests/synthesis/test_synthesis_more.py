@@ -96,6 +96,23 @@ def test_more_rows_of_a_kind(made: Synthesis, tmp_path: Path, monkeypatch: pytes
     assert "synthetic.parquet" in {path.name for path in (tmp_path / "out").iterdir()}
 
 
+def test_further_rows_say_what_they_rest_on_by_now(make: Make, tmp_path: Path) -> None:
+    """Runs since the model was made may be why somebody asks for just these rows."""
+    make(ledger=tmp_path / "shared", cap_epsilon=9.0)
+    plain = more_rows(tmp_path / "out", 5).statement.read_text()
+    assert "the ledger holds no other run" in plain
+    assert "that these rows were given" not in plain
+    make(out="other", epsilon=1.0, ledger=tmp_path / "shared")
+    found = more_rows(tmp_path / "out", 5, given={"city": "Aix"})
+    words, stated = found.statement.read_text(), json.loads(found.statement.with_suffix(".json").read_text())
+    assert "the ledger holds no other run" not in words
+    assert "in the light of 1 other run" in words
+    assert (stated["tuning"]["runs"], stated["tuning"]["covered"]) == (1, False)
+    said = "The values that these rows were given, and the constraints that they keep, are public"
+    assert said in words and "**as declared**" in words
+    assert said in stated["assumptions"][-1]["assumption"]
+
+
 def test_every_format_of_further_rows(made: Synthesis, tmp_path: Path) -> None:
     for name, reader in (
         ("more.csv", csv.read_csv),

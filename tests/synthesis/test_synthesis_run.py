@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyarrow import csv
-from synthesis_cases import SECRET, Make, people
+from synthesis_cases import SCHEMA, SECRET, Make, people
 
 from dpsynth_platform.errors import (
     BudgetExceeded,
@@ -230,8 +230,21 @@ def test_units_are_not_mixed_in_one_ledger(make: Make, tables: Path, tmp_path: P
         make(out="other", ledger=tmp_path / "shared", owners=None, contributions=None)
 
 
+def test_owners_of_another_kind_are_not_mixed_in_one_ledger(make: Make, tables: Path, tmp_path: Path) -> None:
+    """What one patient's records show of them is not what one doctor's patients show of the doctor."""
+    shared = tmp_path / "shared"
+    make(ledger=shared, cap_epsilon=9.0)
+    declared = SCHEMA.replace("age: {type: integer, min: 0, max: 99}", "age: {type: identifier}")
+    (tables / "doctors.yaml").write_text(declared + "  person: {type: identifier}\n")
+    with pytest.raises(LedgerError, match="owners in column 'person', and this run is for those in 'age'"):
+        make(out="other", schema=tables / "doctors.yaml", owners="age", ledger=shared)
+    assert make(out="other", ledger=shared).spent
+    assert ledger_of(make(ledger=shared)).verify().ok
+
+
 def test_changed_rows_are_another_run(make: Make, tables: Path) -> None:
-    make()
+    words = make().statement.read_text()
+    assert "Whether the table holds the same as at an earlier run" in words
     pq.write_table(people(1201), tables / "people.parquet")
     with pytest.raises(BudgetExceeded):
         make()

@@ -285,7 +285,7 @@ def privacy_statement(
     contract: DataContract,
     family: FamilyBudget,
     event: DpEvent | dict[str, Any],
-    words: MechanismWords | None = None,
+    words: MechanismWords,
     tuning: Tuning = UNTUNED,
     attempts: int = 1,
 ) -> PrivacyStatement:
@@ -295,7 +295,7 @@ def privacy_statement(
         contract: the sealed snapshot.
         family: the budget of the contract's family.
         event: the sealed plan's event, as a tree or as JSON.
-        words: the mechanism's own words; by default those of the contract's method.
+        words: the mechanism's own; of a generator's, those of the sealed plan's method (`WORDS`).
         tuning: the runs that its parameters may have been chosen by.
         attempts: how often the mechanism of this very run was started, the last time included.
 
@@ -305,7 +305,6 @@ def privacy_statement(
     """
     if attempts < 1:
         raise AccountingError(f"{contract.dataset}: {attempts!r} attempts; accepted: from 1")
-    words = words or WORDS[contract.generate.method]
     tree = event_from_json(event) if isinstance(event, dict) else event
     target = Guarantee.target(contract)
     if not matches_claim(tree, target):

@@ -21,7 +21,7 @@ from dpsynth_platform.privacy.events import (
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.mst import calibrate_mst
 from dpsynth_platform.privacy.renyi import RenyiCurve
-from dpsynth_platform.privacy.statement import Assumption, MechanismWords, privacy_statement, upper_bound
+from dpsynth_platform.privacy.statement import MST_WORDS, Assumption, MechanismWords, privacy_statement, upper_bound
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -41,8 +41,8 @@ def event_of(contract, eps=None):
 def test_statement_says_what_must_be_said(dataset, family):
     contract, budget = load(dataset, family)
     event = event_of(contract)
-    statement = privacy_statement(contract, budget, event_to_json(event))
-    assert statement == privacy_statement(contract, budget, event)
+    statement = privacy_statement(contract, budget, event_to_json(event), MST_WORDS)
+    assert statement == privacy_statement(contract, budget, event, MST_WORDS)
     document = json.loads(json.dumps(statement.to_json(), allow_nan=False))
     assert document["guarantee"]["epsilon"] <= contract.privacy.guarantee.epsilon
     assert document["guarantee"]["delta"] == contract.privacy.delta
@@ -62,7 +62,7 @@ def test_statement_says_what_must_be_said(dataset, family):
 
 def test_plain_words_name_the_numbers_and_the_limits():
     contract, budget = load("census", "household-surveys")
-    words = privacy_statement(contract, budget, event_of(contract)).plain_words()
+    words = privacy_statement(contract, budget, event_of(contract), MST_WORDS).plain_words()
     assert "learns very little about any one user" in words[0]
     assert "epsilon 1 " in words[1] and "at most 2 records" in words[1] and "strong" in words[1]
     assert "row counts" in " ".join(words)
@@ -77,7 +77,8 @@ def test_block_policy_and_weak_guarantees_are_told():
             "accept_weak_guarantee": "needed for the pilot",
         }
     )
-    statement = privacy_statement(contract.model_copy(update={"privacy": privacy}), budget, event_of(contract, 12.0))
+    weak = contract.model_copy(update={"privacy": privacy})
+    statement = privacy_statement(weak, budget, event_of(contract, 12.0), MST_WORDS)
     assert any("on_overlap: block" in text for text in statement.not_covered)
     assert statement.tier == "weak"
     assert statement.weak_reason == "needed for the pilot"
@@ -87,10 +88,10 @@ def test_block_policy_and_weak_guarantees_are_told():
 def test_a_plan_that_costs_more_than_asked_or_is_for_other_neighbours_is_refused():
     contract, budget = load("census", "household-surveys")
     with pytest.raises(AccountingError, match="above the 1 asked for"):
-        privacy_statement(contract, budget, event_of(contract, 2.0))
+        privacy_statement(contract, budget, event_of(contract, 2.0), MST_WORDS)
     other = mst_event(6, calibrate_mst(6, Guarantee.target(contract)), "add-or-remove", 1)
     with pytest.raises(AccountingError, match="adjacency, bound and weighting"):
-        privacy_statement(contract, budget, other)
+        privacy_statement(contract, budget, other, MST_WORDS)
 
 
 TRAINED = MechanismWords(
@@ -133,7 +134,7 @@ def test_trained_models_name_their_accesses_and_what_their_sampling_rests_on():
 
 def test_mst_says_nothing_of_what_it_does_not_do():
     contract, budget = load("census", "household-surveys")
-    statement = privacy_statement(contract, budget, event_of(contract))
+    statement = privacy_statement(contract, budget, event_of(contract), MST_WORDS)
     assert statement.accounting["amplification"] == "none is used"
     assert "delta_slack" not in statement.accounting
     told = " ".join(item.assumption for item in statement.assumptions)
@@ -148,7 +149,7 @@ def test_columns_that_belong_to_the_ownership_graph_are_named():
     single = contract.model_copy(
         update={"privacy": contract.privacy.model_copy(update={"record_order": f"weight:{period}"})}
     )
-    words = privacy_statement(single, budget, event_of(single))
+    words = privacy_statement(single, budget, event_of(single), MST_WORDS)
     assert any(
         f"the column {period} and then a keyed hash, owner by owner" in item.because for item in words.assumptions
     )
@@ -158,7 +159,9 @@ def test_columns_that_belong_to_the_ownership_graph_are_named():
     shared = single.model_copy(update={"privacy": privacy})
     family = budget.model_copy(update={"adjacency": "fixed-graph"})
     (line,) = [
-        line for line in privacy_statement(shared, family, event_of(shared)).not_covered if "ownership graph" in line
+        line
+        for line in privacy_statement(shared, family, event_of(shared), MST_WORDS).not_covered
+        if "ownership graph" in line
     ]
     assert "the column age, by which records are chosen" in line
     assert f"of the column {period}, in which period a record falls" in line
@@ -182,5 +185,5 @@ def test_a_number_of_rows_that_is_measured_is_of_what_is_counted(weighting, coun
     target = Guarantee.target(changed)
     neighbours = (target.adjacency, target.max_contributions, target.weighting)
     event = mst_event(6, calibrate_mst(6, target), *neighbours)
-    output = privacy_statement(changed, budget, event).output
+    output = privacy_statement(changed, budget, event, MST_WORDS).output
     assert output.startswith(f"The published table of synthetic rows, as many as the noisy counts say that {counted},")

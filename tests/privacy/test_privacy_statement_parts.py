@@ -240,6 +240,7 @@ def test_the_graph_is_said_to_be_unprotected_in_every_form():
 
 
 def test_a_mechanism_that_costs_nothing_is_not_claimed_to():
-    statement = privacy_statement(contract_of(), FAMILY, histogram_event(1e6, max_contributions=B, discrete=False))
+    event = histogram_event(1e6, max_contributions=B, discrete=False)
+    statement = privacy_statement(contract_of(), FAMILY, event, MST_WORDS)
     assert statement.accounting["epsilon"] == 0 < statement.guarantee.epsilon < 1e-6
     assert "epsilon 9.54e-07" in statement.plain_words()[1]

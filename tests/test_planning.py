@@ -44,7 +44,7 @@ def test_what_may_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("DPSYNTH_MEMORY", f"{needed // 10**6 + 1}MB")
     assert plan_release(contract(), source_schema_of(contract()), None) == plan
     monkeypatch.setenv("DPSYNTH_MEMORY", f"{needed // 10**6 - 1}MB")
-    with pytest.raises(ContractError, match=r"method mst may need [0-9,]+ MB .* above DPSYNTH_MEMORY"):
+    with pytest.raises(ContractError, match=rf"method {plan.method} may need [0-9,]+ MB .* above DPSYNTH_MEMORY"):
         plan_release(contract(), source_schema_of(contract()), None)
 
 

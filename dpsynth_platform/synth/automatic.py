@@ -63,7 +63,8 @@ class Facts:
         columns: how many are modelled.
         pair_cells: the most cells of all pairs of columns together.
         countable: whether so many may be counted.
-        records: the most that are expected.
+        counted: what counts are of, `records` or `owners`.
+        records: the most of these that are expected.
         held: how many of them a combination of two columns' values holds, on average over those of a typical pair.
         target: whether a column is declared that the others shall predict.
         error: mean absolute noise of the count of such a combination, if a tree of pairs is measured.
@@ -74,6 +75,7 @@ class Facts:
     columns: int
     pair_cells: int
     countable: bool
+    counted: str
     records: int
     held: float
     target: bool
@@ -103,7 +105,9 @@ def facts_of(contract: DataContract, period: str | None) -> Facts:
     guarantee, domain = Guarantee.target(contract), domain_of(contract, period)
     sizes = domain.most_states
     workload, limit = workload_of(contract, domain.names), contract.generate.seconds
-    records = contract.privacy.expected_units * contract.privacy.max_contributions
+    privacy = contract.privacy
+    owners = privacy.weighting == "owners"
+    records = privacy.expected_units * (1 if owners else privacy.max_contributions)
     # A pair of many combinations is measured coarsely, or rare values are put together.
     pairs = [a * b for a, b in itertools.combinations([min(size, COARSE_GROUPS) for size in sizes], 2)]
     total = calibrate_selection(guarantee, 0, 0.0, domain.partitions).sigma_total
@@ -112,6 +116,7 @@ def facts_of(contract: DataContract, period: str | None) -> Facts:
         columns=len(sizes),
         pair_cells=pair_cells(sizes),
         countable=pair_cells(sizes) <= MAX_CELLS,
+        counted="owners" if owners else "records",
         records=records,
         held=records / statistics.median(pairs or [1]),
         target=workload.target is not None,
@@ -124,8 +129,8 @@ def facts_of(contract: DataContract, period: str | None) -> Facts:
 def choose(facts: Facts) -> Choice:
     """The method for these facts, by the rules above."""
     above = (
-        f"a typical combination of two columns' values holds {facts.held:,.3g} of the up to {facts.records:,} records "
-        f"expected, and its count is off by about {facts.error:,.3g}"
+        f"a typical combination of two columns' values holds {facts.held:,.3g} of the up to {facts.records:,} "
+        f"{facts.counted} expected, and its count is off by about {facts.error:,.3g}"
     )
     aimless = "; the target gets no links of its own" if facts.target else ""
     if facts.columns == 1:

@@ -11,6 +11,7 @@ PLENTY = Facts(
     columns=10,
     pair_cells=5000,
     countable=True,
+    counted="records",
     records=40_000,
     held=1000.0,
     target=True,
@@ -65,6 +66,17 @@ def test_facts_are_those_of_the_contract():
     assert facts.held == 4000 / 22
     less = contract_with(privacy__guarantee={"epsilon": 0.4, "delta": 1e-5})
     assert facts_of(less, None).error == pytest.approx(10 * facts.error, rel=0.3)
+
+
+def test_an_owner_who_is_counted_holds_one_record_whatever_the_bound():
+    """Noise is then that of one record, and so is what every owner adds to a count."""
+    of_rows, of_owners = (
+        facts_of(contract_with(privacy__weighting=weighting, privacy__max_contributions=8), None)
+        for weighting in ("rows", "owners")
+    )
+    assert (of_rows.records, of_owners.records) == (16_000, 2000)
+    assert of_owners.held / of_owners.error == pytest.approx(of_rows.held / of_rows.error, rel=0.01)
+    assert "of the up to 2,000 owners expected" in choose(of_owners).why
 
 
 def test_a_time_limit_counts_where_it_leaves_too_few_rounds():

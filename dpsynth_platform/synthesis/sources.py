@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dpsynth_platform.bounding.ownership import open_table
 from dpsynth_platform.compute.reading import read_batches
@@ -30,6 +31,7 @@ from dpsynth_platform.storage import digest_directory, digest_file
 Format = Literal["parquet", "csv", "delta"]
 
 _LONGEST_NAME = 100
+_LARGEST_EXACT = 2**53
 
 _CSV_TYPES = {
     "integer": pa.int64(),
@@ -172,12 +174,27 @@ def _csv_type(declared: Column | None) -> pa.DataType:
 
 
 def _cast(path: Path, column: pa.Array, name: str, wanted: pa.DataType) -> pa.Array:
+    problem = f"column {name!r} is declared to hold {wanted}, and some of its values cannot be read so"
     try:
-        # Where only the date of a moment is declared, its time of day goes.
-        return column.cast(wanted, safe=not pa.types.is_timestamp(column.type))
+        if _exact(column, wanted):
+            # Where only the date of a moment is declared, its time of day goes.
+            return column.cast(wanted, safe=not pa.types.is_timestamp(column.type))
+        problem += ": whole numbers beyond 2^53 beside some with a decimal point, which rounds all of them"
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        problem = f"column {name!r} is declared to hold {wanted}, and some of its values cannot be read so"
+        pass
     raise SourceError(f"{path}: {problem}; accepted: numbers, dates as 2026-01-31, true or false; or another type")
+
+
+def _exact(column: pa.Array, wanted: pa.DataType) -> bool:
+    """Whether whole numbers are still what they were.
+
+    One row's decimal point makes a CSV file's column one of double precision. If that could round the other rows'
+    values, one person would change what everybody else is counted for.
+    """
+    if not (pa.types.is_floating(column.type) and pa.types.is_integer(wanted)):
+        return True
+    ends = pc.min_max(pc.abs(column))
+    return ends["max"].as_py() is None or ends["max"].as_py() < _LARGEST_EXACT
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:

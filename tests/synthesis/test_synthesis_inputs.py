@@ -12,7 +12,7 @@ import yaml
 from pydantic import TypeAdapter
 from synthesis_cases import SECRET, Make, people
 
-from dpsynth_platform.contracts import ColumnName, read_yaml
+from dpsynth_platform.contracts import ColumnName, IntegerColumn, read_yaml
 from dpsynth_platform.errors import ContractError, DpsynthError, SourceError
 from dpsynth_platform.synthesis import Options, rows, run
 from dpsynth_platform.synthesis.assumed import assumed_columns
@@ -173,6 +173,25 @@ def test_values_of_a_csv_file_that_are_not_as_declared(make: Make, tables: Path)
     with pytest.raises(SourceError, match="column 'age' is declared to hold int64, and some of its values") as caught:
         make("people.csv")
     assert SECRET not in str(caught.value)
+
+
+def test_one_row_of_a_csv_file_changes_no_value_of_another(tables: Path) -> None:
+    """A decimal point makes a column's numbers those of double precision; nobody else's may be rounded by it."""
+    large, table = 2**53 + 1, tables / "numbers.csv"
+    declared = {"amount": IntegerColumn(type="integer", min=0, max=2**62)}
+
+    def read(*values: object) -> list[int]:
+        table.write_text("\n".join(["amount", *map(str, values)]) + "\n")
+        return list(pa.Table.from_batches(open_source(table, declared).batches())["amount"].to_pylist())
+
+    assert read(large, 7) == [large, 7]
+    assert read(2**53 - 1, "7.0") == [2**53 - 1, 7]
+    for mine in ("7.0", "1e3"):
+        with pytest.raises(
+            SourceError, match=r"column 'amount' .* beyond 2\^53 beside some with a decimal point"
+        ) as told:
+            read(large, mine)
+        assert str(large) not in str(told.value)
 
 
 def test_ids_of_a_csv_file_stay_text(tables: Path) -> None:

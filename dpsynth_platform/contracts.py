@@ -231,6 +231,10 @@ class IntegerColumn(_ScannedColumn, _Binned):
     @model_validator(mode="after")
     def _range(self) -> IntegerColumn:
         _check_range(self.min, self.max, self.bins, self.points)
+        if self.max - self.min >= 2**64:
+            raise ValueError(
+                f"min {self.min}, max {self.max}: more values than any integer type has; accepted: up to 2^64 of them"
+            )
         return self
 
 

@@ -45,6 +45,7 @@ def parsed(column: str):
         ("{type: integer, min: 0, max: 9, points: [3, 10]}", "points: accepted are ascending values from 0 to 9"),
         ("{type: float, min: 0, max: 9, points: [3, 3]}", "points: accepted are ascending values"),
         ("{type: integer, min: 0, max: 18446744073709551616}", "columns.x.max: 18446744073709551616; input should be"),
+        ("{type: integer, min: -2, max: 18446744073709551615}", "more values than any integer type has"),
         ("{type: float, min: 0.005, max: 9, decimals: 2}", "min: 0.005 has more than the 2 declared decimals"),
         ("{type: float, min: 0, max: 9, points: [0.125], decimals: 2}", "points: 0.125 has more than the 2 declared"),
         ("{type: float, min: 0, max: 1.0e15, decimals: 2}", "decimals: 2 are more than numbers of this size have"),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpsynth_platform.storage import write_table
-from dpsynth_platform.synth.tabular import counting
+from dpsynth_platform.synth.tabular import coding, counting
 from dpsynth_platform.synth.tabular.blocks import BLOCK_CELLS, blocks_of, marginals_of
 from dpsynth_platform.synth.tabular.coding import coding_of
 from dpsynth_platform.synth.tabular.compression import ColumnStates
@@ -184,6 +184,19 @@ def test_what_sql_cannot_tell_exactly_is_counted_here(tmp_path, engine, monkeypa
     monkeypatch.setattr(counting, "read_table", lambda path, columns: iter(table.to_batches()))
     monkeypatch.setattr(counting, "count_rows", lambda path: table.num_rows)
     assert Records(tmp_path, domain, engine=engine).one_way()[0].sum() == 1
+
+
+@pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
+def test_no_record_counts_twice_whatever_an_engine_takes_for_equal(tmp_path, engine, monkeypatch):
+    """As if by its settings it found a text in two places of a list: one person would move counts by twice as much."""
+    table = pa.table({"text": ["a", "b", "b"], "_owner": [f"{number:032x}" for number in range(3)]})
+    write_table(tmp_path / "table", table.schema, table.to_batches())
+    domain = Domain((ColumnDomain("text", "categorical", True, values=("a", "b", "c")),))
+    twice = pa.table({"value": ["a", "b", "b"], "cell": pa.array([0, 1, 2], pa.int32())})
+    monkeypatch.setattr(coding, "_listed", lambda column: twice)
+    for weighting in ("rows", "owners"):
+        records = Records(tmp_path / "table", domain, weighting, engine)
+        assert (records.one_way()[0] / records.parts).tolist() == [1, 2, 0, 0]
 
 
 @pytest.mark.parametrize("engine", ["duckdb"], indirect=True)

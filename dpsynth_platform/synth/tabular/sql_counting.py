@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dpsynth_platform.compute.engine import Engine
+from dpsynth_platform.compute.engine import Engine, EngineError
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
+from dpsynth_platform.storage import count_rows
 from dpsynth_platform.synth.tabular.coding import Coding
 from dpsynth_platform.synth.tabular.compression import ColumnStates
 from dpsynth_platform.synth.tabular.domain import Domain
@@ -51,7 +52,7 @@ class SqlCounter:
         owners: whether each owner's rows weigh one record together.
 
     Raises:
-        EngineError: the engine stopped.
+        EngineError: the engine stopped, or makes several of one record.
     """
 
     def __init__(self, engine: Engine, bounded: Path, domain: Domain, coding: Coding, *, owners: bool) -> None:
@@ -63,6 +64,9 @@ class SqlCounter:
         for name, table in coding.tables.items():
             engine.register(name, table)
         engine.materialize("coded", coding.sql)
+        if engine.scalar("SELECT count(*) AS number FROM coded") != count_rows(bounded):
+            # A text that an engine finds in a list more than once would let its record count more than once.
+            raise EngineError("the engine does not tell texts apart byte by byte")
         if owners:
             cells = ", ".join(f"coded._{index}" for index in range(len(domain)))
             weighed = _WEIGHED_SQL.format(cells=cells, owner=OWNER_COLUMN, parts=RECORD_PARTS)

@@ -75,11 +75,11 @@ def categories(**sizes):
     }
 
 
-def plan_for(method, columns, *, epsilon, b, adjacency="add-or-remove", weighting="rows"):
+def plan_for(method, columns, *, epsilon, b, adjacency="add-or-remove", weighting="rows", **generate):
     """A sealed plan of a contract with these columns."""
     contract = contract_with(
         columns={"person_id": {"type": "identifier"}, **columns},
-        generate={"method": method, "rows": 100},
+        generate={"method": method, "rows": 100, **generate},
         privacy__max_contributions=b,
         privacy__adjacency=adjacency,
         privacy__weighting=weighting,

@@ -114,6 +114,41 @@ def test_one_person_moves_every_draw_by_no_more_than_planned(small_plans, method
         assert_moves_by_no_more_than_planned(plan, before, after)
 
 
+WIDE = categories(a=3, b=2, c=12, d=4, e=9, f=10)
+
+
+def linked(rng, rows):
+    """Records of `WIDE` whose columns go together, so that there is something to choose."""
+    a = rng.integers(0, 3, rows)
+    c = 4 * a + rng.integers(0, 4, rows)
+    others = (rng.integers(0, 4, rows), rng.integers(0, 9, rows), np.minimum(9, c + rng.integers(0, 2, rows)))
+    return np.stack([a, a > 0, c, *others], axis=1)
+
+
+@pytest.mark.parametrize("adjacency", ["add-or-remove", "replace-one"])
+@pytest.mark.parametrize(
+    ("workload", "choices"), [({"ways": 3, "target": "b", "weights": {"c": 4.0}}, 1), ({"ways": 2, "target": "b"}, 3)]
+)
+def test_neither_do_targets_weights_larger_sets_or_several_choices_before_a_fit(adjacency, workload, choices):
+    plan = plan_for("aim", WIDE, epsilon=EPSILON, b=B, adjacency=adjacency, workload=workload)
+    plan = dataclasses.replace(plan, parameters=plan.parameters | {"choices_per_fit": choices})
+    reached = []
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        others, mine, instead = linked(rng, 600), linked(rng, 1).repeat(B, axis=0), linked(rng, B)
+        left = others if adjacency == "add-or-remove" else np.concatenate([others, instead])
+        before = run(plan, table_of(WIDE, left))
+        after = run_again(plan, table_of(WIDE, np.concatenate([others, mine])), before)
+        assert_moves_by_no_more_than_planned(plan, before, after)
+        candidates = sum(math.comb(len(WIDE), ways) for ways in range(2, workload["ways"] + 1))
+        assert len(before.of("choice")[0].exact) >= candidates
+        reached += [
+            np.abs(one.exact - other.exact).max() / one.sensitivity
+            for one, other in zip(before.of("choice"), after.of("choice"), strict=True)
+        ]
+    assert max(reached) > 0.2  # neighbours that change nothing would prove nothing
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_plan_that_forgets_how_many_records_a_person_has_is_found(method):
     plan = plan_for(method, SMALL, epsilon=EPSILON, b=1)

@@ -178,8 +178,8 @@ STEP = Step(
     code_version="2",
     body=body,
     fields=(
-        ("measurements", "jsonl", "noisy marginals and chosen pairs, as drawn"),
-        ("model", "npz", "potentials of the fitted tree"),
+        ("measurements", "jsonl", "noisy counts, and which columns were chosen for them, as drawn"),
+        ("model", "npz", "the model that was fitted to them"),
         ("claim", "json", "the one-time claim of the ledger entry"),
     ),
     pool="accelerator",

@@ -202,9 +202,12 @@ def contract_check(
     as_json: Json = False,
 ) -> None:
     """Checks a contract, alone and against its family's budget; shows all faults that can be seen at once."""
+    from dpsynth_platform.audit.verdict import shortage_of
+
     shown = Shown(as_json)
     contract = check_contract(Settings.from_environment(), file)
     chosen = method_for(contract)
+    shortage = None if contract.audit.accept_inconclusive else shortage_of(contract)
     shown.json(
         {
             "dataset": contract.dataset,
@@ -212,10 +215,13 @@ def contract_check(
             "valid": True,
             "method": chosen.method,
             "why_method": chosen.why,
+            "audit_shortage": shortage,
         }
     )
     shown.say(f"{file}: valid; dataset {contract.dataset}, {len(contract.modelled)} modelled columns")
     shown.say(f"method {chosen.method}: {chosen.why}")
+    if shortage:
+        shown.say(f"audit: {shortage}")
 
 
 @contract_app.command("schema")

@@ -101,7 +101,10 @@ class Constraint(BaseModel):
             yield "column: missing; accepted: the column that determines the other"
         columns = self.columns
         if len(columns) < 2:
-            yield f"{kind}: {len(columns)} column; accepted: two or more"
+            yield (
+                f"{kind}: {len(columns)} column; accepted: two or more (what one column cannot have is left out of its "
+                "own declaration)"
+            )
         if kind in ("forbid", "only") and len(columns) > MOST_COLUMNS:
             yield f"{kind}: {len(columns)} columns; accepted: up to {MOST_COLUMNS}"
         if self.ascending is not None and len(columns) < len(self.ascending):

@@ -1101,6 +1101,8 @@ def _explained(
         return f"{path}: missing; it is required"
     if kind == "string_pattern_mismatch" and path.endswith("record_order"):
         return f"{path}: {value!r}; accepted: random, fewest-owners-first, weight:COLUMN"
+    if kind in ("string_pattern_mismatch", "string_type") and path.endswith("time_limit"):
+        return f"{path}: {value!r}; accepted: whole seconds, minutes or hours, such as 90s, 2m or 1h"
     if kind == "string_pattern_mismatch":
         return f"{path}: {value!r}; accepted: text that matches {context['pattern']}"
     if kind in ("union_tag_invalid", "union_tag_not_found"):

@@ -284,7 +284,7 @@ def _say_parts(shown: Shown, event: DpEvent, delta: float) -> None:
 def _in_words(leaf: DpEvent, times: int) -> str:
     """A mechanism with its numbers, as often as it runs."""
     from dpsynth_platform.privacy import events
-    from dpsynth_platform.privacy.statement import number_of
+    from dpsynth_platform.privacy.figures import number_of
 
     if isinstance(leaf, events.BoundedRangeSelectionEvent):
         return f"{number_of(times, 'choice')} by the exponential mechanism, range {leaf.epsilon:g}{_counted(leaf)}"
@@ -429,8 +429,8 @@ def _show(
     shown: Shown, event: DpEvent, result: EpsilonResult, more: Mapping[str, Any], *, units: int | None = None
 ) -> None:
     from dpsynth_platform.privacy.events import adjacency_of, event_to_json
+    from dpsynth_platform.privacy.figures import number_of
     from dpsynth_platform.privacy.guarantee import tier
-    from dpsynth_platform.privacy.statement import number_of
 
     too_large = _delta_notes(result.delta, units)
     level = None if too_large else tier(result.epsilon)
@@ -488,6 +488,6 @@ def _loose_notes(event: DpEvent, result: EpsilonResult) -> list[str]:
 
 def _rounded(epsilon: float) -> str:
     """Five digits, rounded up: what is shown is never less than what is meant."""
-    from dpsynth_platform.privacy.statement import upper_bound
+    from dpsynth_platform.privacy.figures import upper_bound
 
     return upper_bound(epsilon, 5) if epsilon > 0 else "0"

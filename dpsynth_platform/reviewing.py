@@ -30,8 +30,9 @@ from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import Account, CostRequest, Decision, Entry, Head
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.planning import changes, cost_request, load_all, load_dataset, plan_release, run_key
+from dpsynth_platform.privacy.figures import number_of, rounded, upper_bound
 from dpsynth_platform.privacy.guarantee import Guarantee, tier
-from dpsynth_platform.privacy.statement import WORDS, number_of, privacy_statement, upper_bound
+from dpsynth_platform.privacy.statement import WORDS, privacy_statement
 from dpsynth_platform.release import evidence
 from dpsynth_platform.release import verify as verification
 from dpsynth_platform.settings import Settings
@@ -117,7 +118,7 @@ class Forecast:
             ("method", f"{self.mechanism}: {self.why_mechanism}"),
             ("what is counted", self.preparation),
             ("what survives", "what clearly more records than that have in common; the rest drowns in the noise"),
-            *((_plain(name), f"{value:,.4g}") for name, value in self.size.items()),
+            *((_plain(name), rounded(value, 4)) for name, value in self.size.items()),
             (
                 "what it costs",
                 f"that epsilon and delta, of what all releases about the family {self.family} may cost together for "

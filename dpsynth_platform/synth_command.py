@@ -67,7 +67,11 @@ def synth_table(
         float | None, typer.Option(help="Delta of the guarantee; default: 1/n^1.1 with n = --expected-units.")
     ] = None,
     expected_units: Annotated[
-        int | None, typer.Option(help="A public estimate of the number of owners, or of rows without --owners.")
+        int | None,
+        typer.Option(
+            help="A public estimate of the number of owners, or of rows without --owners; default: 1/delta. --method "
+            "auto goes by it."
+        ),
     ] = None,
     schema: Annotated[
         Path | None, typer.Option(help="YAML file with `columns:` as in a contract; without one, a refusal prints it.")
@@ -172,6 +176,8 @@ def synth_table(
         raise typer.Exit(INTERRUPTED) from None
     shown.json(made.to_json())
     _show(shown, made)
+    if method is MethodName.auto and expected_units is None:
+        shown.say("The method was chosen as if there were 1/delta units; --expected-units says how many there are.")
 
 
 @synth_app.command("rows")

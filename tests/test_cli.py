@@ -261,6 +261,12 @@ def test_contract_check_names_what_is_wrong(tmp_path, use):
     assert (status, json.loads(out)["valid"]) == (0, True)
     assert (json.loads(out)["method"], json.loads(out)["why_method"]) == ("mst", "it is declared")
     document = yaml.safe_load(contract.read_text())
+    document["audit"] = {"canaries": 20}
+    contract.write_text(yaml.safe_dump(document))
+    assert "audit: 20 canaries can show at most" in use(deployment, "contract", "check", contract)[1]
+    document["audit"]["accept_inconclusive"] = "a trial"
+    contract.write_text(yaml.safe_dump(document))
+    assert "audit: " not in use(deployment, "contract", "check", contract)[1]
     document["privacy"]["guarantee"]["epsilon"] = -1
     contract.write_text(yaml.safe_dump(document))
     status, _, err = use(deployment, "contract", "check", contract)

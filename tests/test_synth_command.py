@@ -53,7 +53,7 @@ def test_for_people(use: Use, tmp_path: Path) -> None:
     assert status == 0, text
     for words in (
         "out/synthetic.parquet",
-        "1e-05)-DP for one example (add-or-remove, at most 1 records); method aim",
+        "1e-05)-DP for one example (add-or-remove, at most 1 record); method aim",
         "paid now; the ledger in out/restricted/ledger knows only what is spent through it",
         "Not covered by the guarantee:",
         "out/statement.md",
@@ -146,7 +146,7 @@ def test_text_may_be_learned_instead_of_listed(use: Use) -> None:
     more = ("--delta", "1e-5", "--learn-values", "--schema", "ages.yaml")
     status, text = use("people.parquet", "--out", "out", "--epsilon", "2", *more)
     assert status == 0, text
-    assert "the values of old, name, each shown if its count" in Path("out/statement.md").read_text()
+    assert "The values of old, name, each shown if its count" in Path("out/statement.md").read_text()
     assert SECRET not in text
 
 

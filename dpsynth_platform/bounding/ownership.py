@@ -50,8 +50,11 @@ class Listed:
     pairs: int
 
 
-def open_table(path: Path) -> ds.Dataset:
+def open_table(path: Path, *, also: str = "") -> ds.Dataset:
     """A Delta table, a Parquet file, or a directory of Parquet files.
+
+    Args:
+        also: what else the caller accepts, for the words of a refusal.
 
     Raises:
         SourceError: there is none that can be read.
@@ -70,7 +73,7 @@ def open_table(path: Path) -> ds.Dataset:
     except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
         # The library's own text may quote statistics of the data, so its type must do.
         problem = f"the table cannot be read ({type(error).__name__})"
-    raise SourceError(f"{path}: {problem}; accepted: a Delta table, a Parquet file, a directory of them")
+    raise SourceError(f"{path}: {problem}; accepted: a Delta table, a Parquet file, a directory of them{also}")
 
 
 def write_ownership(

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.privacy.figures import number_of, upper_bound
 from dpsynth_platform.privacy.units import UNITS, Sensitivity, count_sensitivity
 
 if TYPE_CHECKING:
@@ -94,9 +95,10 @@ class Guarantee:
         return document
 
     def __str__(self) -> str:
+        together = ", counted as one together" if self.weighting == "owners" else ""
         return (
-            f"({self.epsilon:g}, {self.delta:.3g})-DP for one {self.unit} ({self.adjacency}, at most "
-            f"{self.max_contributions} records{', counted as one together' if self.weighting == 'owners' else ''})"
+            f"({upper_bound(self.epsilon, 6)}, {upper_bound(self.delta)})-DP for one {self.unit} ({self.adjacency}, at "
+            f"most {number_of(self.max_contributions, 'record')}{together})"
         )
 
 

@@ -13,7 +13,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from dp_accounting import dp_event
@@ -36,6 +35,7 @@ from dpsynth_platform.privacy.events import (
     leaves,
     matches_claim,
 )
+from dpsynth_platform.privacy.figures import number_of, upper_bound
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS, group_guarantee
 
@@ -732,21 +732,6 @@ def _account(family: FamilyBudget) -> str:
         "raise it; then it is the raised cap, for all of them, if the raise was not decided in the light of what "
         f"releases showed. {whom}, and the ledger lets none beyond the cap."
     )
-
-
-def number_of(number: int, what: str) -> str:
-    """`1 record`, `2 records`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def upper_bound(number: float, digits: int = 3) -> str:
-    """A bound with at most so many significant digits, rounded up: what is shown is never less than what is meant.
-
-    What is meant by a float is its shortest decimal form: 0.1 is shown as 0.1, though the float is a little more.
-    """
-    meant = Decimal(repr(float(number)))
-    rounded = meant.quantize(Decimal(1).scaleb(meant.adjusted() - digits + 1), ROUND_CEILING)
-    return f"{float(rounded):.{digits}g}"
 
 
 def _first_words(text: str) -> str:

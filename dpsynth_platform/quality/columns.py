@@ -178,11 +178,14 @@ def _kind(name: str, table: str, type_: pa.DataType, categorical: bool) -> str |
             pa.types.is_decimal,
             pa.types.is_date,
             pa.types.is_timestamp,
+            pa.types.is_time,
         )
     )
     is_text = any(of(type_) for of in (pa.types.is_string, pa.types.is_large_string, pa.types.is_boolean))
-    if not (is_number or is_text or (categorical and pa.types.is_time(type_))):
-        raise SourceError(f"{table}: column {name!r} is of type {type_}; accepted: numbers, text, booleans, dates")
+    if not (is_number or is_text):
+        raise SourceError(
+            f"{table}: column {name!r} is of type {type_}; accepted: numbers, text, booleans, dates, times"
+        )
     return "numbers" if is_number and not categorical else "categories"
 
 
@@ -190,6 +193,8 @@ def _numbers(column: pa.ChunkedArray) -> Values:
     column = _plain(column)
     if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+    if pa.types.is_time(column.type):
+        column = column.cast(pa.time64("us")).cast(pa.int64())
     values = column.cast(pa.float64(), safe=False).fill_null(float("nan")).to_numpy(zero_copy_only=False)
     return np.where(np.isfinite(values), values, np.nan)
 

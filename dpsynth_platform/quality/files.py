@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 from dpsynth_platform.bounding.ownership import open_table
 from dpsynth_platform.errors import SourceError, file_problem
 
+OR_CSV = ", a CSV file (.csv)"
+
 
 def read_file(path: Path, *, without: Collection[str] = (), like: pa.Schema | None = None) -> pa.Table:
     """The table at a path: a Delta table, a Parquet file, a directory of those, or a CSV file with a header.
@@ -31,7 +33,7 @@ def read_file(path: Path, *, without: Collection[str] = (), like: pa.Schema | No
 
 
 def _columnar(path: Path) -> pa.Table:
-    dataset = open_table(path)
+    dataset = open_table(path, also=OR_CSV)
     try:
         return dataset.to_table()
     except (OSError, ValueError, pa.ArrowException) as error:

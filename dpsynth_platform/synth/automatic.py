@@ -33,6 +33,7 @@ import statistics
 from dataclasses import dataclass
 
 from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.privacy.figures import rounded
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection
 from dpsynth_platform.synth.interface import DECLARED
@@ -129,8 +130,8 @@ def facts_of(contract: DataContract, period: str | None) -> Facts:
 def choose(facts: Facts) -> Choice:
     """The method for these facts, by the rules above."""
     above = (
-        f"a typical combination of two columns' values holds {facts.held:,.3g} of the up to {facts.records:,} "
-        f"{facts.counted} expected, and its count is off by about {facts.error:,.3g}"
+        f"a typical combination of two columns' values holds {rounded(facts.held)} of the up to {facts.records:,} "
+        f"{facts.counted} expected, and its count is off by about {rounded(facts.error)}"
     )
     aimless = "; the target gets no links of its own" if facts.target else ""
     if facts.columns == 1:

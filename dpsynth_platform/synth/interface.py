@@ -76,8 +76,8 @@ class SealedPlan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the plan in canonical JSON."""
-        return canonical_digest(asdict(self))
+        """SHA-256 of the plan in canonical JSON, but for `why`: other words for a reason make no other run."""
+        return canonical_digest({name: part for name, part in asdict(self).items() if name != "why"})
 
     def to_json(self) -> str:
         """The plan with its digest, as `from_json` reads it."""

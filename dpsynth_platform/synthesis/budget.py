@@ -73,8 +73,9 @@ class Budget:
         raise BudgetExceeded(
             f"epsilon {asked.epsilon:g}, delta {asked.delta:.3g} takes epsilon {least_cap(request):g} of a cap and "
             f"does not fit under that of the ledger in {self.directory} (epsilon {cap.epsilon:g}, delta "
-            f"{cap.delta:.3g}; left: epsilon {left:.3g}). Nothing was spent. Accepted: less, or, in a ledger's first "
-            "run, a larger --cap-epsilon; this one's cap is sealed, and two people raise it: "
+            f"{cap.delta:.3g}; left: epsilon {left:.3g}). Nothing was spent. Accepted: less; or the table, options and "
+            "declarations of a run that it has paid for, which are free; or a larger cap: this one is sealed, and two "
+            "people raise it: "
             f"DPSYNTH_LEDGER_URL={_url(self.directory)} dpsynth ledger raise {FAMILY} --help"
         )
 
@@ -86,6 +87,7 @@ def open_budget(directory: Path, contract: DataContract, request: CostRequest, c
         cap_epsilon: of the cap; None: as it stands, or what this request takes. The cap's delta is the first run's.
 
     Raises:
+        BudgetExceeded: the first run does not fit under its own cap; then nothing is sealed.
         LedgerError: the account has another unit, owners or cap, or the ledger cannot be used.
         ConfigurationError: the directory is open to others and not this user's to close.
     """
@@ -93,6 +95,11 @@ def open_budget(directory: Path, contract: DataContract, request: CostRequest, c
     privacy = contract.privacy
     account = next(iter(ledger.accounts()), None)
     if account is None:
+        if cap_epsilon is not None and cap_epsilon < least_cap(request):
+            raise BudgetExceeded(
+                f"--cap-epsilon {cap_epsilon:g}: this run takes epsilon {least_cap(request):g} of a cap. Nothing was "
+                "spent, no ledger opened. Accepted: that or more, or none"
+            )
         cap = Cap(epsilon=cap_epsilon or least_cap(request), delta=privacy.delta)
     else:
         cap = Cap(epsilon=account.epsilon, delta=account.delta)

@@ -52,10 +52,11 @@ _OPTIONS = {
     "privacy.expected_units": "--expected-units",
     "privacy.accept_weak_guarantee": "--accept-weak-guarantee",
     "accept_weak_guarantee": "--accept-weak-guarantee",
+    "accept_weak_guarantee: <reason> (printed in the dossier)": "--accept-weak-guarantee REASON (in the statement)",
+    "accepted: auto, or a smaller number": "accepted: a smaller number, or no --delta",
     "generate.method": "--method",
     "generate.rows": "--rows",
     "generate.time_limit": "--time-limit",
-    "table: generate.constraints": "constraints",
     "generate.constraints": "constraints",
 }
 _TEMPLATES = (
@@ -190,14 +191,17 @@ def contract_of(columns: Mapping[str, Column], privacy: Mapping[str, Any], **oth
 
 @contextmanager
 def in_options() -> Iterator[None]:
-    """Names what a `ContractError` inside says of a contract's keys by the options that they come from."""
+    """Names what an error inside says of a contract's keys by the options that they come from."""
+    caught: type[ContractError | SourceError]
     try:
         yield
         return
-    except ContractError as error:
-        problem = str(error)
+    except (ContractError, SourceError) as error:
+        caught, problem = type(error), str(error)
     pattern = "|".join(map(re.escape, sorted(_OPTIONS, key=len, reverse=True)))
-    raise ContractError(re.sub(pattern, lambda match: _OPTIONS[match.group()], problem))
+    # There is no contract whose name a line could begin with.
+    plain = re.sub(f"^{DATASET}: (source: )?", "", problem, flags=re.MULTILINE)
+    raise caught(re.sub(pattern, lambda match: _OPTIONS[match.group()], plain))
 
 
 def scrubbed_contract(contract: DataContract) -> DataContract:

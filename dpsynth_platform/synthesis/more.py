@@ -21,6 +21,7 @@ from dpsynth_platform.settings import embedded_ledger
 from dpsynth_platform.storage import digest_directory, write_durably
 from dpsynth_platform.synth.interface import Progress, generator, silent
 from dpsynth_platform.synthesis.budget import runs_beside
+from dpsynth_platform.synthesis.declaration import in_options
 from dpsynth_platform.synthesis.place import Place, held
 from dpsynth_platform.synthesis.statement import Further
 
@@ -136,7 +137,7 @@ def more_rows(
         written = write_statement(target.parent, said, f"{target.stem}.statement")
         return MoreRows(target, written, rows, earlier.entry_id)
 
-    with private_files(), held(Path(out)) as place:
+    with private_files(), held(Path(out)) as place, in_options():
         return place.guarded(lambda: drawn(place))
 
 

@@ -25,7 +25,7 @@ from dpsynth_platform.bounding.ownership import open_table
 from dpsynth_platform.compute.reading import read_batches
 from dpsynth_platform.contracts import RESERVED_COLUMNS, Column
 from dpsynth_platform.errors import SourceError, file_problem
-from dpsynth_platform.quality.files import looks_like_data, read_file
+from dpsynth_platform.quality.files import OR_CSV, looks_like_data, read_file
 from dpsynth_platform.storage import digest_directory, digest_file
 
 Format = Literal["parquet", "csv", "delta"]
@@ -133,7 +133,7 @@ def open_source(path: Path, declared: Mapping[str, Column]) -> Source:
         fields = [pa.field(name, _csv_type(declared.get(name))) for name in _csv_header(path)]
         source = Source(path, "csv", pa.schema(fields))
     else:
-        dataset = open_table(path)
+        dataset = open_table(path, also=OR_CSV)
         source = Source(path, "delta" if (path / "_delta_log").is_dir() else "parquet", dataset.schema)
     names = source.schema.names
     twice = sorted({name for name in names if names.count(name) > 1})

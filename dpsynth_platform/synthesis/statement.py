@@ -11,15 +11,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget
+from dpsynth_platform.privacy.figures import number_of, upper_bound
 from dpsynth_platform.privacy.statement import (
     WEIGHTS,
     WORDS,
     Assumption,
     PrivacyStatement,
     Tuning,
-    number_of,
     privacy_statement,
-    upper_bound,
 )
 from dpsynth_platform.synth.interface import SealedPlan
 
@@ -97,7 +96,7 @@ class Statement:
             "",
             f"The table beside this statement is ({upper_bound(promise.epsilon)}, {upper_bound(promise.delta)})"
             f"-differentially private: epsilon {upper_bound(promise.epsilon)}, delta {upper_bound(promise.delta)} for "
-            f"one {promise.unit} with at most {promise.max_contributions} rows ({promise.adjacency}). That is a "
+            f"{_whom(promise.unit, promise.max_contributions)} ({promise.adjacency}). That is a "
             f"{common.tier} guarantee.{unprotected}",
             *(["", f"Accepted although it is weak: {common.weak_reason}"] if common.weak_reason else []),
             *_section("Whom it protects", [common.unit, common.adjacency]),
@@ -186,7 +185,7 @@ class Further:
             "# Privacy statement",
             "",
             f"The rows beside this statement are ({upper_bound(promise['epsilon'])}, {upper_bound(promise['delta'])})"
-            f"-differentially private for one {promise['unit']} with at most {promise['max_contributions']} rows "
+            f"-differentially private for {_whom(promise['unit'], promise['max_contributions'])} "
             f"({promise['adjacency']}), together with everything else from the same model.",
             *_section("What they are", [self.words]),
             *_section("What the guarantee covers", self.earlier["covered"]),
@@ -208,9 +207,10 @@ def statement(contract: DataContract, family: FamilyBudget, plan: SealedPlan, ru
     counted = (
         "the number of owners"
         if owners
-        else f"their number, which estimates the rows that were read, at most {contract.privacy.max_contributions} of "
-        f"one {contract.privacy.unit}"
+        else "their number, which estimates the rows that were read"
+        + (f", at most {contract.privacy.max_contributions} of one user" if contract.privacy.unit == "user" else "")
     )
+    event = plan.describe()["event"]
     number = "" if run.rows_given else f", {counted}"
     return Statement(
         common=common,
@@ -218,7 +218,7 @@ def statement(contract: DataContract, family: FamilyBudget, plan: SealedPlan, ru
         why_method=plan.why,
         ledger_entry=run.entry_id,
         covered=(
-            f"{plan.describe()['event']}.",
+            f"{event[0].upper()}{event[1:]}.",
             f"Everything computed from these: the fitted model, the {run.rows} synthetic rows{number}.",
         ),
         not_covered=tuple(_not_covered(run)),
@@ -260,8 +260,8 @@ def _assumptions(contract: DataContract, run: Run) -> list[Assumption]:
         (owner,) = privacy.owner_columns
         whose = [
             Assumption(
-                f"No owner contributes more than {privacy.max_contributions} rows, and which ones depends on that "
-                "owner's rows alone.",
+                f"No owner contributes more than {number_of(privacy.max_contributions, 'row')}, and which ones depends "
+                "on that owner's rows alone.",
                 "yes",
                 "Rows are chosen by a keyed hash, owner by owner, and counted again before the mechanism reads. Rows "
                 "without an owner are left out.",
@@ -307,6 +307,10 @@ def _assumptions(contract: DataContract, run: Run) -> list[Assumption]:
             "read by the mechanism, and never refunded.",
         ),
     ]
+
+
+def _whom(unit: str, rows: int) -> str:
+    return "one row" if unit == "example" else f"one {unit} with at most {number_of(rows, 'row')}"
 
 
 def _accounting(accounting: dict[str, Any]) -> str:

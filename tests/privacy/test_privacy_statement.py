@@ -18,10 +18,11 @@ from dpsynth_platform.privacy.events import (
     event_to_json,
     mst_event,
 )
+from dpsynth_platform.privacy.figures import upper_bound
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.mst import calibrate_mst
 from dpsynth_platform.privacy.renyi import RenyiCurve
-from dpsynth_platform.privacy.statement import MST_WORDS, Assumption, MechanismWords, privacy_statement, upper_bound
+from dpsynth_platform.privacy.statement import MST_WORDS, Assumption, MechanismWords, privacy_statement
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

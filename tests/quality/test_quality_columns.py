@@ -85,6 +85,15 @@ def test_cells_of_a_constant_column(values: list[int | None]) -> None:
     assert len(np.unique(first)) == 1
 
 
+@pytest.mark.parametrize("type_", [pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")])
+def test_times_of_day_are_numbers(type_):
+    times = pa.array([dt.time(7, 30), None, dt.time(19, 0)]).cast(type_)
+    (column,) = align({"real": pa.table({"opens": times}), "synthetic": pa.table({"opens": times})})
+    assert column.size is None
+    assert column.parts[0][[0, 2]].tolist() == [27_000_000_000, 68_400_000_000]
+    assert np.isnan(column.parts[0][1])
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [

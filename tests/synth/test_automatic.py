@@ -24,7 +24,7 @@ PLENTY = Facts(
 def test_plenty_of_records_get_aim():
     chosen = choose(PLENTY)
     assert chosen.method == "aim"
-    assert "holds 1e+03 of the up to 40,000 records expected, and its count is off by about 20" in chosen.why
+    assert "holds 1,000 of the up to 40,000 records expected, and its count is off by about 20" in chosen.why
     assert "target" not in chosen.why
 
 
@@ -77,6 +77,12 @@ def test_an_owner_who_is_counted_holds_one_record_whatever_the_bound():
     assert (of_rows.records, of_owners.records) == (16_000, 2000)
     assert of_owners.held / of_owners.error == pytest.approx(of_rows.held / of_rows.error, rel=0.01)
     assert "of the up to 2,000 owners expected" in choose(of_owners).why
+
+
+def test_other_words_for_a_reason_are_no_other_run():
+    plan = plan_release(contract_with(), SCHEMA, None)
+    assert dataclasses.replace(plan, why="because").digest == plan.digest
+    assert dataclasses.replace(plan, method="mst").digest != plan.digest
 
 
 def test_a_time_limit_counts_where_it_leaves_too_few_rounds():

@@ -13,7 +13,7 @@ from dpsynth_platform.errors import ContractError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.storage import digest_directory
 from dpsynth_platform.synth.interface import generator
-from dpsynth_platform.synth.tabular.constraints import ANYTHING, NOTHING, Conditions
+from dpsynth_platform.synth.tabular.constraints import ANYTHING, NOTHING, Conditions, value_set
 from dpsynth_platform.synth.tabular.domain import domain_of
 from dpsynth_platform.synth.tabular.estimation import Estimator, Measurement
 from dpsynth_platform.synth.tabular.propagation import marginal
@@ -167,6 +167,8 @@ def test_constraints_on_values_that_are_learned():
     assert [item.codes for item in box.boxes[0] if item and item.codes] == [(0,)]
     assert by_city.given(known).tolist() == [1, ANYTHING, ANYTHING]
     assert by_member.given(known).tolist() == [0, NOTHING, ANYTHING]
+    with pytest.raises(ValueError, match="list of values, which is empty; accepted: a missing one"):
+        value_set(planned.with_values({place: []}).columns[place], ["Aix"])
     with pytest.raises(ContractError, match=r"constraints.0.forbid.age: 12 is outside"):
         contract_with(columns__city=city, generate__constraints=[{"forbid": {"city": "Aix", "age": 12}}])
 

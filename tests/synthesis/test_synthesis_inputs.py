@@ -130,6 +130,8 @@ def test_a_schema_file_that_is_not_there(make: Make, tmp_path: Path) -> None:
         ({"contributions": 0}, "--contributions 0; accepted: 1 or more"),
         ({"target": "age"}, "--target 'age' is for --method auto or aim; accepted: those, or no target"),
         ({"target": "note", "method": "aim"}, "--target 'note' is no modelled column; accepted: age, city"),
+        ({"time_limit": "90"}, "--time-limit: '90'; accepted: whole seconds, minutes or hours, such as 90s"),
+        ({"delta": 0.9, "expected_units": 500}, "accepted: a smaller number, or no --delta"),
         ({"rows": 0}, "--rows 0; accepted: 1 or more"),
         ({"cap_epsilon": 0.0}, "--cap-epsilon 0; accepted: above 0"),
         ({"owners": "owner"}, "there is no column 'owner'"),
@@ -161,7 +163,7 @@ def written(tables: Path, **columns: Any) -> None:
 
 def test_types_that_are_not_as_declared(make: Make, tables: Path) -> None:
     written(tables, age=[SECRET] * 1200)
-    with pytest.raises(SourceError, match=r"columns\.age: declared integer, found Arrow type string") as caught:
+    with pytest.raises(SourceError, match=r"^columns\.age: declared integer, found Arrow type string") as caught:
         make()
     assert SECRET not in str(caught.value)
 
@@ -210,6 +212,7 @@ def test_personal_data_in_ordinary_columns_stops_the_run(make: Make, tables: Pat
     [
         ("nothing.csv", None, "there is no such file"),
         ("nothing.parquet", None, "there is no table at this place"),
+        ("notes.txt", "a,b", "a directory of them, a CSV file (.csv)"),
         ("empty.csv", "", "the file is empty"),
         ("numbers.csv", "1,2,3\n4,5,6\n", "the first line has empty or numeric names, so it is no header"),
         ("damaged.parquet", "PAR1 nothing", "the table cannot be read"),

@@ -210,6 +210,7 @@ def test_a_larger_cap_is_said_beforehand(make: Make) -> None:
 def test_a_cap_that_is_too_small_is_refused_before_anything_is_spent(make: Make) -> None:
     with pytest.raises(BudgetExceeded, match=r"takes epsilon 4\.\d+ of a cap"):
         make(cap_epsilon=2.0)
+    assert make(cap_epsilon=5.0).spent, "nothing was sealed by the run that did not fit"
 
 
 def test_outputs_share_a_ledger(make: Make, tmp_path: Path) -> None:
@@ -312,7 +313,7 @@ def test_text_columns_may_be_learned(make: Make, tables: Path, tmp_path: Path) -
     for path in (tmp_path / "out").rglob("*"):
         assert path.is_dir() or SECRET.encode() not in path.read_bytes(), path
     document, words = json.loads((made.statement.parent / "statement.json").read_text()), made.statement.read_text()
-    assert "the values of city, note, each shown if its count with rounded Gaussian noise reaches a thresh" in words
+    assert "The values of city, note, each shown if its count with rounded Gaussian noise reaches a thresh" in words
     assert 0 < document["accounting"]["delta_slack"] <= 0.0100001 * 1e-5
     (entry,) = ledger_of(made).entries()
     assert entry.request.delta_slack >= document["accounting"]["delta_slack"]

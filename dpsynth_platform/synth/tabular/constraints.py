@@ -426,6 +426,10 @@ def _code(column: ColumnDomain, value: Any) -> int:
         return words[str(value).lower()]
     text = str(value)
     if text not in column.values:
+        if not column.values:
+            raise ValueError(
+                f"{value!r} is not in the column's list of values, which is empty; accepted: a missing one"
+            )
         shown = ", ".join(column.values[:20]) + (", ..." if len(column.values) > 20 else "")
         raise ValueError(f"{value!r} is not in the column's list of values; accepted: {shown}")
     return column.values.index(text)

@@ -1,0 +1,28 @@
+"""Numbers in words: how counts, bounds and estimates are written wherever people read them.
+
+What belongs here: rounding, and singular and plural. What does not: the sentences that they stand in.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, Decimal
+
+
+def number_of(number: int, what: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def upper_bound(number: float, digits: int = 3) -> str:
+    """A bound with at most so many significant digits, rounded up: what is shown is never less than what is meant.
+
+    What is meant by a float is its shortest decimal form: 0.1 is shown as 0.1, though the float is a little more.
+    """
+    meant = Decimal(repr(float(number)))
+    rounded = meant.quantize(Decimal(1).scaleb(meant.adjusted() - digits + 1), ROUND_CEILING)
+    return f"{float(rounded):.{digits}g}"
+
+
+def rounded(number: float, digits: int = 3) -> str:
+    """An estimate with at most so many significant digits, without an exponent from 1 to a quadrillion: `93,800`."""
+    return f"{float(f'{number:.{digits}g}'):,.15g}"

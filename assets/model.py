@@ -7,6 +7,7 @@ not: the mechanism (`synth`), or any second start: whatever repeats this step fi
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from assets.step import Outcome, Step, StepContext
@@ -19,7 +20,7 @@ from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.lineage import facets
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
-from dpsynth_platform.privacy.guarantee import tier
+from dpsynth_platform.privacy.guarantee import Guarantee, tier
 from dpsynth_platform.scrub.fingerprints import write_fingerprints
 from dpsynth_platform.storage import StepRecord, digest_directory, digest_file, write_durably
 from dpsynth_platform.synth.interface import SealedPlan
@@ -147,8 +148,7 @@ def _outcome(contract: DataContract, entry: Entry, plan: SealedPlan, record: Ste
     """With the guarantee as it is claimed, and the entry that paid for it."""
     result = epsilon(event_from_json(plan.event), contract.privacy.delta)
     shown = {
-        "guarantee": f"({result.epsilon:.4g}, {result.delta:.3g})-DP for one {contract.privacy.unit}, "
-        f"{contract.privacy.adjacency}, at most {contract.privacy.max_contributions} records",
+        "guarantee": str(replace(Guarantee.target(contract), epsilon=result.epsilon, delta=result.delta)),
         "epsilon": result.epsilon,
         "delta": result.delta,
         "accounting": result.method,

@@ -17,6 +17,7 @@ import itertools
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -257,6 +258,11 @@ class FloatColumn(_ScannedColumn, _Binned):
     @model_validator(mode="after")
     def _range(self) -> FloatColumn:
         _check_range(self.min, self.max, self.bins, self.points)
+        if not math.isfinite(self.max - self.min):
+            raise ValueError(
+                f"min {self.min:g} and max {self.max:g} are farther apart than any number in double precision; "
+                f"accepted: up to {sys.float_info.max:.3g}"
+            )
         for name, values in (("min", [self.min]), ("max", [self.max]), ("points", self.points), ("bins", self.bins)):
             for value in values if isinstance(values, list) and self.decimals is not None else []:
                 if round(value, self.decimals) != value:

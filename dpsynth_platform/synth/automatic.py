@@ -20,9 +20,10 @@ The rules for `auto`, the first that applies:
 
 3. All pairs of columns have more cells together than may be counted: `privbayes`, which counts no combination that
    noise would drown.
-4. More pairs than rounds can go through, or a time limit that leaves fewer rounds than it takes to link all columns:
-   `mst`, which links all columns and looks at each pair once.
-5. Else `aim`, which kept most wherever counts of two columns are above the noise.
+4. A time limit that even `mst` would exceed, which looks at each pair once: `independent`, which looks at none.
+5. More pairs than rounds can go through, or a time limit that leaves fewer rounds than it takes to link all columns:
+   `mst`, which links all columns.
+6. Else `aim`, which kept most wherever counts of two columns are above the noise.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class Facts:
         error: mean absolute noise of the count of such a combination, if a tree of pairs is measured.
         limit: seconds that a run may take, if they are limited.
         rounds: of `aim`, within that limit.
+        tree_seconds: that `mst` takes with it.
     """
 
     columns: int
@@ -83,6 +85,7 @@ class Facts:
     error: float
     limit: float | None
     rounds: int
+    tree_seconds: float
 
 
 def method_for(contract: DataContract, period: str | None = None) -> Choice:
@@ -102,6 +105,7 @@ def facts_of(contract: DataContract, period: str | None) -> Facts:
     """What the choice depends on; arguments and errors as for `method_for`."""
     from dpsynth_platform.synth.tabular.aim import work_of
     from dpsynth_platform.synth.tabular.marginals import MAX_CELLS, expected_error, pair_cells
+    from dpsynth_platform.synth.tabular.mst import work_of as tree_work
 
     guarantee, domain = Guarantee.target(contract), domain_of(contract, period)
     sizes = domain.most_states
@@ -124,6 +128,7 @@ def facts_of(contract: DataContract, period: str | None) -> Facts:
         error=expected_error(sigma),
         limit=limit,
         rounds=work_of(contract, len(sizes), len(workload.weights)).within(limit).rounds,
+        tree_seconds=tree_work(contract, domain).seconds(limit),
     )
 
 
@@ -143,6 +148,12 @@ def choose(facts: Facts) -> Choice:
             "privbayes",
             f"all pairs of columns have up to {facts.pair_cells:,} cells, too many to count, and it counts only what "
             f"rises above the noise ({above}){aimless}",
+        )
+    if facts.limit is not None and facts.tree_seconds > facts.limit:
+        return Choice(
+            "independent",
+            f"within {facts.limit:g} seconds there is no time for the pairs of {facts.columns} columns "
+            f"({above}){aimless}",
         )
     if math.comb(facts.columns, 2) > MOST_PAIRS:
         return Choice("mst", f"{facts.columns} columns have too many pairs for rounds of choosing ({above}){aimless}")

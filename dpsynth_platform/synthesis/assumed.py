@@ -7,13 +7,16 @@ learns domains with differential privacy belongs beside this module and is charg
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import ValidationError
 
 from dpsynth_platform.contracts import (
+    EPOCH,
     BooleanColumn,
     CategoricalColumn,
     Column,
@@ -24,6 +27,8 @@ from dpsynth_platform.contracts import (
     TextColumn,
     TimeColumn,
 )
+from dpsynth_platform.synth.tabular.scales import SECOND
+from dpsynth_platform.synthesis.delta_types import in_calendar
 from dpsynth_platform.synthesis.sources import Source
 
 MOST_CATEGORIES = 1000
@@ -54,8 +59,15 @@ def assumed_columns(source: Source, names: Sequence[str], types: pa.Schema) -> d
 
 
 def _assumed(values: pa.ChunkedArray) -> Column:
-    """What a column's values look like; text where they are nothing that is modelled, or the same in all rows."""
-    type_, known = values.type, values.drop_null()
+    """What a column's values look like; text where that is nothing that can be declared, or the same in all rows."""
+    try:
+        return _looks_like(values)
+    except ValidationError:  # such as amounts with more digits than double precision holds
+        return TextColumn(type="text")
+
+
+def _looks_like(values: pa.ChunkedArray) -> Column:
+    type_, known = values.type, in_calendar(values.drop_null())
     nullable = bool(values.null_count)
     if pa.types.is_boolean(type_):
         return BooleanColumn(type="boolean", nullable=nullable)
@@ -64,6 +76,7 @@ def _assumed(values: pa.ChunkedArray) -> Column:
         if len(texts) >= 2:
             return CategoricalColumn(type="categorical", values=texts, nullable=nullable)
     elif pa.types.is_floating(type_):
+        known = known.cast(pa.float64())
         finite = known.filter(pc.is_finite(known))
         low, high = _ends(finite)
         if low is not None and low < high:
@@ -83,10 +96,11 @@ def _assumed(values: pa.ChunkedArray) -> Column:
         if low is not None and low < high:
             return DateColumn(type="date", min=low, max=high, nullable=nullable)
     elif pa.types.is_timestamp(type_):
-        # Whole seconds, in UTC.
-        low, high = _ends(pc.floor_temporal(known.cast(pa.timestamp("us"), safe=False), unit="second"))
-        if low is not None and low < high:
-            return DatetimeColumn(type="datetime", min=low, max=high, nullable=nullable)
+        low, high = _ends(known.cast(pa.timestamp("us"), safe=False).cast(pa.int64()))
+        # The whole seconds in between, in UTC: the source's type holds them.
+        if low is not None and (first := -(-low // SECOND)) < (last := high // SECOND):
+            start, end = (EPOCH + dt.timedelta(seconds=seconds) for seconds in (first, last))
+            return DatetimeColumn(type="datetime", min=start, max=end, nullable=nullable)
     elif pa.types.is_time(type_):
         return TimeColumn(type="time", resolution="1s", nullable=nullable)
     return TextColumn(type="text")

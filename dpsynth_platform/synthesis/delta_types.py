@@ -1,12 +1,16 @@
 """Types that Delta tables lack, and what their values are kept as.
 
 What belongs here: Arrow columns to ones that a Delta table can hold, without a loss that a domain would notice. What
-does not: writing tables (`storage`). Delta tables know no times of day, no integers without a sign, no nanoseconds.
+does not: writing tables (`storage`). Delta tables know no times of day, no integers without a sign, no nanoseconds, and
+no years far from ours.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.float64()}
 
@@ -26,4 +30,20 @@ def kept(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """A column as one of its `kept_type`."""
     if column.type == pa.time64("ns"):
         column = column.cast(pa.time64("us"), safe=False)
-    return column.cast(kept_type(column.type), safe=False)
+    return in_calendar(column).cast(kept_type(column.type), safe=False)
+
+
+def in_calendar(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Days and moments before the year 1 or after 9999 become the nearest inside, as in any range declared of them."""
+    type_ = column.type
+    if pa.types.is_date(type_):
+        plain, ends = type_, (pa.scalar(end, type_) for end in (dt.date.min, dt.date.max))
+    elif pa.types.is_timestamp(type_) and type_.unit != "ns":  # nanoseconds do not reach so far
+        plain = pa.timestamp(type_.unit)
+        widest = (pa.scalar(end, pa.timestamp("us")) for end in (dt.datetime.min, dt.datetime.max))
+        ends = (end.cast(plain, safe=False) for end in widest)
+    else:
+        return column
+    first, last = ends
+    inside = pc.max_element_wise(column.cast(plain), first, skip_nulls=False)
+    return pc.min_element_wise(inside, last, skip_nulls=False).cast(type_)

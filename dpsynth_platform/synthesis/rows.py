@@ -86,13 +86,13 @@ def bounded_rows(task: Task, vault: Vault, work: Path, progress: Progress) -> tu
 
 def _owned(task: Task) -> Iterator[pa.RecordBatch]:
     """The rows, without text; where each is a unit of its own, with a random id each."""
-    schema = readable_schema(task.contract, task.source, task.row)
+    schema, modelled = readable_schema(task.contract, task.source, task.row), set(task.contract.modelled)
 
     def column(batch: pa.RecordBatch, item: pa.Field) -> pa.Array:
         if item.name == task.row:
             return _random_ids(batch.num_rows)
         found = batch.column(item.name)
-        return found if found.type == item.type else kept(found)
+        return kept(found) if item.name in modelled else found
 
     for batch in task.source.batches():
         yield pa.RecordBatch.from_arrays([column(batch, item) for item in schema], schema=schema)

@@ -18,6 +18,7 @@ PLENTY = Facts(
     error=20.0,
     limit=None,
     rounds=40,
+    tree_seconds=1.0,
 )
 
 
@@ -40,6 +41,7 @@ def test_plenty_of_records_get_aim():
             "mst",
             "within 2 seconds, aim would have 8 rounds, fewer than it takes",
         ),
+        ({"limit": 2.0, "tree_seconds": 2.1}, "independent", "within 2 seconds there is no time for the pairs of 10"),
     ],
 )
 def test_other_facts_get_another_method_and_its_reason(change, method, why):

@@ -346,10 +346,10 @@ def _connect(sizes: tuple[int, ...], masks: Sequence[int]) -> JunctionTree:
         order.append(index)
         parents.append(best[index][2])
         for other in waiting:
-            shared = masks[index] & masks[other]
-            rank = (shared.bit_count(), _cells(sizes, shared), len(order) - 1)
-            if shared and rank[:2] > best[other][:2]:
-                best[other] = rank
+            if shared := masks[index] & masks[other]:
+                rank = (shared.bit_count(), _cells(sizes, shared), len(order) - 1)
+                if rank[:2] > best[other][:2]:
+                    best[other] = rank
     cliques = tuple(tuple(_bits(masks[index])) for index in order)
     separators = tuple(
         tuple(_bits(masks[order[place]] & masks[order[parent]])) if parent >= 0 else ()

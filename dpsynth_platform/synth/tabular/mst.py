@@ -14,6 +14,7 @@ estimate, so that it moves by at most the L1 distance of the counts.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
@@ -32,13 +33,14 @@ from dpsynth_platform.privacy.mst import MstBudget, calibrate_mst
 from dpsynth_platform.privacy.selection import PrecisionBudget
 from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.compression import ColumnStates, compress, one_way_measurements
-from dpsynth_platform.synth.tabular.cost import memory_bytes
+from dpsynth_platform.synth.tabular.cost import Work, memory_bytes
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.drawing import Draws
 from dpsynth_platform.synth.tabular.estimation import estimate_total, project
 from dpsynth_platform.synth.tabular.junction import Clique
 from dpsynth_platform.synth.tabular.learning import learned_domain
 from dpsynth_platform.synth.tabular.marginals import (
+    ITERATIONS,
     SCORE_SCALE,
     MarginalGenerator,
     described_counts,
@@ -115,15 +117,33 @@ class Mst(MarginalGenerator):
                 states, itertools.combinations(range(columns), 2), partial(progress, "counting pairs")
             )
             scores = pair_scores(pairs, one_way, states, records.parts)
+            candidates = {View.finest(pair): score for pair, score in scores.items()}
+            components = list(range(columns))
             edges: list[View] = []
-            for step in range(columns - 1):
-                candidates = _candidates(columns, [edge.clique for edge in edges])
-                edges.append(draws.choice({View.finest(edge): scores[edge] for edge in candidates}))
-                progress("choosing pairs", step + 1, columns - 1)
+            while candidates:
+                edges.append(draws.choice(candidates))
+                components = _joined(components, edges[-1].clique)
+                candidates = _connecting(components, candidates)
+                progress("choosing pairs", len(edges), columns - 1)
             for index, edge in enumerate(edges):
                 draws.joint(edge, pairs[edge.clique], budget.sigma_two)
                 progress("measuring pairs", index + 1, columns - 1)
             log.complete()
+
+
+def work_of(contract: DataContract, domain: Domain) -> Work:
+    """What there is to do; of it, a time limit shortens the last fit only."""
+    columns = len(domain)
+    return Work(
+        records=contract.privacy.expected_units * contract.privacy.max_contributions,
+        columns=columns,
+        cliques=math.comb(columns, 2),
+        rounds=columns - 1,
+        choices_per_fit=columns,
+        model_cells=largest_pairs(domain, columns - 1),
+        steps=0,
+        last_steps=ITERATIONS,
+    )
 
 
 def _precision(budget: MstBudget, columns: int) -> PrecisionBudget:
@@ -150,15 +170,14 @@ def pair_scores(
     return scores
 
 
-def _candidates(columns: int, edges: Sequence[Clique]) -> list[Clique]:
-    """The pairs that would connect two components of what was chosen so far (union-find)."""
-    parent = list(range(columns))
+def _joined(components: Sequence[int], edge: Clique) -> list[int]:
+    """The component of each column once an edge joins two of them."""
+    kept, gone = (components[column] for column in edge)
+    return [kept if component == gone else component for component in components]
 
-    def root(item: int) -> int:
-        while parent[item] != item:
-            item = parent[item]
-        return item
 
-    for a, b in edges:
-        parent[root(a)] = root(b)
-    return [(a, b) for a, b in itertools.combinations(range(columns), 2) if root(a) != root(b)]
+def _connecting(components: Sequence[int], candidates: Mapping[View, int]) -> dict[View, int]:
+    """The candidates that would still connect two components."""
+    return {
+        view: score for view, score in candidates.items() if components[view.clique[0]] != components[view.clique[1]]
+    }

@@ -47,6 +47,7 @@ def smoothed(counts: Array, sigma: float, widths: Array, total: float) -> Array:
     """
     if total <= 0:
         return np.zeros(counts.size)
+    widths = widths / (widths.max() or 1.0)  # squares of the widest ranges would be none in double precision
     starts = _pieces(counts / sigma, widths)
     sizes = np.diff(np.append(starts, counts.size))
     piece_of = np.repeat(np.arange(starts.size), sizes)
@@ -120,10 +121,9 @@ def _price(cells: int) -> float:
 
 
 def _pieces(counts: Array, widths: Array) -> npt.NDArray[np.int64]:
-    """First cell of each piece; counts in units of the noise's deviation."""
+    """First cell of each piece; counts in units of the noise's deviation, widths in parts of the widest."""
     cells = counts.size
     price = _price(cells)
-    widths = widths / (widths.max() or 1.0)
     # Sums over the first cells of c^2, w c and w^2, so that any piece's misfit is known at once.
     sums = [np.append(0.0, np.cumsum(values)) for values in (counts**2, widths * counts, widths**2)]
     best, first = np.zeros(cells + 1), np.zeros(cells + 1, dtype=np.int64)

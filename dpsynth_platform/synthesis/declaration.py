@@ -108,7 +108,7 @@ def undeclared(source: Source, declared: Mapping[str, Column], owners: str | Non
     Raises:
         SourceError: a column is declared, or named as the owners', that the table does not have.
     """
-    strangers = [name for name in (*declared, *([owners] if owners else [])) if name not in source.schema.names]
+    strangers = [name for name in (*declared, *([] if owners is None else [owners])) if name not in source.schema.names]
     if strangers:
         raise SourceError(
             f"{source.path}: there is no column {', '.join(map(repr, strangers))}; accepted: "

@@ -114,7 +114,7 @@ def more_rows(
     """
     from dpsynth_platform.synthesis.output import format_of, write_rows, write_statement
 
-    if not 1 <= rows <= MOST_ROWS:
+    if not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
         raise ContractError(f"--rows {rows}; accepted: 1 to {MOST_ROWS}")
     earlier = Earlier.read(Path(out))
     target = Path(to) if to is not None else Path(out) / "rows.parquet"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -36,6 +37,26 @@ def format_of(path: Path) -> Format:
     return _SUFFIXES[path.suffix.lower()]
 
 
+def check_format(schema: pa.Schema, format_: Format) -> None:
+    """Refuses a format that cannot hold a table's types: a table without rows is written in it.
+
+    Raises:
+        SourceError: it cannot.
+    """
+    if not _holds(schema, format_):
+        wrong = ", ".join(f"{item.name} ({item.type})" for item in schema if not _holds(pa.schema([item]), format_))
+        raise SourceError(f"--format {format_}: cannot hold {wrong or 'these columns together'}; accepted: parquet")
+
+
+def _holds(schema: pa.Schema, format_: Format) -> bool:
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            _write(Path(directory) / "empty", schema, iter([pa.RecordBatch.from_pylist([], schema)]), format_)
+        except Exception:  # the writer of Delta tables has no other type for it
+            return False
+    return True
+
+
 def write_rows(target: Path, drawing: Drawing, names: Mapping[str, str], format_: Format) -> None:
     """Writes synthetic rows while they are drawn, in place of an earlier table.
 
@@ -52,6 +73,7 @@ def write_rows(target: Path, drawing: Drawing, names: Mapping[str, str], format_
     partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     problem = None
     schema = pa.schema([drawing.schema.field(name).with_name(shown) for name, shown in names.items()])
+    check_format(schema, format_)
     batches = (batch.select(list(names)).rename_columns(list(names.values())) for batch in drawing.batches)
     if target.is_dir() and not (format_ == "delta" and (target / "_delta_log").is_dir()):
         raise SourceError(f"{target}: there is a directory that is no table; accepted: a name that is free")

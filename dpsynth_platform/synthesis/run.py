@@ -97,7 +97,10 @@ def synthesize(table: str | Path, out: str | Path, options: Options, *, progress
 
 
 def _synthesized(task: Task, place: Place, progress: Progress) -> Synthesis:
+    from dpsynth_platform.synthesis.output import check_format
+
     settings, options = Settings.from_environment(), task.options
+    check_format(task.released, options.format)
     request = task.request(recorded(options.runner or settings.user, "runner"))
     ledger = Path(options.ledger) if options.ledger else place.ledger
     budget = open_budget(ledger, task.contract, request, options.cap_epsilon)

@@ -22,6 +22,7 @@ from dpsynth_platform.privacy.units import WEIGHTINGS, Weighting
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.synth.automatic import AUTO
 from dpsynth_platform.synth.interface import METHODS, SealedPlan
+from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synthesis import assumed, declaration
 from dpsynth_platform.synthesis.delta_types import kept_type
 from dpsynth_platform.synthesis.sources import Format, Source, guessed_types, open_source
@@ -106,6 +107,12 @@ class Task:
         """The source's names of what is released, by the contract's: all but the column of rows."""
         return {plain: given for given, plain in self.source.names.items()}
 
+    @property
+    def released(self) -> pa.Schema:
+        """The synthetic table's columns, by the source's names."""
+        schema = ReleaseSchema.from_json(self.plan.release).schema
+        return pa.schema([item.with_name(self.given[item.name]) for item in schema if item.name in self.given])
+
     def request(self, runner: str) -> CostRequest:
         """What the ledger is asked."""
         return cost_request(self.plan, runner)
@@ -145,10 +152,10 @@ def task_of(table: Path, options: Options) -> Task:
         declared |= assumed.assumed_columns(source, missing, guessed_types(source))
         source = open_source(table, declared)
     columns = declaration.complete(source, declared, options.owners)
-    row = None if options.owners else declaration.row_column(source)
+    row = None if options.owners is not None else declaration.row_column(source)
     if row:
         columns[row] = IdentifierColumn(type="identifier")
-    owner = source.names[options.owners] if options.owners else str(row)
+    owner = str(row) if options.owners is None else source.names[options.owners]
     with declaration.in_options():
         generate = _generate(options, source, known.constraints)
         contract = declaration.contract_of(columns, _privacy(options, owner), generate=generate)
@@ -175,7 +182,7 @@ def _privacy(options: Options, owner: str) -> dict[str, Any]:
     delta = options.delta if options.delta is not None else "auto"
     units = options.expected_units or max(LEAST_UNITS, int(1 / (options.delta or 1)))
     return {
-        "unit": "user" if options.owners else "example",
+        "unit": "example" if options.owners is None else "user",
         "owner_columns": [owner],
         "max_contributions": options.contributions or 1,
         "weighting": options.weighting,

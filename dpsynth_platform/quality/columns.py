@@ -27,6 +27,9 @@ Codes = npt.NDArray[np.int64]
 CELL_BINS = 32
 """Numbers of undeclared columns are cut into so many bins of equal width over all tables."""
 
+LARGEST = 1e100
+"""Numbers up to here have squares, and sums of them, in double precision."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -155,7 +158,7 @@ def _aligned(name: str, parts: Mapping[str, pa.ChunkedArray], categorical: bool)
             "to take it as categories (--categorical)"
         )
     if known == {"numbers"}:
-        return Column(name, None, tuple(_numbers(part) for part in parts.values()))
+        return _of_numbers(name, [_numbers(part) for part in parts.values()])
     texts = [_texts(part) for part in parts.values()]
     encoded = pa.concat_arrays(texts).dictionary_encode()
     missing = len(encoded.dictionary)
@@ -199,6 +202,12 @@ def _numbers(column: pa.ChunkedArray) -> Values:
     return np.where(np.isfinite(values), values, np.nan)
 
 
+def _of_numbers(name: str, parts: Sequence[Values]) -> Column:
+    """A column of numbers; very large ones in parts of the largest, since nothing that is measured has a unit."""
+    largest = max(float(np.abs(np.nan_to_num(part)).max(initial=0.0)) for part in parts)
+    return Column(name, None, tuple(part / largest for part in parts) if largest > LARGEST else tuple(parts))
+
+
 def _texts(column: pa.ChunkedArray) -> pa.Array:
     """Values as text; whole numbers alike, however they are stored."""
     column = _plain(column)
@@ -221,4 +230,4 @@ def _declared(domain: ColumnDomain, tables: Sequence[pa.Table], as_cells: bool) 
     parts = [table.column(domain.name) for table in tables]
     if as_cells or not domain.ordered:
         return Column(domain.name, domain.size, tuple(domain.encode(part).astype(np.int64) for part in parts))
-    return Column(domain.name, None, tuple(domain.numbers(part) for part in parts))
+    return _of_numbers(domain.name, [domain.numbers(part) for part in parts])

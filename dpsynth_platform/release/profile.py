@@ -28,6 +28,8 @@ from dpsynth_platform.contracts import (
 from dpsynth_platform.synth.tabular.domain import domain_of
 
 BINS = 24
+LONGEST = 1e15
+"""Numbers from here on are labelled by their leading digits."""
 _EPOCH = dt.date(1970, 1, 1)
 
 
@@ -116,10 +118,12 @@ def _label(value: Any) -> str:
 def _edge_label(edge: float, column: Column) -> str:
     """An edge as a reader would write it; the upper end of the range is the declared one."""
     if isinstance(column, DateColumn):
-        return min(_EPOCH + dt.timedelta(days=int(edge)), column.max).isoformat()
+        return (_EPOCH + dt.timedelta(days=min(int(edge), (column.max - _EPOCH).days))).isoformat()
     if isinstance(column, DatetimeColumn | TimeColumn):
         moment = EPOCH + dt.timedelta(microseconds=int(min(edge, column.steps[1])))
         return moment.isoformat(" ", "minutes") if isinstance(column, DatetimeColumn) else f"{moment:%H:%M}"
     if isinstance(column, IntegerColumn | FloatColumn):
         edge = min(edge, column.max)
+    if abs(edge) >= LONGEST:
+        return f"{edge:.6g}"
     return f"{edge:,.3f}".rstrip("0").rstrip(".")

@@ -9,6 +9,7 @@ import pytest
 
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.quality.columns import CELL_BINS, align, cells, declared, of_rows, of_tables, row_counts
+from dpsynth_platform.quality.features import for_distances, for_training
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 
 
@@ -154,3 +155,18 @@ def test_declared_columns_look_as_the_mechanism_saw_them() -> None:
     assert (first, last) == (4.0, 30.0)
     plain = {column.name: column for column in declared(domain, [table])}
     assert plain["age"].parts[0].tolist() == [0.0, 99.0]
+
+
+@pytest.mark.parametrize("largest", [1.0, 1e308])
+def test_numbers_of_any_size_can_be_compared(largest: float) -> None:
+    """The ends of double precision, whose squares and differences are none."""
+    values = [[-1.0, 0.25, None], [1.0, -0.5, float("inf")]]
+    tables = {
+        str(place): pa.table({"x": [None if value is None else value * largest for value in part]})
+        for place, part in enumerate(values)
+    }
+    (column,) = align(tables)
+    for matrices in (for_distances([column]), for_training([column])):
+        assert np.nanmax(np.abs(np.concatenate(matrices))) < 3
+    assert np.isfinite(np.concatenate(for_distances([column]))).all()
+    np.testing.assert_allclose(for_distances([column])[0][:2, 0], [0.0, 0.625])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts import DataContract, DateColumn, FloatColumn, IntegerColumn
 from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.release import page
 from dpsynth_platform.release.dossier import Evidence, build_dossier, check_svg, contract_summary
@@ -102,6 +103,27 @@ def test_values_outside_not_finite_or_in_other_types_are_counted(contract: DataC
     assert (sum(date["counts"]), date["missing"]) == (3, 1)
     assert profile.histogram("patient_id") is None
     assert treatment(None) == "empty"
+
+
+def test_labels_at_the_ends_of_their_types(contract: DataContract) -> None:
+    widest = contract.model_copy(
+        update={
+            "columns": contract.columns
+            | {
+                "visit_date": DateColumn(type="date", min=dt.date.min, max=dt.date.max),
+                "minutes": IntegerColumn(type="integer", min=-(2**63), max=2**63 - 1),
+                "score": FloatColumn(type="float", min=-8e307, max=8e307),
+            }
+        }
+    )
+    profile = Profiler(widest)
+    shown = {name: profile.histogram(name) for name in ("visit_date", "minutes", "score")}
+    ends = {name: (found["edges"][0], found["edges"][-1]) for name, found in shown.items() if found}
+    assert ends == {
+        "visit_date": ("0001-01-01", "9999-12-31"),
+        "minutes": ("-9.22337e+18", "9.22337e+18"),
+        "score": ("-8e+307", "8e+307"),
+    }
 
 
 def test_the_release_is_named_after_its_candidate(evidence: Evidence, with_approvals: Callable[..., Evidence]) -> None:

@@ -140,3 +140,12 @@ def test_a_tail_has_the_density_beside_it_at_its_ends(before, after):
         assert slopes[0] == pytest.approx(before, rel=0.01)
     if not before:
         assert slopes[-1] == pytest.approx(after, rel=0.01)
+
+
+def test_the_unit_of_a_column_does_not_matter():
+    """Up to the widest cells that double precision holds, whose squares it does not."""
+    rng = np.random.default_rng(4)
+    widths, counts = rng.uniform(0, 1, 64), rng.normal(50, 30, 64)
+    expected = smoothed(counts, 20.0, widths, 3000.0)
+    np.testing.assert_allclose(smoothed(counts, 20.0, widths * 1e307, 3000.0), expected)
+    np.testing.assert_allclose(smoothed(counts, 20.0, widths * 1e-300, 3000.0), expected)

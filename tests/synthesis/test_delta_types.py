@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dpsynth_platform.storage import read_table, write_table
-from dpsynth_platform.synthesis.delta_types import kept, kept_type
+from dpsynth_platform.synthesis.delta_types import in_calendar, kept, kept_type
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,26 @@ def test_moments_lose_what_is_less_than_a_microsecond(tmp_path: Path) -> None:
     column = kept(pa.array([1_234], pa.timestamp("ns", "Europe/Berlin")))
     assert column.type == pa.timestamp("us", "Europe/Berlin")
     assert column.cast(pa.int64()).to_pylist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("type_", "whole"),
+    [
+        (pa.date32(), pa.int32()),
+        (pa.date64(), pa.int64()),
+        (pa.timestamp("us"), pa.int64()),
+        (pa.timestamp("ms", "Asia/Kolkata"), pa.int64()),
+    ],
+    ids=str,
+)
+def test_days_and_moments_far_from_ours_become_the_nearest_in_the_calendar(type_: pa.DataType, whole: Any) -> None:
+    far = 2**31 - 1 if whole == pa.int32() else 2**62 // 86_400_000 * 86_400_000
+    column = pa.array([-far, far, 0, None], whole).cast(type_)
+    inside = in_calendar(column)
+    assert inside.type == type_
+    first, last, *others = inside.cast(whole).to_pylist()
+    assert others == [0, None]
+    plain = pa.timestamp(type_.unit) if pa.types.is_timestamp(type_) else type_
+    shown = [value.as_py() for value in pa.array([first, last], whole).cast(plain)]
+    assert [(day.year, day.month, day.day) for day in shown] == [(1, 1, 1), (9999, 12, 31)]
+    assert in_calendar(inside).equals(inside)

@@ -182,7 +182,8 @@ def claim(**changes):
         (claim(delta=2e-5), "its delta is not within it"),
         (replace(request(0.01), delta_slack=1e-6), "its delta is not within it"),
         (claim(epsilon=0.001), "it claims a smaller epsilon than its event gives"),
-        (claim(max_contributions=2), "another adjacency or contribution bound"),
+        (claim(max_contributions=2), "another adjacency, contribution bound or weighting"),
+        (claim(weighting="owners"), "another adjacency, contribution bound or weighting"),
     ],
 )
 def test_an_entrys_guarantee_is_its_accounts_and_its_events(ledger, forger, cost, told):

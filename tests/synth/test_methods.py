@@ -66,7 +66,8 @@ def test_a_plan_says_what_it_will_do(plans, method):
     described = plan.describe()
     assert json.dumps(described)
     assert (plan.method, plan.why) == (method, DECLARED)
-    assert dataclasses.replace(plan, why="for fun").digest != plan.digest
+    assert dataclasses.replace(plan, why="for fun").digest == plan.digest
+    assert dataclasses.replace(plan, time_limit=60.0).digest != plan.digest
     assert described["one_way_cells"] <= described["most_cells_measured"]
     assert described["predicted_memory_bytes"] > 0
 
@@ -134,6 +135,22 @@ def test_one_column(tmp_path, method):
     (tmp_path / "model").mkdir()
     generator(method).fit(plan, bounded, grant_for(plan), tmp_path / "model")
     assert generator(method).sample(tmp_path / "model", 7).num_rows == 7
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("workload", "where"),
+    [
+        ({"target": "remark"}, "target: 'remark'"),
+        ({"weights": {"zone": 2.0}}, "weights: 'zone'"),
+        ({"queries": [{"columns": ["age", "city"]}, {"columns": ["age", "zone"]}]}, "queries.1: 'zone'"),
+    ],
+)
+def test_a_workload_of_columns_that_are_not_modelled_is_refused(method, workload, where):
+    """Also by methods that have no use for it: it is a mistake all the same."""
+    with pytest.raises(ContractError) as caught:
+        plan_of(method, generate__workload=workload)
+    assert f"generate.workload.{where} is no modelled column; accepted: age, score, day, city, mem" in str(caught.value)
 
 
 WIDE = categories(a=10_000, b=10_000, c=10_000)

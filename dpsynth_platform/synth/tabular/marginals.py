@@ -42,6 +42,7 @@ from dpsynth_platform.synth.tabular.model import Model, load_model, save_model
 from dpsynth_platform.synth.tabular.resolution import Groups, resolutions
 from dpsynth_platform.synth.tabular.restore import release_schema
 from dpsynth_platform.synth.tabular.sampling import drawing
+from dpsynth_platform.synth.tabular.workload import check_names
 
 if TYPE_CHECKING:
     from dpsynth_platform.ledger.grants import Grant
@@ -139,6 +140,7 @@ class MarginalGenerator(ABC):
             AccountingError: no noise scale meets the guarantee.
         """
         domain = domain_of(contract, period)
+        check_names(contract, domain.names)
         cells = pair_cells(domain.most_states)
         if self.counts_pairs and cells > MAX_CELLS:
             raise ContractError(

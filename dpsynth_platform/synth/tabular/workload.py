@@ -38,26 +38,34 @@ class Workload:
     target: int | None
 
 
+def check_names(contract: DataContract, names: Sequence[str]) -> None:
+    """Refuses a workload that names a column which is not modelled, whatever a method makes of it.
+
+    Raises:
+        ContractError: it does.
+    """
+    declared = contract.generate.workload
+    named = [("weights", name) for name in declared.weights]
+    named += [(f"queries.{number}", name) for number, query in enumerate(declared.queries) for name in query.columns]
+    named += [("target", declared.target)] if declared.target is not None else []
+    for where, name in named:
+        if name not in names:
+            raise ContractError(
+                f"{contract.dataset}: generate.workload.{where}: {name!r} is no modelled column; accepted: "
+                f"{', '.join(names)}"
+            )
+
+
 def workload_of(contract: DataContract, names: Sequence[str]) -> Workload:
     """The contract's workload over the modelled columns.
 
     Raises:
         ContractError: it names a column that is not modelled, or has too many marginals.
     """
+    check_names(contract, names)
     declared = contract.generate.workload
     place = {name: index for index, name in enumerate(names)}
-
-    def index_of(name: str, where: str) -> int:
-        if name not in place:
-            raise ContractError(
-                f"{contract.dataset}: generate.workload.{where}: {name!r} is no modelled column; accepted: "
-                f"{', '.join(names)}"
-            )
-        return place[name]
-
-    column_weights = [1.0] * len(names)
-    for name, weight in declared.weights.items():
-        column_weights[index_of(name, "weights")] = weight
+    column_weights = [declared.weights.get(name, 1.0) for name in names]
     wanted: dict[Clique, float] = {}
     for ways in range(2, min(declared.ways, len(names)) + 1) if len(names) > 1 else ():
         for clique in itertools.combinations(range(len(names)), ways):
@@ -69,10 +77,10 @@ def workload_of(contract: DataContract, names: Sequence[str]) -> Workload:
                     f"{contract.dataset}: generate.workload.ways: {declared.ways}, which makes more than {MAX_CLIQUES} "
                     "marginals; accepted: fewer ways"
                 )
-    for number, query in enumerate(declared.queries):
-        clique = tuple(sorted({index_of(name, f"queries.{number}") for name in query.columns}))
+    for query in declared.queries:
+        clique = tuple(sorted({place[name] for name in query.columns}))
         wanted[clique] = wanted.get(clique, 0.0) + query.weight
-    target = None if declared.target is None else index_of(declared.target, "target")
+    target = None if declared.target is None else place[declared.target]
     return Workload(_weighted(wanted, len(names)), _scaled(wanted), target)
 
 

@@ -45,8 +45,8 @@ DECLARED = "it is declared"
 class SealedPlan:
     """All that decides what a mechanism does, fixed before any record is read. Public, JSON throughout.
 
-    The digest covers every field but `why`, so sampler, noise and accounting cannot drift apart: the ledger entry and the grant
-    name the digest, and the worker runs nothing else.
+    The digest covers every field but `why`, so sampler, noise and accounting cannot drift apart: the ledger entry and
+    the grant name the digest, and the worker runs nothing else.
 
     Attributes:
         method: the generator's name in the registry.

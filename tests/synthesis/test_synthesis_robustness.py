@@ -453,7 +453,7 @@ def test_two_hundred_columns_in_next_to_no_time(tmp_path: Path, monkeypatch: pyt
     check_spent(made, task, tmp_path / "out")
 
 
-@pytest.mark.parametrize("method", ["auto", *METHODS])
+@pytest.mark.parametrize("method", ["auto", "mst"])
 def test_more_cells_than_memory_holds(tmp_path: Path, method: str) -> None:
     """Pairs of so many categories are not counted by what can do without, and refused by what cannot."""
     names = [f"c{index}" for index in range(4)]
@@ -462,12 +462,13 @@ def test_more_cells_than_memory_holds(tmp_path: Path, method: str) -> None:
     try:
         made = synthesize(table, tmp_path / "out", options)
     except DpsynthError as error:
-        assert method in ("aim", "mst", "mwem")
+        assert method == "mst"
         assert "all pairs together have 600120006 cells" in str(error)
         assert "declare fewer bins or shorter lists of values" in str(error)
         assert ledger_below(tmp_path / "out") is None
     else:
         assert made.method in ("privbayes", "independent")
+        assert method == "auto"
         assert pq.read_table(made.synthetic).num_rows == 5
 
 

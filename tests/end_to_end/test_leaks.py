@@ -96,7 +96,8 @@ PATCHES: dict[str, dict[str, object]] = {
         )
     },
     "worker": {"dpsynth_platform.synth.tabular.domain.Domain.encode": raising},
-    "sampling": {"dpsynth_platform.synth.tabular.marginals.sample": raising},
+    "sampling": {"dpsynth_platform.synth.tabular.marginals.drawing": raising},
+    "rows": {"dpsynth_platform.synth.tabular.sampling.completed": raising},
     "quality": {"dpsynth_platform.quality.report.measure_quality": raising},
     "none": {},
 }
@@ -155,10 +156,11 @@ def test_every_planted_error_struck(marked: Marked) -> None:
         "sql": ("bounded",),
         "worker": ("model",),
         "sampling": ("synthetic",),
+        "rows": ("synthetic",),
         "quality": ("quality",),
         "none": (),
     }
-    for name in ("pin", "canaries and detector", "writer", "worker", "sampling", "quality"):
+    for name in ("pin", "canaries and detector", "writer", "worker", "sampling", "rows", "quality"):
         for message in marked.failures[name].values():
             assert re.fullmatch(r"ValueError \(details: restricted log step-[0-9a-f]{16}\.log\)", message), message
     assert marked.failures["interrupt"]["scrubbed"].startswith("KeyboardInterrupt (")

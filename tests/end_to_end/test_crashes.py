@@ -152,7 +152,7 @@ def test_kills_in_the_mechanism(tmp_path, hold):
     step = parent_of(worker)
     assert parent_of(step) != command.pid  # a step has a process of its own below the command's
     os.kill(step, signal.SIGKILL)
-    wait_for(lambda: worker not in session_of(command.pid), 5)
+    wait_for(lambda: worker not in session_of(command.pid), 30)
     status, printed = ended(command)
     assert status == 1
     assert "model failed: its process ended without a word of its own (killed?)" in printed
@@ -168,7 +168,7 @@ def test_kills_in_the_mechanism(tmp_path, hold):
     # The command itself: all of its processes die with it, and the next command closes the run.
     command, worker = hold(deployment, "--spend-again", second)
     os.kill(command.pid, signal.SIGKILL)
-    wait_for(lambda: not session_of(command.pid), 10)
+    wait_for(lambda: not session_of(command.pid), 30)
     with running.open_instance(deployment.settings) as instance:
         (run,) = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
     again = deployment.dpsynth("run", "people")
@@ -197,7 +197,7 @@ def test_cancelled_in_the_mechanism(tmp_path, hold):
     status, printed = ended(command)
     assert status == 1
     assert "Traceback" not in printed
-    wait_for(lambda: worker not in session_of(command.pid), 5)
+    wait_for(lambda: worker not in session_of(command.pid), 30)
     assert states_of(deployment) == ["started"]
     ends = {node.job: node.state for node in lineage_of(deployment).runs.values()}
     assert ends["people.model"] == "ABORT"

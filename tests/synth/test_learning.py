@@ -44,6 +44,10 @@ FALSE_ALARM = 1e-7
 LEARNED_CITY = {"type": "categorical", "values": "learned", "most": 20, "nullable": True}
 
 
+def records_of(plan, bounded):
+    return Records(bounded, Domain.from_json(plan.columns), Guarantee.from_json(plan.guarantee).weighting)
+
+
 @pytest.fixture
 def no_noise(monkeypatch):
     monkeypatch.setattr(learning, "sample_rounded_gaussian", lambda counts, sigma: counts)
@@ -166,7 +170,7 @@ def test_a_plan_without_a_rule_learns_nothing(tmp_path):
     plan = dataclasses.replace(plan, columns=[column | {"learning": None} for column in plan.columns])
     refused = pytest.raises(GrantRefused, match="no threshold")
     with in_memory(people(10)), MeasurementLog.create(tmp_path, plan.digest) as log, refused:
-        learned_domain(plan, tmp_path, log)
+        learned_domain(records_of(plan, tmp_path), log)
     assert "values" not in (tmp_path / FILE_NAME).read_text()
 
 
@@ -228,7 +232,7 @@ def test_ten_thousand_values(tmp_path):
     table = people(len(cities))
     table = table.set_column(table.column_names.index("city"), "city", pa.array(rng.permutation(cities)))
     with in_memory(table), MeasurementLog.create(tmp_path, plan.digest) as log:
-        domain = learned_domain(plan, tmp_path, log)
+        domain = learned_domain(records_of(plan, tmp_path), log)
     (city,) = [column for column in domain if column.name == "city"]
     assert len(city.values) == 20  # of thirty that pass, as many as the contract keeps
     assert all(value.startswith("large") for value in city.values)
@@ -284,7 +288,7 @@ def shown_in_runs(table, value, rule=LEARNING, runs=RUNS):
     plan = dataclasses.replace(plan_of(), columns=Domain((column,)).to_json(), guarantee=claim.to_json())
     log = _Silent()
     with in_memory(table):
-        found = (learned_domain(plan, Path("in memory"), log).columns[0].values for _ in range(runs))
+        found = (learned_domain(records_of(plan, Path("in memory")), log).columns[0].values for _ in range(runs))
         return sum(any(one.startswith(value) for one in values) for values in found)
 
 

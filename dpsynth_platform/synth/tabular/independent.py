@@ -11,18 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection
-from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
+from dpsynth_platform.synth.interface import Progress, SealedPlan
 from dpsynth_platform.synth.tabular.cost import memory_bytes
+from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
-from dpsynth_platform.synth.tabular.learning import learned_domain
-from dpsynth_platform.synth.tabular.marginals import described_counts, records_of, score_sensitivity
+from dpsynth_platform.synth.tabular.marginals import described_counts, score_sensitivity
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.rounds import SelectionGenerator, SelectionParameters
 
@@ -52,20 +50,8 @@ class Independent(SelectionGenerator):
             **described_counts(domain, sigma_one=one, memory=memory_bytes(measured=sum(domain.sizes))),
         }
 
-    def measure(
-        self,
-        plan: SealedPlan,
-        bounded: Path,
-        directory: Path,
-        progress: Progress = silent,
-        engine: Engine | None = None,
-    ) -> None:
-        """Every column's counts; see `MarginalGenerator.measure`."""
-        self.check(plan)
+    def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:
+        """Every column's counts; see `MarginalGenerator.mechanism`."""
         chosen = self.chosen(plan.parameters)
-        with MeasurementLog.create(directory, plan.digest) as log:
-            domain = learned_domain(plan, bounded, log, progress)
-            records = records_of(plan, bounded, domain, engine)
-            draws = chosen.draws(log, score_sensitivity(plan), records.parts)
-            draws.columns(records, chosen.noise(1 / len(domain)), progress)
-            log.complete()
+        draws = chosen.draws(log, score_sensitivity(plan), records.parts)
+        draws.columns(records, chosen.noise(1 / len(records.domain)), progress)

@@ -15,32 +15,35 @@ b. There is no rule such as "of at least so many people": counts are noisy befor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 
 from dpsynth_platform.errors import GrantRefused
 from dpsynth_platform.privacy.partitions import Learning
-from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
+from dpsynth_platform.synth.interface import Progress, silent
+from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
-from dpsynth_platform.synth.tabular.marginals import records_of
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import sample_rounded_gaussian
 
 STAGE = "learning values"
 
 
-def learned_domain(plan: SealedPlan, bounded: Path, log: MeasurementLog, progress: Progress = silent) -> Domain:
-    """The plan's domain with all values known: those that are learned are on disk before they are used.
+def learned_domain(records: Records, log: MeasurementLog, progress: Progress = silent) -> Domain:
+    """The records' domain with all values known: those that are learned are on disk before they are used.
+
+    Args:
+        records: over the plan's domain, which says how values are to be learned.
+        log: where the values go.
+        progress: called after each column.
 
     Raises:
-        GrantRefused: the plan does not say how they are to be learned.
+        GrantRefused: the domain does not say how.
     """
-    domain = Domain.from_json(plan.columns)
+    domain = records.domain
     if not domain.unknown:
         return domain
     progress(STAGE, 0, len(domain.unknown))
-    records = records_of(plan, bounded, domain)
     values = {}
     for done, (index, counts) in enumerate(records.values().items()):
         column = domain.columns[index]

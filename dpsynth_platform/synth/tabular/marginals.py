@@ -1,7 +1,7 @@
 """What all mechanisms share that measure marginals and fit a graphical model to them.
 
 What belongs here: sealing a plan, checking it against its event, and everything after the measurements, which is the
-same whatever was measured. What does not: which marginals are measured with which noise (`mst`, `aim`).
+same whatever was measured. What does not: which marginals are measured with which noise (`aim`, `mst` and the others).
 
 A mechanism touches the data only in `measure`, and leaves every result on disk before it uses it, so that estimation
 can always be repeated without the data.
@@ -37,7 +37,8 @@ from dpsynth_platform.synth.tabular.cost import ESTIMATE_SHARE
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain, domain_of
 from dpsynth_platform.synth.tabular.estimation import Estimator
-from dpsynth_platform.synth.tabular.measurements import Measurements, NoisyCounts, read_measurements
+from dpsynth_platform.synth.tabular.learning import learned_domain
+from dpsynth_platform.synth.tabular.measurements import MeasurementLog, Measurements, NoisyCounts, read_measurements
 from dpsynth_platform.synth.tabular.model import Model, load_model, save_model
 from dpsynth_platform.synth.tabular.resolution import Groups, resolutions
 from dpsynth_platform.synth.tabular.restore import release_schema
@@ -84,6 +85,16 @@ class MarginalGenerator(ABC):
         """What a mechanism with these parameters costs."""
 
     @abstractmethod
+    def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:
+        """What the method measures, by way of `drawing` alone: each result is on disk before it is used.
+
+        Args:
+            plan: with which noise.
+            records: the records; all values of their columns are known.
+            log: where the results go.
+            progress: as for `fit`.
+        """
+
     def measure(
         self,
         plan: SealedPlan,
@@ -92,7 +103,7 @@ class MarginalGenerator(ABC):
         progress: Progress = silent,
         engine: Engine | None = None,
     ) -> None:
-        """The mechanism: everything that looks at the data, each result appended durably before it is used.
+        """Everything that looks at the data: learning values that nobody declared, then the mechanism.
 
         Args:
             plan: what is measured, and with which noise.
@@ -105,6 +116,12 @@ class MarginalGenerator(ABC):
             GrantRefused: the plan's event is not that of its noise scales.
             MechanismFailed: the directory already holds measurements.
         """
+        self.check(plan)
+        planned, weighting = Domain.from_json(plan.columns), Guarantee.from_json(plan.guarantee).weighting
+        with MeasurementLog.create(directory, plan.digest) as log:
+            domain = learned_domain(Records(bounded, planned, weighting), log, progress)
+            self.mechanism(plan, Records(bounded, domain, weighting, engine), log, progress)
+            log.complete()
 
     @abstractmethod
     def description(self, plan: SealedPlan) -> dict[str, Any]:
@@ -321,11 +338,6 @@ def pair_cells(sizes: Sequence[int]) -> int:
 def score_sensitivity(plan: SealedPlan) -> int:
     """Most that one unit moves an L1 distance between counts and fixed numbers, in units of 1/SCORE_SCALE record."""
     return Guarantee.from_json(plan.guarantee).sensitivity.l1 * SCORE_SCALE
-
-
-def records_of(plan: SealedPlan, bounded: Path, domain: Domain, engine: Engine | None = None) -> Records:
-    """The bounded records as a plan counts them, once all values of the columns are known."""
-    return Records(bounded, domain, Guarantee.from_json(plan.guarantee).weighting, engine)
 
 
 def expected_error(sigma: float) -> float:

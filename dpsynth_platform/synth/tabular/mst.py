@@ -1,7 +1,7 @@
 """MST: noisy marginals on a privately chosen spanning tree (McKenna, Miklau & Sheldon 2021), for user-level DP.
 
-What belongs here: the order of the mechanism's steps, and the scores of its choices. What does not: the two draws
-(`noise`), their cost (`privacy`), and all that follows from the noisy counts (`marginals`).
+What belongs here: the order of the mechanism's steps, and the scores of its choices. What does not: the two kinds
+of draws (`drawing`), their cost (`privacy`), and all that follows from the noisy counts (`marginals`).
 
 The mechanism touches the data three times: it counts every column's cells and adds rounded Gaussian noise; it chooses a
 spanning tree's edges one after the other by the exponential mechanism; and it counts the chosen pairs and adds noise.
@@ -19,26 +19,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from dp_accounting import dp_event
 
-from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.privacy.events import mst_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.mst import MstBudget, calibrate_mst
 from dpsynth_platform.privacy.selection import PrecisionBudget
-from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
+from dpsynth_platform.synth.interface import Progress, SealedPlan
 from dpsynth_platform.synth.tabular.compression import ColumnStates, compress, one_way_measurements
 from dpsynth_platform.synth.tabular.cost import Work, memory_bytes
+from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.drawing import Draws
 from dpsynth_platform.synth.tabular.estimation import estimate_total, project
 from dpsynth_platform.synth.tabular.junction import Clique
-from dpsynth_platform.synth.tabular.learning import learned_domain
 from dpsynth_platform.synth.tabular.marginals import (
     ITERATIONS,
     SCORE_SCALE,
@@ -46,7 +44,6 @@ from dpsynth_platform.synth.tabular.marginals import (
     described_counts,
     largest_pairs,
     pair_cells,
-    records_of,
     score_sensitivity,
 )
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog, NoisyCounts
@@ -95,40 +92,27 @@ class Mst(MarginalGenerator):
             ),
         }
 
-    def measure(
-        self,
-        plan: SealedPlan,
-        bounded: Path,
-        directory: Path,
-        progress: Progress = silent,
-        engine: Engine | None = None,
-    ) -> None:
-        """One-way marginals, a tree, its two-way marginals; see `MarginalGenerator.measure`."""
-        self.check(plan)
-        budget, columns = MstBudget(**plan.parameters), len(plan.columns)
-        with MeasurementLog.create(directory, plan.digest) as log:
-            domain = learned_domain(plan, bounded, log, progress)
-            records, sensitivity = records_of(plan, bounded, domain, engine), score_sensitivity(plan)
-            precision = _precision(budget, columns)
-            draws = Draws(log, precision, columns - 1, budget.epsilon_select, sensitivity, records.parts)
-            one_way = draws.columns(records, budget.sigma_one, progress)
-            states = compress(domain, one_way)
-            pairs = records.cliques(
-                states, itertools.combinations(range(columns), 2), partial(progress, "counting pairs")
-            )
-            scores = pair_scores(pairs, one_way, states, records.parts)
-            candidates = {View.finest(pair): score for pair, score in scores.items()}
-            components = list(range(columns))
-            edges: list[View] = []
-            while candidates:
-                edges.append(draws.choice(candidates))
-                components = _joined(components, edges[-1].clique)
-                candidates = _connecting(components, candidates)
-                progress("choosing pairs", len(edges), columns - 1)
-            for index, edge in enumerate(edges):
-                draws.joint(edge, pairs[edge.clique], budget.sigma_two)
-                progress("measuring pairs", index + 1, columns - 1)
-            log.complete()
+    def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:
+        """One-way marginals, a tree, its two-way marginals; see `MarginalGenerator.mechanism`."""
+        budget, domain = MstBudget(**plan.parameters), records.domain
+        columns, sensitivity = len(domain), score_sensitivity(plan)
+        precision = _precision(budget, columns)
+        draws = Draws(log, precision, columns - 1, budget.epsilon_select, sensitivity, records.parts)
+        one_way = draws.columns(records, budget.sigma_one, progress)
+        states = compress(domain, one_way)
+        pairs = records.cliques(states, itertools.combinations(range(columns), 2), partial(progress, "counting pairs"))
+        scores = pair_scores(pairs, one_way, states, records.parts)
+        candidates = {View.finest(pair): score for pair, score in scores.items()}
+        components = list(range(columns))
+        edges: list[View] = []
+        while candidates:
+            edges.append(draws.choice(candidates))
+            components = _joined(components, edges[-1].clique)
+            candidates = _connecting(components, candidates)
+            progress("choosing pairs", len(edges), columns - 1)
+        for index, edge in enumerate(edges):
+            draws.joint(edge, pairs[edge.clique], budget.sigma_two)
+            progress("measuring pairs", index + 1, columns - 1)
 
 
 def work_of(contract: DataContract, domain: Domain) -> Work:

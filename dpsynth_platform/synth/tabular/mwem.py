@@ -31,22 +31,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection
-from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
+from dpsynth_platform.synth.interface import Progress, SealedPlan
 from dpsynth_platform.synth.tabular.compression import as_measurement
 from dpsynth_platform.synth.tabular.cost import memory_bytes
+from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
-from dpsynth_platform.synth.tabular.learning import learned_domain
 from dpsynth_platform.synth.tabular.marginals import (
     described_counts,
     expected_error,
-    records_of,
     score_sensitivity,
     started,
 )
@@ -130,37 +127,25 @@ class Mwem(SelectionGenerator):
             ),
         }
 
-    def measure(
-        self,
-        plan: SealedPlan,
-        bounded: Path,
-        directory: Path,
-        progress: Progress = silent,
-        engine: Engine | None = None,
-    ) -> None:
-        """One-way marginals, then rounds of choosing and measuring; see `MarginalGenerator.measure`."""
-        self.check(plan)
-        chosen = self.chosen(plan.parameters)
+    def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:
+        """One-way marginals, then rounds of choosing and measuring; see `MarginalGenerator.mechanism`."""
+        chosen, domain = self.chosen(plan.parameters), records.domain
         weights, sigma = chosen.weights, chosen.sigma_joint
-        with MeasurementLog.create(directory, plan.digest) as log:
-            domain = learned_domain(plan, bounded, log, progress)
-            records = records_of(plan, bounded, domain, engine)
-            draws = chosen.draws(log, WEIGHT_SCALE * score_sensitivity(plan), records.parts)
-            one_way = draws.columns(records, chosen.noise(chosen.one_way_share / len(domain)), progress)
-            states, _, estimator = started(domain, one_way)
-            exact = records.cliques(states, weights, partial(progress, "counting combinations"))
-            hidden = {clique: expected_error(sigma or 0.0) * counts.size for clique, counts in exact.items()}
-            while sigma is not None and draws.choices:
-                cliques = admissible(estimator, weights, chosen.model_cells)
-                expected = expected_counts(estimator, cliques)
-                view = draws.choice(
-                    {
-                        View.finest(clique): weights[clique]
-                        * misfit(exact[clique], expected[clique], hidden[clique], records.parts)
-                        for clique in cliques
-                    }
-                )
-                estimator.add([as_measurement(draws.joint(view, exact[view.clique], sigma))])
-                estimator.fit(ROUND_ITERATIONS)
-                progress("measuring combinations", chosen.rounds - draws.choices, chosen.rounds)
-            log.complete()
+        draws = chosen.draws(log, WEIGHT_SCALE * score_sensitivity(plan), records.parts)
+        one_way = draws.columns(records, chosen.noise(chosen.one_way_share / len(domain)), progress)
+        states, _, estimator = started(domain, one_way)
+        exact = records.cliques(states, weights, partial(progress, "counting combinations"))
+        hidden = {clique: expected_error(sigma or 0.0) * counts.size for clique, counts in exact.items()}
+        while sigma is not None and draws.choices:
+            cliques = admissible(estimator, weights, chosen.model_cells)
+            expected = expected_counts(estimator, cliques)
+            view = draws.choice(
+                {
+                    View.finest(clique): weights[clique]
+                    * misfit(exact[clique], expected[clique], hidden[clique], records.parts)
+                    for clique in cliques
+                }
+            )
+            estimator.add([as_measurement(draws.joint(view, exact[view.clique], sigma))])
+            estimator.fit(ROUND_ITERATIONS)
+            progress("measuring combinations", chosen.rounds - draws.choices, chosen.rounds)

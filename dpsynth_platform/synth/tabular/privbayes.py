@@ -40,27 +40,24 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection
-from dpsynth_platform.synth.interface import Progress, SealedPlan, silent
+from dpsynth_platform.synth.interface import Progress, SealedPlan
 from dpsynth_platform.synth.tabular.compression import ColumnStates, compress, one_way_measurements
 from dpsynth_platform.synth.tabular.cost import memory_bytes
+from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.estimation import Array, Measurement, estimate_total, project
 from dpsynth_platform.synth.tabular.junction import Clique
-from dpsynth_platform.synth.tabular.learning import learned_domain
 from dpsynth_platform.synth.tabular.marginals import (
     SCORE_SCALE,
     described_counts,
     expected_error,
-    records_of,
     score_sensitivity,
 )
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
@@ -159,53 +156,42 @@ class PrivBayes(SelectionGenerator):
             ),
         }
 
-    def measure(
-        self,
-        plan: SealedPlan,
-        bounded: Path,
-        directory: Path,
-        progress: Progress = silent,
-        engine: Engine | None = None,
-    ) -> None:
-        """One-way marginals, a network, its joint marginals; see `MarginalGenerator.measure`."""
-        self.check(plan)
-        chosen, columns = self.chosen(plan.parameters), len(plan.columns)
-        with MeasurementLog.create(directory, plan.digest) as log:
-            domain = learned_domain(plan, bounded, log, progress)
-            records = records_of(plan, bounded, domain, engine)
-            draws = chosen.draws(log, 2 * SHARES * score_sensitivity(plan), records.parts)
-            one_way = draws.columns(records, chosen.noise(chosen.one_way_share / columns), progress)
-            if chosen.rounds:
-                states = compress(domain, one_way)
-                measured = one_way_measurements(one_way, states)
-                error = expected_error(chosen.sigma_joint(columns))
-                useful = estimate_total(measured) / (chosen.usefulness * error)
-                families = useful_families(states, chosen.parents, min(useful, chosen.model_cells / columns))
-                exact = records.cliques(
-                    states,
-                    [*families, *((index,) for index in range(columns))],
-                    partial(progress, "counting combinations"),
+    def mechanism(self, plan: SealedPlan, records: Records, log: MeasurementLog, progress: Progress) -> None:
+        """One-way marginals, a network, its joint marginals; see `MarginalGenerator.mechanism`."""
+        chosen, domain = self.chosen(plan.parameters), records.domain
+        columns = len(domain)
+        draws = chosen.draws(log, 2 * SHARES * score_sensitivity(plan), records.parts)
+        one_way = draws.columns(records, chosen.noise(chosen.one_way_share / columns), progress)
+        if chosen.rounds:
+            states = compress(domain, one_way)
+            measured = one_way_measurements(one_way, states)
+            error = expected_error(chosen.sigma_joint(columns))
+            useful = estimate_total(measured) / (chosen.usefulness * error)
+            families = useful_families(states, chosen.parents, min(useful, chosen.model_cells / columns))
+            exact = records.cliques(
+                states,
+                [*families, *((index,) for index in range(columns))],
+                partial(progress, "counting combinations"),
+            )
+            shares = [whole_shares(item) for item in measured]
+            network: list[Clique] = []
+            while scored := dict(_candidates(families, network)):
+                view = draws.choice(
+                    {
+                        View.finest(clique): score(
+                            exact[clique], clique.index(column), shares[column], error, records.parts
+                        )
+                        for clique, column in scored.items()
+                    }
                 )
-                shares = [whole_shares(item) for item in measured]
-                network: list[Clique] = []
-                while scored := dict(_candidates(families, network)):
-                    view = draws.choice(
-                        {
-                            View.finest(clique): score(
-                                exact[clique], clique.index(column), shares[column], error, records.parts
-                            )
-                            for clique, column in scored.items()
-                        }
-                    )
-                    network.append(view.clique)
-                    progress("choosing combinations", chosen.rounds - draws.choices, chosen.rounds)
-                placed = set(itertools.chain(*network))
-                wanted = [*network, *((index,) for index in range(columns) if index not in placed)]
-                for number, clique in enumerate(wanted):
-                    sigma = noise_of(draws.left, 1 / (len(wanted) - number))
-                    draws.joint(View.finest(clique), exact[clique], sigma)
-                    progress("measuring combinations", number + 1, len(wanted))
-            log.complete()
+                network.append(view.clique)
+                progress("choosing combinations", chosen.rounds - draws.choices, chosen.rounds)
+            placed = set(itertools.chain(*network))
+            wanted = [*network, *((index,) for index in range(columns) if index not in placed)]
+            for number, clique in enumerate(wanted):
+                sigma = noise_of(draws.left, 1 / (len(wanted) - number))
+                draws.joint(View.finest(clique), exact[clique], sigma)
+                progress("measuring combinations", number + 1, len(wanted))
 
 
 def useful_families(states: Sequence[ColumnStates], parents: int, most_cells: float) -> list[Clique]:

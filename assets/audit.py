@@ -1,7 +1,8 @@
 """audit: attacks on the model and on the data, and what they prove.
 
-What belongs here: handing canaries, model and synthetic rows to `audit`, and keeping its report. What does not: the
-attacks. Only canaries are compared, so the report may be published.
+What belongs here: handing canaries, model and synthetic rows to `audit`, keeping its report, and recording the
+candidate that is complete with it. What does not: the attacks. Only canaries are compared, so the report may be
+published.
 """
 
 import json
@@ -10,10 +11,12 @@ import pyarrow as pa
 
 from assets.shown import picture, table
 from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.errors import StaleInput
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.errors import ReleaseRefused, StaleInput
+from dpsynth_platform.ledger import chain
 from dpsynth_platform.lineage import facets
-from dpsynth_platform.release.evidence import AUDIT_REPORT
-from dpsynth_platform.reviewing import AUDIT_HEADER, attack_row
+from dpsynth_platform.release.evidence import AUDIT_REPORT, check_content
+from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_row
 from dpsynth_platform.storage import read_table
 
 
@@ -48,6 +51,7 @@ def body(step: StepContext) -> Outcome:
                 inputs=[canaries, model, synthetic],
                 facts={"verdict": report.verdict, "terms": contract.audit_terms},
             )
+    _record_candidate(step, contract)
     report = AuditReport.from_json(json.loads((record.directory / AUDIT_REPORT).read_text(encoding="utf-8")))
     step.progress(report.summary)
     metadata = {
@@ -65,7 +69,22 @@ def body(step: StepContext) -> Outcome:
         threshold=report.threshold,
         confidence=report.confidence,
     )
-    return Outcome(record, reused=reused, metadata=metadata, run_facets=run_facets)
+    assertion = facets.audit_assertion(
+        verdict=report.verdict, threshold=report.threshold, lower_bound=report.epsilon_lower_bound
+    )
+    return Outcome(
+        record, reused=reused, metadata=metadata, run_facets=run_facets, input_facets={"synthetic": assertion}
+    )
+
+
+def _record_candidate(step: StepContext, contract: DataContract) -> None:
+    """A candidate that waits for nothing but a decision is recorded once, so that reviewers can be told of it."""
+    try:
+        candidate = check_content(step.storage, step.place, contract, step.ledger).candidate
+    except ReleaseRefused:
+        return  # the verdict, which is shown, says why
+    if not step.ledger.history(kinds=[chain.CANDIDATE], subject=candidate.digest):
+        step.ledger.record(chain.CANDIDATE, candidate.digest, {"entry": candidate.entry_id})
 
 
 STEP = Step(

@@ -7,7 +7,7 @@ choosing records.
 from dataclasses import asdict
 
 from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts import DataContract, leaves_out_in_silence
 from dpsynth_platform.storage import StepRecord, table_schema
 
 
@@ -50,12 +50,12 @@ def body(step: StepContext) -> Outcome:
 
 
 def _outcome(step: StepContext, record: StepRecord, contract: DataContract, *, reused: bool = False) -> Outcome:
-    """With exact counts, except where they would tell how many owners were left out (`mode: per-owner`).
+    """With exact counts, except where they would tell how many owners were left out.
 
-    A silent exclusion stays silent for the operator too; otherwise what a person has spent would show.
+    A silent exclusion stays silent for the operator too; otherwise what people took part in would show.
     """
     schema = table_schema(record.directory / "table")
-    if step.family.mode == "per-owner":
+    if leaves_out_in_silence(contract, step.family):
         # Keys are counted before anybody is left out.
         open_facts = {"max_contributions", "repeated_keys"}
         shown = {name: value for name, value in record.facts.items() if name in open_facts}

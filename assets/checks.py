@@ -7,14 +7,44 @@ gates only inside one run, so the gate is `released` itself, which re-reads its 
 import dagster as dg
 
 import resources as res
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.release.evidence import audit_report
+from dpsynth_platform.contracts import DataContract, FamilyBudget
+from dpsynth_platform.lineage.clearance import clear
+from dpsynth_platform.release.evidence import audit_report, clearance_of
 from dpsynth_platform.storage import Place
 
 
-def build_checks(contract: DataContract) -> list[dg.AssetChecksDefinition]:
-    """The audit's verdict and the ledger's integrity, as checks of one dataset."""
-    return [_audit_passed(contract), _ledger_verifies(contract)]
+def build_checks(contract: DataContract, family: FamilyBudget) -> list[dg.AssetChecksDefinition]:
+    """The clearance as it would be now, the audit's verdict and the ledger's integrity, as checks of one dataset."""
+    return [_lineage_cleared(contract, family), _audit_passed(contract), _ledger_verifies(contract)]
+
+
+def _lineage_cleared(contract: DataContract, family: FamilyBudget) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=dg.AssetKey([contract.dataset, "clearance"]),
+        name="lineage_clearance",
+        description="Nothing is known by now of what the mechanism adds to that its clearance did not know.",
+    )
+    def check(
+        context: dg.AssetCheckExecutionContext,
+        storage: dg.ResourceParam[res.StorageResource],
+        ledger: dg.ResourceParam[res.LedgerResource],
+    ) -> dg.AssetCheckResult:
+        place = Place(contract.dataset, context.partition_key if context.has_partition_key else None)
+        record = storage.open().require(place, "clearance")
+        sealed = DataContract.model_validate(storage.open().require(place, "raw").facts["contract"])
+        before = clearance_of(place, record)
+        now = clear(ledger.open(), ledger.graph(), sealed, family, entry_id=record.facts["entry_id"])
+        news = now.news(before)
+        return dg.AssetCheckResult(
+            passed=now.decision != "refuse" and not news,
+            metadata={
+                "verdict": now.decision,
+                "in words": "\n\n".join(now.words),
+                "found since": [item.words for item in news],
+            },
+        )
+
+    return check
 
 
 def _audit_passed(contract: DataContract) -> dg.AssetChecksDefinition:

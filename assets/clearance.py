@@ -1,17 +1,23 @@
 """clearance: the verdict before the mechanism, and the reservation of what it will cost.
 
-What belongs here: naming the participants, asking the ledger once, and what a started entry of the same run means for
-this one. What does not: the decision itself (the ledger's). Verdicts that anyone can see depend on public facts only.
+What belongs here: naming the participants, asking lineage and the ledger once, and what a started entry of the same run
+means for this one. What does not: the verdict itself (`lineage.clearance`), and who is left out (the ledger). Verdicts
+that anyone can see depend on public facts only; how many people a run has in common with earlier ones is counted into a
+file for reviewers.
 """
+
+from typing import Any
 
 import numpy as np
 
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform import planning
 from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import SpendRepeated
+from dpsynth_platform.errors import ClearanceRefused, SpendRepeated
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.lineage import facets
+from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
+from dpsynth_platform.lineage.overlaps import Overlaps
 from dpsynth_platform.owner_keys import KEY_IDS
 from dpsynth_platform.scrub.fingerprints import read_fingerprints
 from dpsynth_platform.storage import StepRecord
@@ -27,7 +33,8 @@ def body(step: StepContext) -> Outcome:
         step.progress(f"ledger entry {entry.entry_id} reserved: {contract.privacy.guarantee.epsilon:g} epsilon")
     else:
         step.progress(f"ledger entry {entry.entry_id} stands ({entry.state}); nothing new is reserved")
-    facts = {
+    cleared = _cleared(step, contract, entry)
+    shown = {
         "entry_id": entry.entry_id,
         "plan_digest": entry.request.plan_digest,
         "family": entry.family,
@@ -35,13 +42,35 @@ def body(step: StepContext) -> Outcome:
         "attempt": entry.attempt,
         "verdict": "cleared",
     }
-    record = step.record("clearance", run_key=raw.run_key, facts=facts)
+    record = step.record("clearance", run_key=raw.run_key, facts=shown | {CLEARANCE: cleared.to_json()})
     run_facets = facets.clearance(
         contract, verdict="cleared", ledger_entry=entry.entry_id, plan_digest=entry.request.plan_digest
     )
     if entry.commitment is not None:
         run_facets |= facets.participants(contract, ledger_entry=entry.entry_id, commitment=entry.commitment)
-    return Outcome(record, metadata=facts, run_facets=run_facets)
+    return Outcome(record, metadata=shown | _in_words(cleared), run_facets=run_facets)
+
+
+def _cleared(step: StepContext, contract: DataContract, entry: Entry) -> Clearance:
+    """What was known before the run's entry. A record that stands stays as it is unless there is more to say.
+
+    Raises:
+        ClearanceRefused: of what was before, something is known by now that no mechanism may build on.
+    """
+    cleared = step.cleared(contract, entry_id=entry.entry_id)
+    before = step.storage.read(step.place, "clearance")
+    if before is not None and before.facts.get("entry_id") == entry.entry_id and CLEARANCE in before.facts:
+        cleared = cleared.kept(Clearance.from_json(before.facts[CLEARANCE]))
+    cleared.require(step.place.label)
+    return cleared
+
+
+def _in_words(cleared: Clearance) -> dict[str, Any]:
+    """What the asset page shows of a clearance."""
+    return {
+        "what is known of earlier mechanisms": "\n\n".join(cleared.words),
+        "findings": [item.words for item in cleared.findings],
+    }
 
 
 def _standing_entry(step: StepContext, run_key: str) -> Entry | None:
@@ -74,18 +103,33 @@ def _reserve(step: StepContext, contract: DataContract, raw: StepRecord) -> Entr
 
     (scrubbed,) = step.same_run(raw, "scrubbed")
     step.check_owner_keys(scrubbed)
+    policy = contract.privacy.on_overlap
+    if step.spend_again and policy != "compose":
+        raise ClearanceRefused(
+            f"{step.place.label}: whoever took part in the attempt that failed has taken part, and on_overlap: "
+            f"{policy} bars all of them from another; accepted: on_overlap: compose, which is another run"
+        )
     plan = step.plan(raw)
+    request = planning.cost_request(plan, step.runner)
+    cleared = step.cleared(contract, request=request)
+    cleared.require(step.place.label)
     owners = read_fingerprints(scrubbed.directory / "participants")
     held_out = holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)
-    return step.ledger.reserve(
+    offered = np.ascontiguousarray(owners[~held_out])
+    overlaps = step.ledger.overlaps(offered, cleared.comparable)
+    entry = step.ledger.reserve(
         contract.family,
         raw.run_key,
-        planning.cost_request(plan, step.runner),
-        participants=np.ascontiguousarray(owners[~held_out]),
-        policy=contract.privacy.on_overlap,
+        request,
+        participants=offered,
+        policy=policy,
         key_ids=scrubbed.facts[KEY_IDS],
+        related=cleared.related,
         replaces=step.spend_again or None,
     )
+    charged = len(step.ledger.participants(entry.entry_id))
+    Overlaps(len(offered), charged, overlaps).write(step.storage, step.place, entry.entry_id)
+    return entry
 
 
 STEP = Step(
@@ -97,7 +141,7 @@ STEP = Step(
     upstream=("raw", "scrubbed"),
     kinds=frozenset({"sql"}),
     zone="restricted",
-    code_version="1",
+    code_version="2",
     body=body,
     fields=(
         ("entry_id", "string", "the ledger entry that pays for the mechanism"),
@@ -106,5 +150,6 @@ STEP = Step(
         ("policy", "string", "what happens to owners with earlier entries"),
         ("attempt", "integer", "number of entries of this run"),
         ("verdict", "string", "cleared"),
+        ("clearance", "json", "earlier mechanisms that this one adds to, with paths, and the guarantee that results"),
     ),
 )

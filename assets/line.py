@@ -99,6 +99,7 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str) 
                     place=place,
                     storage=store,
                     ledger=ledger.open(),
+                    graph=ledger.graph(),
                     vault=vault.open(),
                     sql=sql.choice(contract.dataset),
                     run_worker=accelerator.runner(context),
@@ -110,7 +111,7 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str) 
                     progress=context.log.info,
                 )
             )
-            return outcome, finished_run(run, step, contract, place, store, outcome)
+            return outcome, finished_run(run, step, place, store, outcome)
 
         done = guarded(body, logs_of(store.root))
         if isinstance(done, Caught):

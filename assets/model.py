@@ -10,19 +10,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from assets.lineage import paid_by
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.compute.choice import write_choice
 from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import StaleInput
 from dpsynth_platform.ledger.grants import issue_grant
 from dpsynth_platform.ledger.owners import Participants
 from dpsynth_platform.ledger.records import Entry
-from dpsynth_platform.lineage import facets
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
-from dpsynth_platform.privacy.guarantee import Guarantee, tier
+from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import write_fingerprints
-from dpsynth_platform.storage import StepRecord, digest_directory, digest_file, write_durably
+from dpsynth_platform.storage import StepRecord, digest_directory, write_durably
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.measurements import is_complete
 from dpsynth_platform.worker.inputs import claimed_canaries
@@ -155,15 +156,7 @@ def _outcome(contract: DataContract, entry: Entry, plan: SealedPlan, record: Ste
         "ledger_entry": entry.entry_id,
         "ledger_state": entry.state,
     }
-    facet = facets.guarantee(
-        contract,
-        epsilon=result.epsilon,
-        delta=result.delta,
-        tier=tier(result.epsilon),
-        accounting=result.method,
-        ledger_entry=entry.entry_id,
-    )
-    return Outcome(record, reused=reused, metadata=shown, facets=facet)
+    return Outcome(record, reused=reused, metadata=shown, facets=paid_by(contract, plan, entry.entry_id))
 
 
 STEP = Step(

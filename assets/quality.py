@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from assets.shown import picture, table
 from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts import DataContract, leaves_out_in_silence
 from dpsynth_platform.scrub.fingerprints import flat_owners, owner_column, read_fingerprints
 from dpsynth_platform.storage import StepRecord, read_table, table_schema
 
@@ -46,18 +46,18 @@ def body(step: StepContext) -> Outcome:
                 directory=directory,
                 inputs=[scrubbed, bounded, synthetic],
             )
-    return Outcome(record, reused=reused, metadata=_shown(step, record))
+    return Outcome(record, reused=reused, metadata=_shown(step, record, contract))
 
 
-def _shown(step: StepContext, record: StepRecord) -> dict[str, object]:
-    """The report for the asset's page, except where it would tell how many owners were left out (`mode: per-owner`).
+def _shown(step: StepContext, record: StepRecord, contract: DataContract) -> dict[str, object]:
+    """The report for the asset's page, except where it would tell how many owners were left out in silence.
 
     The fewer are left, the larger the distances; with none left there is nothing to compare with, and it says so.
     """
     from dpsynth_platform.quality.report import NOTICE
     from dpsynth_platform.quality.shown import HEADER
 
-    if step.family.mode == "per-owner":
+    if leaves_out_in_silence(contract, step.family):
         return {"restricted": f"{NOTICE} It is shown by: dpsynth release show {step.place.arguments}"}
     rows = json.loads((record.directory / "rows.json").read_text(encoding="utf-8"))
     drawn = {path.stem: picture(path.read_text(encoding="utf-8")) for path in sorted(record.directory.glob("*.svg"))}

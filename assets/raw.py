@@ -7,7 +7,8 @@ import base64
 
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform import planning, source
-from dpsynth_platform.contracts import canonical_digest
+from dpsynth_platform.digests import canonical_digest
+from dpsynth_platform.release.dossier import expected_errors
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.storage import StepRecord
 from dpsynth_platform.synth.interface import SealedPlan
@@ -27,8 +28,11 @@ def body(step: StepContext) -> Outcome:
         step.progress("calibrating the mechanism's noise to the guarantee")
         plan = planning.plan_release(contract, pinned.schema, place.period)
     run_key = planning.run_key(contract, pinned, place.period, plan)
-    admission = step.ledger.admit(contract.family, planning.cost_request(plan, step.runner), key=run_key)
+    request = planning.cost_request(plan, step.runner)
+    admission = step.ledger.admit(contract.family, request, key=run_key)
     paid = admission.entry is not None and admission.entry.live
+    if not paid:
+        step.cleared(contract, request=request).require(place.label)
     step.progress(
         f"covered by ledger entry {admission.entry.entry_id}: nothing new is asked for"
         if paid and admission.entry is not None
@@ -41,6 +45,7 @@ def body(step: StepContext) -> Outcome:
         "plan_digest": plan.digest,
         "method": plan.method,
         "why_method": plan.why,
+        "expected_errors": expected_errors(plan.describe()),
         "source": pinned.name,
         "source_version": pinned.version,
         "source_schema": base64.b64encode(pinned.schema.serialize().to_pybytes()).decode(),

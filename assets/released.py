@@ -5,10 +5,15 @@ release looks (`release`).
 """
 
 import datetime as dt
+import json
 from pathlib import Path
+
+from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet
 
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lineage import facets, naming
 from dpsynth_platform.privacy.statement import PrivacyStatement
 from dpsynth_platform.release.commitments import NonceBook
@@ -17,10 +22,19 @@ from dpsynth_platform.release.dossier import (
     Approval,
     Evidence,
     LineageStep,
+    clearance_summary,
     software_versions,
 )
-from dpsynth_platform.release.evidence import CheckedEvidence, candidate_runners, check_evidence, statement_of
-from dpsynth_platform.release.publish import publish
+from dpsynth_platform.release.evidence import (
+    CheckedEvidence,
+    candidate_runners,
+    check_evidence,
+    check_news,
+    statement_of,
+)
+from dpsynth_platform.release.layout import DOSSIER
+from dpsynth_platform.release.publish import Published, publish
+from dpsynth_platform.release.reviewers import write_reviewers_dossier
 from dpsynth_platform.storage import read_table, table_schema
 
 
@@ -29,7 +43,19 @@ def body(step: StepContext) -> Outcome:
     contract, raw = step.sealed()
     runners = candidate_runners(step.storage, step.place)
     checked = check_evidence(step.storage, step.place, contract, step.ledger, runners=runners)
-    statement = statement_of(contract, step.family, step.ledger, checked.candidate.entry_id, checked.candidate.method)
+    now = step.cleared(contract, entry_id=checked.candidate.entry_id)
+    check_news(step.place, checked.clearance, now)
+    statement = statement_of(
+        contract,
+        step.family,
+        step.ledger,
+        checked.candidate.entry_id,
+        checked.candidate.method,
+        checked.clearance,
+    )
+    write_reviewers_dossier(
+        step.storage, step.ledger, contract, checked.candidate, statement, standing="all evidence holds; it is approved"
+    )
     table = checked.records["synthetic"].directory / "table"
     made = publish(
         _evidence(step, contract, checked, statement),
@@ -38,9 +64,11 @@ def body(step: StepContext) -> Outcome:
         Path(contract.release.uri),
         step.vault.signing_key(),
     )
-    if not step.ledger.history(kinds=["released"], subject=made.release_id):
+    if not step.ledger.history(kinds=[chain.RELEASED], subject=made.release_id):
         step.ledger.record(
-            "released", made.release_id, {"entry": checked.candidate.entry_id, "candidate": checked.candidate.digest}
+            chain.RELEASED,
+            made.release_id,
+            {"entry": checked.candidate.entry_id, "candidate": checked.candidate.digest},
         )
     step.progress(f"release {made.release_id} is at {made.path}")
     facts = {"release_id": made.release_id, "path": str(made.path), "candidate": checked.candidate.digest}
@@ -65,26 +93,48 @@ def body(step: StepContext) -> Outcome:
                 epsilon=guarantee.epsilon,
                 delta=guarantee.delta,
                 tier=guarantee.tier,
+                method=checked.candidate.method,
                 accounting=statement.accounting["type"],
                 ledger_entry=checked.candidate.entry_id,
             ),
+            _release_facet(made),
         ),
+        input_facets=_declared_rows(contract, made),
         published=made,
     )
+
+
+def _release_facet(made: Published) -> dict[str, DatasetFacet]:
+    """What the published dossier says, also where it was published by an earlier run under an earlier ledger head."""
+    dossier = json.loads((made.path / DOSSIER).read_text(encoding="utf-8"))
+    return facets.release(
+        release_id=made.release_id,
+        candidate_commitment=dossier["commitments"][CANDIDATE],
+        head=Head(**dossier["ledger"]["head"]),
+    )
+
+
+def _declared_rows(contract: DataContract, made: Published) -> dict[str, dict[str, InputDatasetFacet]]:
+    """The declared figure of quality, where there is one, as a check on the synthetic dataset."""
+    declared = contract.generate.rows
+    if declared == "auto":
+        return {}
+    return {"synthetic": facets.rows_assertion(declared=declared, published=made.rows)}
 
 
 def _evidence(
     step: StepContext, contract: DataContract, checked: CheckedEvidence, statement: PrivacyStatement
 ) -> Evidence:
     """All that the dossier says; restricted content by commitment only."""
-    candidate = checked.candidate
+    candidate, raw = checked.candidate, checked.records["raw"]
     commitments = NonceBook(step.storage.root / "nonces").commit_all(
         {
             CANDIDATE: candidate.digest,
             "model": candidate.model_hash,
             "synthetic": candidate.synthetic_hash,
             "run": candidate.run_key,
-        }
+        },
+        edition=checked.edition,
     )
     audit = checked.records["audit"].directory
     return Evidence(
@@ -98,11 +148,13 @@ def _evidence(
         plain_words=statement.plain_words(),
         plan_digest=candidate.plan_digest,
         method=candidate.method,
-        why_method=checked.records["raw"].facts["why_method"],
+        why_method=raw.facts["why_method"],
         ledger_entry=candidate.entry_id,
         ledger_head=step.ledger.head(),
-        clearance={"verdict": "cleared", "policy": contract.privacy.on_overlap},
+        clearance=clearance_summary(checked.clearance),
+        expected_errors=raw.facts["expected_errors"],
         lineage=_lineage(step),
+        upstream=checked.clearance.upstream,
         audit_report=checked.audit_report,
         audit_plots={
             "Can an attacker tell which canaries were in?": (audit / "roc.svg").read_text(encoding="utf-8"),
@@ -135,6 +187,6 @@ STEP = Step(
     upstream=("clearance", "synthetic", "audit", "quality"),
     kinds=frozenset({"deltalake"}),
     zone="public",
-    code_version="1",
+    code_version="2",
     body=body,
 )

@@ -35,7 +35,7 @@ def body(step: StepContext) -> Outcome:
             run_key=raw.run_key,
             directory=directory,
             inputs=[raw],
-            facts={"rows": count, KEY_IDS: list(account.key_ids)},
+            facts={"rows": count, "owners": len(owners), "report": report.as_dict(), KEY_IDS: list(account.key_ids)},
         )
     return Outcome(record, schema, count, metadata={"owners": len(owners), "scrubbing report": report.as_dict()})
 

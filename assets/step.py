@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from openlineage.client.facet_v2 import DatasetFacet, RunFacet
+from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet, RunFacet
 
 from dpsynth_platform import owner_keys
 from dpsynth_platform.compute.choice import EngineChoice
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.errors import StaleInput
-from dpsynth_platform.ledger.records import Account
+from dpsynth_platform.ledger.records import Account, CostRequest
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lineage.clearance import Clearance, clear
 from dpsynth_platform.lineage.emitter import StepRun
+from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.release.publish import Published
 from dpsynth_platform.scrub.scrub import ScrubKeys
 from dpsynth_platform.storage import Place, StepRecord, Storage
@@ -53,6 +55,7 @@ class StepContext:
     place: Place
     storage: Storage
     ledger: Ledger
+    graph: LineageStore
     vault: Vault
     sql: EngineChoice
     run_worker: RunWorker
@@ -74,7 +77,8 @@ class StepContext:
             (raw.directory / "plan.json").read_text(encoding="utf-8"), expected_digest=raw.facts["plan_digest"]
         )
 
-    def source_schema(self, raw: StepRecord) -> pa.Schema:
+    @staticmethod
+    def source_schema(raw: StepRecord) -> pa.Schema:
         """Arrow schema of the pinned source."""
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(raw.facts["source_schema"])))
 
@@ -125,6 +129,12 @@ class StepContext:
         Afterwards the keys change by rotation only: the ledger freezes the account if they differ.
         """
         owner_keys.open_account(self.vault, self.ledger, self.family)
+
+    def cleared(
+        self, contract: DataContract, *, request: CostRequest | None = None, entry_id: str | None = None
+    ) -> Clearance:
+        """What is known now of what a run adds to, by public facts; see `lineage.clearance.clear`."""
+        return clear(self.ledger, self.graph, contract, self.family, request=request, entry_id=entry_id)
 
     def account(self) -> Account:
         """The family's account as it is now."""
@@ -180,6 +190,7 @@ class Outcome:
         metadata: further Dagster metadata (operator zone: aggregates allowed, never a value of the data).
         facets: lineage facets of the output dataset, beside those that every output has.
         run_facets: lineage facets of the run.
+        input_facets: what the step found out about its inputs, by the upstream step's name. Public facts.
         published: the release, where the step made one.
     """
 
@@ -190,6 +201,7 @@ class Outcome:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     facets: Mapping[str, DatasetFacet] = field(default_factory=dict)
     run_facets: Mapping[str, RunFacet] = field(default_factory=dict)
+    input_facets: Mapping[str, Mapping[str, InputDatasetFacet]] = field(default_factory=dict)
     published: Published | None = None
 
 

@@ -3,8 +3,9 @@
 What belongs here: post-processing only. This step is handed the model, never the data.
 """
 
+from assets.lineage import paid_by
 from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.contracts import canonical_digest
+from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.lineage import facets
 from dpsynth_platform.storage import table_schema, write_table
 from dpsynth_platform.synth.interface import generator
@@ -16,9 +17,11 @@ def body(step: StepContext) -> Outcome:
     (model,) = step.same_run(raw, "model")
     asked = contract.generate
     terms = {"rows_asked": asked.rows, "constraints": canonical_digest(contract.snapshot()["generate"]["constraints"])}
+    known = facets.merge(facets.privacy_unit(contract), paid_by(contract, step.plan(raw), model.facts["entry_id"]))
     earlier = step.reusable(raw, "synthetic", model)
     if earlier is not None and terms.items() <= earlier.facts.items():
-        return Outcome(earlier, table_schema(earlier.directory / "table"), earlier.facts["rows"], reused=True)
+        schema = table_schema(earlier.directory / "table")
+        return Outcome(earlier, schema, earlier.facts["rows"], reused=True, facets=known)
     if asked.constraints:
         step.progress("fitting the stored measurements under the contract's constraints, at no further cost")
     drawing = generator(raw.facts["method"]).draw(
@@ -33,7 +36,7 @@ def body(step: StepContext) -> Outcome:
             inputs=[model],
             facts={"rows": drawing.rows, "entry_id": model.facts["entry_id"], **terms},
         )
-    return Outcome(record, drawing.schema, drawing.rows, facets=facets.privacy_unit(contract))
+    return Outcome(record, drawing.schema, drawing.rows, facets=known)
 
 
 STEP = Step(

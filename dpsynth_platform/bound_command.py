@@ -104,22 +104,22 @@ def bound_learn(
     as_json: Json = False,
 ) -> None:
     """Learns a bound with differential privacy, and charges the family's budget; asked again, it costs nothing."""
-    from dpsynth_platform import reviewing
     from dpsynth_platform.bound_learning import learn_bound
     from dpsynth_platform.lineage.emitter import LineageEmitter
     from dpsynth_platform.planning import load_dataset
+    from dpsynth_platform.reviewing import accounts, forecasts
     from dpsynth_platform.storage import Storage
 
     shown, settings = Shown(as_json), Settings.from_environment()
     contract, _ = load_dataset(settings, dataset)
-    reviewing.check_period(contract, period)
+    forecasts.check_period(contract, period)
     found = learn_bound(
         contract,
         period,
         _question(quantile, at_most, epsilon),
-        ledger=reviewing.ledger(settings),
+        ledger=accounts.ledger(settings),
         storage=Storage(settings.restricted),
-        lineage=LineageEmitter(settings.lineage_file),
+        lineage=LineageEmitter.of(settings),
         runner=settings.user,
         warn=shown.say,
     )

@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsynth_platform import owner_keys
-from dpsynth_platform.contracts import DataContract, canonical_digest
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.digests import canonical_digest, digest_file
 from dpsynth_platform.errors import BoundingError, DpsynthError, SpendRepeated, StaleInput
 from dpsynth_platform.ledger.owners import Participants, place_of
 from dpsynth_platform.ledger.records import CostRequest, Entry
@@ -34,10 +35,11 @@ from dpsynth_platform.lineage.emitter import DatasetRef, Delivery, LineageEmitte
 from dpsynth_platform.lineage.redaction import safe_error
 from dpsynth_platform.privacy.guarantee import Guarantee, tier
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, fingerprints_from_hex, read_fingerprints
-from dpsynth_platform.storage import Place, StepRecord, Storage, digest_file, read_table, write_durably
+from dpsynth_platform.storage import Place, StepRecord, Storage, read_table, write_durably
 
 RESULT = "bound.json"
 STEP = "learned-bound"
+METHOD = "exponential-mechanism"
 """Its name in lineage."""
 DESCRIPTION = "A contribution bound, learned with differential privacy from the number of records of each owner."
 
@@ -234,6 +236,7 @@ def _finished(
         epsilon=result.epsilon,
         delta=result.delta,
         tier=tier(result.epsilon),
+        method=METHOD,
         accounting=result.method,
         ledger_entry=entry.entry_id,
         max_contributions=entry.request.guarantee.max_contributions,

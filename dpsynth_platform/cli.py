@@ -3,7 +3,7 @@
 What belongs here: arguments, and showing what the library returns, as text or (with --json) as one JSON value on
 standard output. What does not: doing anything itself. Dagster is imported only by the commands that run assets.
 
-Exit status: 0 done, 1 a clear error, 2 wrong usage, 3 blocked by the budget.
+Exit status: 0 done, 1 a clear error, 2 wrong usage, 3 blocked by the budget, 4 verified but withdrawn, 5 contaminated.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import Annotated
 
 import typer
 
-from dpsynth_platform import reviewing
 from dpsynth_platform.bound_command import bound_app
 from dpsynth_platform.compute.choice import check_usable, engine_choice
 from dpsynth_platform.contracts import contract_json_schema
-from dpsynth_platform.errors import ConfigurationError, VerificationFailed
+from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.ledger_command import authority_app
 from dpsynth_platform.ledger_words import SHORT, broken_words, change_words, in_words, whole_words
-from dpsynth_platform.people import acting, recorded
-from dpsynth_platform.planning import check_contract, load_all, load_dataset
+from dpsynth_platform.lineage_command import lineage_app
+from dpsynth_platform.planning import check_contract, load_all
 from dpsynth_platform.privacy_command import privacy_app
 from dpsynth_platform.quality_command import quality_app
+from dpsynth_platform.release_command import release_app
+from dpsynth_platform.reviewing import accounts, forecasts, verification
 from dpsynth_platform.scrub_command import scrub_app
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place, Storage
 from dpsynth_platform.synth.automatic import method_for
 from dpsynth_platform.synth_command import synth_app
-from dpsynth_platform.terminal import BLOCKED, Json, Shown, command
+from dpsynth_platform.terminal import BLOCKED, Dataset, Json, Period, Shown, command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,9 +44,9 @@ app = typer.Typer(
 )
 contract_app = typer.Typer(no_args_is_help=True, help="Contracts: check a file, print the schema for editors.")
 ledger_app = typer.Typer(no_args_is_help=True, help="The privacy budget: what was spent, what is left.")
-release_app = typer.Typer(no_args_is_help=True, help="Release candidates and releases: review, decide, verify.")
 app.add_typer(contract_app, name="contract")
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(lineage_app, name="lineage")
 app.add_typer(release_app, name="release")
 app.add_typer(privacy_app, name="privacy")
 app.add_typer(bound_app, name="bound")
@@ -54,9 +54,6 @@ app.add_typer(scrub_app, name="scrub")
 app.add_typer(quality_app, name="quality")
 app.add_typer(synth_app, name="synth")
 ledger_app.add_typer(authority_app)
-
-Dataset = Annotated[str, typer.Argument(help="Name of the dataset, as its contract's file is named.")]
-Period = Annotated[str | None, typer.Option(help="Month (YYYY-MM), for datasets with a cadence.")]
 
 
 class DemoSource(enum.StrEnum):
@@ -140,7 +137,7 @@ def plan(
     settings = Settings.from_environment()
     engine = engine_choice(settings.compute, dataset, {path.stem for path in settings.contracts.glob("*.yaml")})
     check_usable(engine)
-    forecast = reviewing.forecast(settings, dataset, period)
+    forecast = forecasts.forecast(settings, dataset, period)
     shown.head(f"{dataset}: what a run would do")
     shown.table(("", ""), forecast.rows())
     shown.say(f"large steps run on {engine.label}; --json has all numbers")
@@ -170,6 +167,36 @@ def purge(
     shown.say(f"{len(rows)} outputs and logs {'would be' if dry_run else 'were'} deleted")
     if rows:
         shown.table(("dataset", "step", "why", "age"), rows)
+
+
+@app.command()
+@command
+def notify(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what waits.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Tells the receivers of notices (DPSYNTH_NOTIFY, DPSYNTH_NOTIFY_URL) what happened to candidates and releases.
+
+    A sensor does the same every half minute where Dagster's daemon runs.
+    """
+    from dpsynth_platform.notifying import notify as tell
+    from dpsynth_platform.notifying import receivers_of
+
+    shown = Shown(as_json)
+    settings = Settings.from_environment()
+    if not receivers_of(settings):
+        raise ConfigurationError("there is no receiver of notices; name one in DPSYNTH_NOTIFY or DPSYNTH_NOTIFY_URL")
+    look = tell(settings, dry_run=dry_run)
+    shown.json(look.to_json())
+    for item in look.standings:
+        waiting = look.waiting[item.receiver]
+        shown.say(f"{item.receiver}: {look.sent[item.receiver]} notices sent, {len(waiting)} wait")
+        if item.problem:
+            shown.say(f"  tried {item.attempts} times, next at {item.not_before[:19]} UTC: {item.problem}")
+        for notice in waiting:
+            shown.say(f"  {notice.id} {notice.event}: {notice.text}")
+    if any(item.problem for item in look.standings):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -240,16 +267,16 @@ def contract_schema(as_json: Json = False) -> None:
 def ledger_show(as_json: Json = False) -> None:
     """Accounts with their caps, what is left of them, and their entries."""
     shown = Shown(as_json)
-    accounts = reviewing.accounts(Settings.from_environment())
-    shown.json(accounts)
-    if not accounts:
+    listing = accounts.listing(Settings.from_environment())
+    shown.json(listing)
+    if not listing:
         shown.say("No account has been opened yet; the first run of a dataset opens its family's.")
-    for account in accounts:
+    for account in listing:
         shown.head(f"{account['family']} ({account['mode']})")
         cap = account["cap"]
         shown.say(
             f"cap: epsilon {cap['epsilon']:g}, delta {cap['delta']:g}; "
-            f"{reviewing.left_words(account['epsilon_left'], account['mode'])}"
+            f"{accounts.left_words(account['epsilon_left'], account['mode'])}"
         )
         for asked in account["raises_asked"]:
             shown.say(
@@ -279,7 +306,7 @@ def ledger_show(as_json: Json = False) -> None:
 def ledger_history(as_json: Json = False) -> None:
     """Every event of the ledger's hash chain, oldest first."""
     shown = Shown(as_json)
-    events = reviewing.ledger(Settings.from_environment()).history()
+    events = accounts.ledger(Settings.from_environment()).history()
     shown.json([asdict(event) for event in events])
     shown.table(
         ("#", "at (UTC)", "event", "about", "by", "words", "hash"),
@@ -295,7 +322,7 @@ def ledger_history(as_json: Json = False) -> None:
 def ledger_verify(as_json: Json = False) -> None:
     """Recomputes the hash chain and everything that must follow from it."""
     shown = Shown(as_json)
-    report = reviewing.verify_ledger(Settings.from_environment())
+    report = verification.verify_ledger(Settings.from_environment())
     shown.json({"ok": report.ok} | asdict(report))
     for problem in report.problems:
         shown.say(problem)
@@ -303,145 +330,6 @@ def ledger_verify(as_json: Json = False) -> None:
         shown.say(broken_words(report.events, report.entries))
         raise typer.Exit(1)
     shown.say(whole_words(report.events, report.entries, report.last_at, report.dossiers))
-
-
-@release_app.command("list")
-@command
-def release_list(as_json: Json = False) -> None:
-    """Candidates that wait for a decision, and published releases."""
-    shown = Shown(as_json)
-    listing = reviewing.releases(Settings.from_environment())
-    shown.json(listing)
-    if not listing:
-        shown.say("No candidate waits for a decision, and nothing is published; start with: dpsynth run DATASET")
-        return
-    shown.table(
-        ("dataset", "state", "release or candidate", "where"),
-        [(item["place"], item["state"], item["id"], item["where"]) for item in listing],
-    )
-
-
-@release_app.command("show")
-@command
-def release_show(dataset: Dataset, period: Period = None, as_json: Json = False) -> None:
-    """A candidate as a reviewer needs it: guarantee, audit, quality (restricted), approvals."""
-    shown = Shown(as_json)
-    review = reviewing.review(Settings.from_environment(), Place(dataset, period))
-    shown.json(review.to_json())
-    review_text(shown, review)
-
-
-@release_app.command("approve")
-@command
-def release_approve(
-    dataset: Dataset,
-    period: Period = None,
-    by: Annotated[str | None, typer.Option("--as", help="Who approves; default: DPSYNTH_USER or the login.")] = None,
-    reason: Annotated[str, typer.Option(help="Free words, kept in the ledger.")] = "",
-    as_json: Json = False,
-) -> None:
-    """Records an approval of exactly this content and, if that was the last one needed, publishes."""
-    from dpsynth_platform.operating import publish_if_approved
-
-    shown = Shown(as_json)
-    settings = Settings.from_environment()
-    place = Place(dataset, period)
-    load_dataset(settings, dataset)
-    who = acting(by, settings.user)
-    decision = reviewing.approve(settings, place, who, recorded(reason, "--reason", optional=True))
-    shown.say(f"approved by {decision.by}: candidate {decision.candidate}")
-    outcome = publish_if_approved(settings, place, shown.say)
-    shown.json({"candidate": decision.candidate, "by": decision.by, "at": decision.at} | outcome.to_json())
-    for line in outcome.next_steps:
-        shown.say(line)
-    if outcome.failures:
-        for step, message in outcome.failures:
-            if not as_json:
-                print(f"{step} failed: {message}", file=sys.stderr)
-        raise typer.Exit(1)
-
-
-@release_app.command("refuse")
-@command
-def release_refuse(
-    dataset: Dataset,
-    reason: Annotated[str, typer.Option(help="Why; kept in the ledger.")],
-    period: Period = None,
-    by: Annotated[str | None, typer.Option("--as", help="Who refuses; default: DPSYNTH_USER or the login.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Records a refusal of exactly this content."""
-    shown = Shown(as_json)
-    settings = Settings.from_environment()
-    load_dataset(settings, dataset)
-    place = Place(dataset, period)
-    decision = reviewing.refuse(settings, place, acting(by, settings.user), recorded(reason, "--reason"))
-    shown.json({"candidate": decision.candidate, "by": decision.by, "at": decision.at})
-    shown.say(f"refused by {decision.by}: candidate {decision.candidate}")
-    release = reviewing.published_as(Storage(settings.restricted), place, decision.candidate)
-    if release is not None:
-        shown.say(f"it was published before as {release}, and stays so: a refusal does not withdraw a release")
-
-
-@release_app.command("verify")
-@command
-def release_verify(
-    release: Annotated[str, typer.Argument(help="Directory of a release, its id, or a dataset (its newest release).")],
-    public_key: Annotated[
-        Path | None, typer.Option(help="The publisher's key (PEM); default: this deployment's, if it has one.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Verifies a published release offline: signature, every byte, and the table against the dossier."""
-    shown = Shown(as_json)
-    report = reviewing.verify(Settings.from_environment(), release, public_key)
-    shown.json(
-        {
-            "ok": report.ok,
-            "path": str(report.path),
-            "release": report.release_id,
-            "files": report.files,
-            "rows": report.rows,
-            "key_trusted": report.key_trusted,
-            "key_fingerprint": report.key_fingerprint,
-            "problems": [str(problem) for problem in report.problems],
-        }
-    )
-    if not report.ok:
-        if as_json:
-            raise typer.Exit(1)
-        raise VerificationFailed(
-            "\n".join([f"{report.path}: NOT what was signed", *(f"  {problem}" for problem in report.problems)])
-        )
-    note = report.key_note
-    if public_key is None and report.key_trusted:
-        note = f"Signed by this deployment's own key (fingerprint {report.key_fingerprint})."
-    shown.say(f"{report.path}: verified; {report.files} files, {report.rows} rows. {note}")
-
-
-@release_app.command("key")
-@command
-def release_key(as_json: Json = False) -> None:
-    """Prints this deployment's public key (PEM), for those who verify its releases."""
-    shown = Shown(as_json)
-    pem, fingerprint = reviewing.public_key(Settings.from_environment())
-    shown.json({"public_key": pem, "fingerprint": fingerprint})
-    shown.say(pem.rstrip())
-
-
-def review_text(shown: Shown, review: reviewing.Review) -> None:
-    """A candidate in text: what the demo and `release show` print."""
-    shown.head("Guarantee")
-    for sentence in review.guarantee:
-        shown.say(sentence)
-    shown.head("Audit")
-    shown.say(review.audit_summary)
-    shown.table(reviewing.AUDIT_HEADER, review.audit_rows)
-    shown.head("Quality (restricted: compares with real data, for reviewers only)")
-    shown.table(reviewing.QUALITY_HEADER, review.quality_rows)
-    shown.head("Decision")
-    shown.say(f"candidate {review.candidate}; run by {', '.join(review.runners)}")
-    shown.say(review.standing)
 
 
 def main() -> None:

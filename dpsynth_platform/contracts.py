@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
-import hashlib
 import itertools
-import json
 import math
 import re
 import sys
@@ -37,6 +35,7 @@ from pydantic import (
 )
 
 from dpsynth_platform.constraints import MOST_CONSTRAINTS, Constraint
+from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.scrub.findings import ENTITY_TYPES
 
@@ -549,6 +548,8 @@ class Scrub(_Part):
 
 
 WORKLOAD_METHODS = ("auto", "aim", "mwem")
+BASE_MODEL_METHODS: tuple[str, ...] = ()
+"""Methods that train from a checkpoint: of those that make tables, none does."""
 """Methods for which `generate.workload` matters."""
 
 
@@ -596,6 +597,15 @@ class Generate(_Part):
     )
     rows: int | Literal["auto"] = Field(
         default="auto", json_schema_extra={"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}
+    )
+    base_model: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=500,
+        description=(
+            "The checkpoint that training starts from, by name or path. Its lineage is part of clearance: what it was "
+            "trained on may be about the same people."
+        ),
     )
     constraints: list[Constraint] = Field(
         default_factory=list,
@@ -654,6 +664,9 @@ class Release(_Part):
     cadence: Literal["monthly"] | None = None
     start: Annotated[str, StringConstraints(pattern=r"^\d{4}-(0[1-9]|1[0-2])$")] | None = Field(
         default=None, description="First period (YYYY-MM) of a dataset with a cadence."
+    )
+    license: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]{1,63}$")] | None = Field(
+        default=None, description="Under which terms the release may be used, as an SPDX identifier (CC-BY-4.0)."
     )
 
 
@@ -766,6 +779,7 @@ class DataContract(_Part):
             "holdout": self.quality.holdout,
             # Named only where there is one, so that runs without keep their keys.
             **({} if self.generate.time_limit is None else {"time_limit": self.generate.time_limit}),
+            **({} if self.generate.base_model is None else {"base_model": self.generate.base_model}),
         }
 
 
@@ -807,6 +821,7 @@ class _Parts:
         yield from self._order()
         yield from self._periods()
         yield from self._constraints()
+        yield from self._base_model()
         if not _modelled(self.columns, self.privacy) and all(self.columns.values()):
             yield f"columns: at least one of {', '.join(MODELLED_TYPES)} is needed to model anything"
 
@@ -839,6 +854,16 @@ class _Parts:
             Conditions.of(declared_domain(self.columns, _modelled(self.columns, self.privacy)), constraints)
         except ContractError as error:
             yield from str(error).split("\n")
+
+    def _base_model(self) -> Iterator[str]:
+        """A checkpoint that nothing would start from: a lineage that is not the model's."""
+        named = self.generate.base_model if self.generate else None
+        if self.generate and named is not None and self.generate.method not in BASE_MODEL_METHODS:
+            starting = ", ".join(BASE_MODEL_METHODS) or "none of this version's"
+            yield (
+                f"generate.base_model: {named!r}, but method {self.generate.method!r} starts from no model; accepted "
+                f"with methods that do ({starting})"
+            )
 
     def _owners(self) -> Iterator[str]:
         """Owner columns that cannot say who owns a record."""
@@ -917,12 +942,6 @@ class FamilyBudget(_Part):
     cap: Cap
 
 
-def canonical_digest(value: Any) -> str:
-    """SHA-256 (hex) of a JSON value in canonical form: sorted keys, no spaces, UTF-8."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 @dataclass(frozen=True)
 class Draft:
     """A contract file as far as it can be read.
@@ -985,6 +1004,14 @@ def check_family(contract: DataContract, family: FamilyBudget) -> None:
     faults = list(family_faults(contract.family, contract.privacy, family))
     if faults:
         raise ContractError("\n".join(f"{contract.dataset}: {fault}" for fault in faults))
+
+
+def leaves_out_in_silence(contract: DataContract, family: FamilyBudget) -> bool:
+    """Whether a mechanism may leave owners out for what they took part in before, without anybody being told.
+
+    Then no count of who is left may be shown, to the operator either: the number of those left out follows from it.
+    """
+    return family.mode == "per-owner" or contract.privacy.on_overlap == "exclude"
 
 
 def family_faults(named: str, privacy: Privacy, family: FamilyBudget) -> Iterator[str]:

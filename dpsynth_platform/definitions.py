@@ -36,7 +36,7 @@ def build_definitions(settings: Settings, **overrides: object) -> dg.Definitions
     releases = [release_job(contract) for contract in contracts]
     return dg.Definitions(
         assets=[asset for contract, family in loaded for asset in build_line(contract, family, settings.user)],
-        asset_checks=[check for contract in contracts for check in build_checks(contract)],
+        asset_checks=[check for contract, family in loaded for check in build_checks(contract, family)],
         jobs=[*candidates, *releases],
         schedules=[
             schedule(contract, job)
@@ -92,7 +92,7 @@ def _resources(settings: Settings) -> dict[str, object]:
         "storage": res.StorageResource(restricted=str(settings.restricted)),
         "vault": res.VaultResource(directory=str(settings.vault)),
         "ledger": res.LedgerResource(url=settings.ledger_url),
-        "lineage": res.LineageResource(file=str(settings.lineage_file)),
+        "lineage": res.LineageResource(url=settings.ledger_url, directory=str(settings.lineage_file.parent)),
         "sql": res.ComputeResource(configuration=str(settings.compute) if settings.compute else None),
         "accelerator": res.AcceleratorResource(device=settings.device, logs=str(logs_of(settings.restricted))),
         "io_manager": res.RefusingIOManager(),

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_platform import reviewing
 from dpsynth_platform.demo.census import prepare_census
 from dpsynth_platform.demo.visits import prepare_visits
 from dpsynth_platform.errors import DpsynthError
 from dpsynth_platform.operating import Outcome, publish_if_approved, run_dataset
+from dpsynth_platform.reviewing import decisions, verification
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place
 
@@ -41,14 +41,14 @@ def make_source(settings: Settings, name: str) -> Path:
 
 def run_demo(settings: Settings, shown: Shown) -> dict[str, Any]:
     """Makes the source, runs the line, approves as a second person, publishes, verifies; returns a summary."""
-    from dpsynth_platform.cli import review_text
+    from dpsynth_platform.release_command import review_text
 
     place = Place(DATASET)
     shown.head("1. The source: UCI Adult, dressed up as a company would hold it (all people are fictional)")
     shown.say(f"Delta table {make_source(settings, DATASET)}")
     shown.head("2. The line: raw, scrubbed, canaries, clearance, bounded, model, synthetic, audit, quality")
     outcome = _ended_well(run_dataset(settings, DATASET, None, None, shown.say))
-    review = reviewing.review(settings, place)
+    review = decisions.review(settings, place)
     review_text(shown, review)
     if outcome.release is None:
         shown.head("3. The decision")
@@ -56,11 +56,11 @@ def run_demo(settings: Settings, shown: Shown) -> dict[str, Any]:
             f"An approver must not be the one who ran it. This demo plays both parts: {settings.user!r} ran it and "
             f"{REVIEWER!r} approves. In earnest a second person would decide."
         )
-        reviewing.approve(settings, place, REVIEWER, "approved by the demonstration")
+        decisions.approve(settings, place, REVIEWER, "approved by the demonstration")
         published = _ended_well(publish_if_approved(settings, place, shown.say))
     else:
         published = outcome
-    report = reviewing.verify(settings, str(published.release), None)
+    report = verification.verify(settings, str(published.release), None)
     report.raise_for_problems()
     shown.head("The release")
     for line in published.next_steps:

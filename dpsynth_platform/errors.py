@@ -54,10 +54,36 @@ class LedgerError(DpsynthError):
     code = "ledger"
 
 
+class LineageRefused(DpsynthError):
+    """A lineage event that cannot be taken in, or a use or declaration of something that the graph does not know.
+
+    Attributes:
+        conflict: it contradicts what is recorded, rather than being no usable event.
+    """
+
+    code = "lineage"
+
+    def __init__(self, message: str, *, conflict: bool = False) -> None:
+        super().__init__(message)
+        self.conflict = conflict
+
+
+class LineageStuck(DpsynthError):
+    """Lineage events do not arrive where they should, and somebody must look; none is lost."""
+
+    code = "lineage-stuck"
+
+
 class SpendRepeated(LedgerError):
     """A mechanism already started for this run; a second spend needs an explicit word."""
 
     code = "spend-repeated"
+
+
+class ClearanceRefused(DpsynthError):
+    """Lineage knows, or cannot rule out, what a mechanism must not build on. Says so by public facts only."""
+
+    code = "clearance"
 
 
 class GrantRefused(DpsynthError):
@@ -91,9 +117,15 @@ class ReleaseRefused(DpsynthError):
 
 
 class VerificationFailed(DpsynthError):
-    """A published release does not match its own signed manifest; the message says where."""
+    """A published release does not match its own signed attestation; the message says where."""
 
     code = "verification"
+
+
+class NotificationFailed(DpsynthError):
+    """A receiver of notices did not take one, or could not be told for so long that somebody has to look."""
+
+    code = "notification"
 
 
 def file_problem(error: OSError | ValueError) -> str:

@@ -47,11 +47,11 @@ def ask_raise(
     as_json: Json = False,
 ) -> None:
     """Asks for a larger cap; nothing changes before somebody else approves, and the family's file declares it."""
-    from dpsynth_platform import reviewing
+    from dpsynth_platform.reviewing import accounts
 
     shown, settings = Shown(as_json), Settings.from_environment()
     why = _why_so_much(epsilon, delta, recorded(reason, "--reason"), accept_weak_guarantee)
-    event = reviewing.ledger(settings).ask_raise(
+    event = accounts.ledger(settings).ask_raise(
         family, epsilon=epsilon, delta=delta, by=acting(by, settings.user), reason=why
     )
     shown.json({"family": family, "asked": event.sequence} | event.payload)
@@ -69,10 +69,10 @@ def approve_raise(
     as_json: Json = False,
 ) -> None:
     """Raises a cap as somebody else asked; from then on the family's file must declare it."""
-    from dpsynth_platform import reviewing
+    from dpsynth_platform.reviewing import accounts
 
     shown, settings = Shown(as_json), Settings.from_environment()
-    account = reviewing.ledger(settings).approve_raise(
+    account = accounts.ledger(settings).approve_raise(
         family, asked, by=acting(by, settings.user), reason=recorded(reason, "--reason", optional=True)
     )
     file = settings.families / f"{family}.yaml"
@@ -92,11 +92,11 @@ def void(
     as_json: Json = False,
 ) -> None:
     """Withdraws a reservation, so that it charges nobody; what has started is never given back."""
-    from dpsynth_platform import reviewing
+    from dpsynth_platform.reviewing import accounts
 
     shown, settings = Shown(as_json), Settings.from_environment()
     who, why = acting(by, settings.user), recorded(reason, "--reason")
-    store = reviewing.ledger(settings)
+    store = accounts.ledger(settings)
     was_void = store.entry(entry).state == "void"
     found = store.void(entry, why, by=who)
     shown.json({"entry": entry, "dataset": found.request.place, "state": found.state, "reason": found.void_reason})
@@ -114,14 +114,15 @@ def rotate_key(
     as_json: Json = False,
 ) -> None:
     """Adds a fingerprint key and carries all accounts of a namespace over to it; nobody's spend changes."""
-    from dpsynth_platform import owner_keys, reviewing
+    from dpsynth_platform import owner_keys
+    from dpsynth_platform.reviewing import accounts
     from dpsynth_platform.storage import Storage
     from dpsynth_platform.vault import Vault
 
     shown, settings = Shown(as_json), Settings.from_environment()
     done = owner_keys.rotate(
         Vault(settings.vault),
-        reviewing.ledger(settings),
+        accounts.ledger(settings),
         Storage(settings.restricted),
         namespace,
         by=acting(by, settings.user),
@@ -158,13 +159,13 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Writes the ledger for an auditor, signed: chain, accounts and entries; nothing of owners."""
-    from dpsynth_platform import reviewing
     from dpsynth_platform.ledger.export import sign_export
     from dpsynth_platform.release.signature import fingerprint
+    from dpsynth_platform.reviewing import accounts
     from dpsynth_platform.vault import Vault
 
     shown, settings = Shown(as_json), Settings.from_environment()
-    content = reviewing.ledger(settings).export()
+    content = accounts.ledger(settings).export()
     key = Vault(settings.vault).signing_key()
     document = sign_export(content, key)
     _write_new(file, document)
@@ -187,14 +188,14 @@ def owners(
     as_json: Json = False,
 ) -> None:
     """Writes what single owners have left: the worst, the distribution, the classes. Restricted."""
-    from dpsynth_platform import reviewing
+    from dpsynth_platform.reviewing import accounts
 
     shown, settings = Shown(as_json), Settings.from_environment()
     if not file.resolve().is_relative_to(settings.restricted):
         raise ConfigurationError(
             f"{file}: what single owners have left is restricted; accepted: a file below {settings.restricted}"
         )
-    _write_new(file, reviewing.ledger(settings).owner_spending(family).to_json())
+    _write_new(file, accounts.ledger(settings).owner_spending(family).to_json())
     shown.json({"family": family, "file": str(file)})
     shown.say(f"{file}: for those who may see restricted numbers only; nobody is named, and who took part shows in it")
 

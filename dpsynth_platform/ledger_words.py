@@ -34,7 +34,7 @@ def in_words(events: Sequence[ChainEvent]) -> list[tuple[str, str]]:
                 rotated_by = payload["by"]
             if event.kind == chain.RAISED:
                 payload = {**payload, "was": asked[payload["asked"]]["was"]}
-            elif event.kind == "released":
+            elif event.kind == chain.RELEASED:
                 payload = {**payload, "commitment": event.subject.rpartition("-")[2]}  # as release ids end
             words = _WORDS.get(event.kind, _reason)(payload)
             told.append((_by(event, runners, rotated_by), words))
@@ -81,7 +81,7 @@ def _by(event: ChainEvent, runners: Mapping[str, str], rotated_by: str) -> str:
         return rotated_by
     if event.kind in (chain.RESERVED, chain.STARTED, chain.SPENT):
         return runners[event.subject]
-    return runners[payload["entry"]] if event.kind == "released" else ""
+    return runners[payload["entry"]] if event.kind in (chain.CANDIDATE, chain.RELEASED) else ""
 
 
 def _reason(payload: _Payload) -> str:
@@ -141,6 +141,19 @@ def _released(payload: _Payload) -> str:
     return f"candidate {candidate}, in the dossier by its commitment {commitment}; entry {entry}"
 
 
+def _candidate(payload: _Payload) -> str:
+    return f"waits for a decision; entry {payload['entry'][:SHORT]}"
+
+
+def _withdrawn(payload: _Payload) -> str:
+    return _with_reason(f"candidate {payload['candidate'][:SHORT]}, entry {payload['entry'][:SHORT]}", payload)
+
+
+def _approved(payload: _Payload) -> str:
+    again = payload.get("after_withdrawal")
+    return _with_reason(f"although {again} was withdrawn", payload) if again else _reason(payload)
+
+
 def _purged(payload: _Payload) -> str:
     return _with_reason(str(payload["step"]), payload)
 
@@ -155,6 +168,9 @@ _WORDS: dict[str, Callable[[_Payload], str]] = {
     chain.RESERVED: _reserved,
     chain.BLOCKED: _blocked,
     chain.SPENT: _spent,
-    "released": _released,
+    chain.APPROVED: _approved,
+    chain.WITHDRAWN: _withdrawn,
+    chain.CANDIDATE: _candidate,
+    chain.RELEASED: _released,
     "purged": _purged,
 }

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from dpsynth_platform import reviewing, running
+from dpsynth_platform import running
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ConfigurationError, ReleaseRefused
 from dpsynth_platform.planning import load_dataset
 from dpsynth_platform.release import evidence
+from dpsynth_platform.reviewing import accounts, forecasts
 from dpsynth_platform.running import LineResult
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import STEPS, Place, Storage
@@ -73,11 +74,11 @@ def run_dataset(
         DpsynthError: the contract is not acceptable, or period or step do not fit it.
     """
     contract, _ = load_dataset(settings, dataset)
-    reviewing.check_period(contract, period)
+    forecasts.check_period(contract, period)
     place = Place(dataset, period)
     steps = _steps_up_to(up_to, spend_again)
     if spend_again is not None:
-        reviewing.check_given_up(settings, place, spend_again)
+        accounts.check_given_up(settings, place, spend_again)
     known = _entries(settings, place)
     with running.open_instance(settings) as instance:
         for run_id in running.reconcile(settings, instance):
@@ -115,7 +116,7 @@ def publish_if_approved(settings: Settings, place: Place, say: Say) -> Outcome:
     contract = DataContract.model_validate(storage.require(place, "raw").facts["contract"])
     runners = evidence.candidate_runners(storage, place)
     try:
-        evidence.check_evidence(storage, place, contract, reviewing.ledger(settings), runners=runners)
+        evidence.check_evidence(storage, place, contract, accounts.ledger(settings), runners=runners)
     except ReleaseRefused as refusal:
         return Outcome(place.dataset, place.period, next_steps=_review_steps(place, str(refusal)))
     with running.open_instance(settings) as instance:
@@ -179,9 +180,9 @@ def _fact_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _entries(settings: Settings, place: Place) -> list[str]:
-    if not reviewing.has_ledger(settings):
+    if not accounts.has_ledger(settings):
         return []
-    entries = reviewing.ledger(settings).entries()
+    entries = accounts.ledger(settings).entries()
     return [entry.entry_id for entry in entries if entry.request.place == place.label]
 
 

@@ -14,6 +14,15 @@ from dpsynth_platform.errors import ConfigurationError
 # Joiners belong to the spelling of some scripts; all other format characters only change how a line is shown.
 _JOINERS = "\u200c\u200d"
 _CONTROLS = ("Cc", "Cf", "Cs", "Zl", "Zp")
+# Letters and marks that leave no trace on a screen: fillers, variation selectors, the blank Braille pattern.
+_UNSEEN = dict.fromkeys(
+    (
+        *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0),
+        *range(0x180B, 0x1810),
+        *range(0xFE00, 0xFE10),
+        *range(0xE0100, 0xE01F0),
+    )
+)
 MOST_CHARACTERS = 1000
 REQUESTED_BY_TAG = "dpsynth/requested_by"
 """Dagster run tag: who asked for the run. Without it the code server's user did."""
@@ -21,7 +30,7 @@ REQUESTED_BY_TAG = "dpsynth/requested_by"
 
 def person_key(name: str) -> str:
     """A name without what cannot be seen or told apart: compatibility forms, case, blanks, invisible characters."""
-    plain = unicodedata.normalize("NFKC", name).casefold()
+    plain = unicodedata.normalize("NFKC", name).casefold().translate(_UNSEEN)
     return "".join(item for item in plain if unicodedata.category(item)[0] not in "CZ")
 
 

@@ -16,7 +16,6 @@ from dpsynth_platform.contracts import (
     DataContract,
     FamilyBudget,
     Privacy,
-    canonical_digest,
     check_family,
     draft_contract,
     family_faults,
@@ -24,6 +23,7 @@ from dpsynth_platform.contracts import (
     load_family,
     read_yaml,
 )
+from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.privacy.events import event_from_json
@@ -68,7 +68,9 @@ def cost_request(plan: SealedPlan, runner: str) -> CostRequest:
 def run_key(contract: DataContract, source: PinnedSource, period: str | None, plan: SealedPlan) -> str:
     """Names a run: the same contract, source version, period and plan are the same run, and one spend.
 
-    Only what the mechanism depends on counts, so that a new description or a new approver is no new run.
+    Only what the mechanism depends on counts, so that a new description or a new approver is no new run. A plain hash,
+    which the ledger exports: it is of public facts and of the source's name, a random id with a count of its versions,
+    and not of what the source holds.
     """
     return canonical_digest(
         {

@@ -25,7 +25,7 @@ def purge_due(settings: Settings, contracts: Iterable[DataContract], *, dry_run:
     """Deletes every output and log whose time is up and records it; returns what was (or, dry, would be) deleted."""
     found = retention.due(Storage(settings.restricted), contracts, dt.datetime.now(dt.UTC))
     if not dry_run and found:
-        ledger, emitter = Ledger(settings.ledger_url), LineageEmitter(settings.lineage_file)
+        ledger, emitter = Ledger(settings.ledger_url), LineageEmitter.of(settings)
         for item in found:
             retention.purge(item)
             if item.place is not None:

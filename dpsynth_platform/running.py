@@ -11,10 +11,8 @@ from __future__ import annotations
 import datetime as dt
 import fcntl
 import logging
-import os
 import secrets
 import shutil
-import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +27,7 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.lineage.naming import PARENT_NAMESPACE
 from dpsynth_platform.people import REQUESTED_BY_TAG
+from dpsynth_platform.processes import is_gone, own_name
 from dpsynth_platform.restricted_log import logs_of, output_to
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import STEPS
@@ -113,7 +112,7 @@ def run_line(
     tags = {
         REQUESTED_BY_TAG: settings.user,
         INVOCATION_TAG: invocation,
-        PROCESS_TAG: f"{socket.gethostname()}/{_identity(os.getpid())}",
+        PROCESS_TAG: own_name(),
     }
     if period is not None:
         tags["dagster/partition"] = period
@@ -139,8 +138,7 @@ def reconcile(settings: Settings, instance: dg.DagsterInstance) -> list[str]:
     """
     closed = []
     for run in instance.get_runs():
-        host, _, process = run.tags.get(PROCESS_TAG, "").rpartition("/")
-        if run.status in FINISHED_STATUSES or host != socket.gethostname() or _alive(process):
+        if run.status in FINISHED_STATUSES or not is_gone(run.tags.get(PROCESS_TAG, "")):
             continue
         instance.report_run_failed(run, "The process of this run is gone (killed or the machine restarted).")
         instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
@@ -154,7 +152,7 @@ def close_lineage(settings: Settings, instance: dg.DagsterInstance) -> int:
 
     Commands that emit by themselves are unknown to Dagster: one that began an hour ago is taken to be gone.
     """
-    emitter = LineageEmitter(settings.lineage_file)
+    emitter = LineageEmitter.of(settings)
     finished = set()
     lately = (dt.datetime.now(dt.UTC) - _LONGEST_COMMAND).isoformat()
     open_runs = [run for run in emitter.open_runs() if run.launcher == PARENT_NAMESPACE or run.started_at < lately]
@@ -163,24 +161,6 @@ def close_lineage(settings: Settings, instance: dg.DagsterInstance) -> int:
         if run is None or run.status in FINISHED_STATUSES:
             finished.add(dagster_run_id)
     return len(emitter.close_out(finished)) if finished else 0
-
-
-def _alive(process: str) -> bool:
-    return _identity(int(process.partition(":")[0])) == process
-
-
-def _identity(pid: int) -> str | None:
-    """A process by its number and start time, since numbers are used again. None if it is gone.
-
-    One that was killed and not yet collected by its parent (a zombie) is gone: without an init process, as in many
-    containers, it stays for ever.
-    """
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    state, started = status[0], status[19]
-    return None if state in "ZX" else f"{pid}:{started}"
 
 
 @contextmanager

@@ -12,7 +12,10 @@ OPENLINEAGE_* variables and `openlineage.yml`.
 | DPSYNTH_USER | who runs, approves or refuses | the operating system's user |
 | DPSYNTH_DEVICE | accelerator: `auto`, `cpu`, `cuda` | `auto` |
 | DPSYNTH_COMPUTE | file that says which SQL engine a dataset has | `compute.yaml` in DPSYNTH_DEPLOY, if there is one |
+| DPSYNTH_NOTIFY | command that is told of candidates and releases, a notice on its standard input | none |
+| DPSYNTH_NOTIFY_URL | webhook (https) that is told the same | none |
 | DPSYNTH_MEMORY | what a mechanism may need, such as `8GB`; a plan that may need more is refused | no limit |
+| DPSYNTH_LINEAGE_TOKENS | file of the producers that may report lineage, with the hashes of their tokens | none |
 """
 
 from __future__ import annotations
@@ -20,16 +23,18 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.people import recorded
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -44,6 +49,9 @@ class Settings:
     device: str = "auto"
     compute: Path | None = None
     memory: int | None = None
+    notify: tuple[str, ...] = ()
+    notify_url: str = ""
+    lineage_tokens: Path | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -62,6 +70,9 @@ class Settings:
             device=device,
             compute=_compute(env.get("DPSYNTH_COMPUTE"), deploy),
             memory=_memory(env.get("DPSYNTH_MEMORY") or ""),
+            notify=_arguments(env.get("DPSYNTH_NOTIFY") or ""),
+            notify_url=_webhook(env.get("DPSYNTH_NOTIFY_URL") or ""),
+            lineage_tokens=_path(env.get("DPSYNTH_LINEAGE_TOKENS")),
         )
 
     @property
@@ -114,6 +125,9 @@ class Settings:
             DPSYNTH_DEVICE=self.device,
             DPSYNTH_COMPUTE=str(self.compute or ""),
             DPSYNTH_MEMORY=f"{self.memory // 10**6}MB" if self.memory else "",
+            DPSYNTH_NOTIFY=shlex.join(self.notify),
+            DPSYNTH_NOTIFY_URL=self.notify_url,
+            DPSYNTH_LINEAGE_TOKENS=str(self.lineage_tokens or ""),
             DAGSTER_HOME=str(self.dagster_home),
         )
 
@@ -130,9 +144,13 @@ def embedded_ledger(directory: Path) -> str:
 def _compute(named: str | None, deploy: Path) -> Path | None:
     """The file that is named, whether or not it is there (its reader tells), or the deployment's own if it has one."""
     if named:
-        return Path(named).expanduser().resolve()
+        return _path(named)
     own = deploy / "compute.yaml"
     return own if own.is_file() else None
+
+
+def _path(named: str | None) -> Path | None:
+    return Path(named).expanduser().resolve() if named else None
 
 
 def _memory(text: str) -> int | None:
@@ -143,6 +161,33 @@ def _memory(text: str) -> int | None:
     if not found:
         raise ConfigurationError(f"DPSYNTH_MEMORY: {text!r}; accepted: such as 800MB or 8GB")
     return int(found[1]) * (10**6 if found[2] == "MB" else 10**9)
+
+
+def _arguments(text: str) -> tuple[str, ...]:
+    """A command's words, quoted as for a shell. Raises `ConfigurationError`, which shows none of them."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:
+        raise ConfigurationError("DPSYNTH_NOTIFY: an open quotation; accepted: a command as for a shell") from None
+
+
+def _webhook(text: str) -> str:
+    """A URL, which may hold a secret and is not shown. Raises `ConfigurationError`."""
+    if text and not _is_webhook(text):
+        raise ConfigurationError(
+            "DPSYNTH_NOTIFY_URL: accepted: https://HOST/..., or http://localhost/...; without user and password"
+        )
+    return text
+
+
+def _is_webhook(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        encrypted = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _THIS_MACHINE)
+        named = bool(parts.hostname) and "@" not in parts.netloc and parts.port != 0
+    except ValueError:
+        return False
+    return encrypted and named and text.isascii() and text.isprintable() and " " not in text
 
 
 def terminal_copy() -> TextIO:

@@ -45,7 +45,7 @@ class PinnedSource:
 
     @property
     def name(self) -> str:
-        """`<table id>@<version>`, a stable name of the content."""
+        """`<table id>@<version>`, a stable name of the content, and no function of it: the id is random."""
         return f"{self.table_id}@{self.version}"
 
 

@@ -13,7 +13,6 @@ content. A directory that no record names does not exist for anyone. Layout unde
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import json
 import os
 import secrets
@@ -27,7 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dpsynth_platform.contracts import canonical_digest
+from dpsynth_platform.digests import canonical_digest, digest_file
 from dpsynth_platform.errors import StaleInput
 from dpsynth_platform.permissions import private_directory, private_files
 
@@ -222,12 +221,6 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def digest_file(path: Path) -> str:
-    """SHA-256 (hex) of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest_directory(directory: Path) -> str:

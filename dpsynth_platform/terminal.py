@@ -1,7 +1,7 @@
 """What every command of `dpsynth` shares: where results go, and how errors are shown.
 
-What belongs here: text or JSON on the terminal, the wrapper that lets no unsafe error text out, and a place for what a
-command makes in passing. What does not: any command (`cli`, `privacy_command`).
+What belongs here: arguments that many have, text or JSON on the terminal, the wrapper that lets no unsafe error text
+out, and a place for what a command makes in passing. What does not: any command (`cli`, `privacy_command`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ BLOCKED = 3
 WIDE = 160
 P = ParamSpec("P")
 
+Dataset = Annotated[str, typer.Argument(help="Name of the dataset, as its contract's file is named.")]
+Period = Annotated[str | None, typer.Option(help="Month (YYYY-MM), for datasets with a cadence.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON value on standard output instead of text.")]
 
 
@@ -45,7 +47,9 @@ class Shown:
         self._as_json = as_json
         # Where nobody looks at a screen, ids must not be cut to its width.
         width = None if self._file.isatty() else WIDE
-        self.console = Console(file=self._file, highlight=False, soft_wrap=True, quiet=as_json, width=width)
+        self.console = Console(
+            file=self._file, highlight=False, emoji=False, soft_wrap=True, quiet=as_json, width=width
+        )
 
     def say(self, text: str = "") -> None:
         """A sentence for people."""

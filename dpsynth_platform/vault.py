@@ -87,6 +87,19 @@ class Vault:
         return self._directory / f"{name}.key"
 
 
+def keyed_name(key: bytes, purpose: str, content: str) -> str:
+    """A name of restricted content that may be exported: HMAC-SHA256 (32 hex characters) under a secret key.
+
+    A plain hash, or one with a short or public addition, would confirm a guess at the content; this tells nothing to
+    whoever lacks the key, and equal contents have equal names.
+
+    Args:
+        purpose: keeps names apart from whatever else the key signs or names; without a null character.
+    """
+    message = b"dpsynth name\x00" + purpose.encode() + b"\x00" + content.encode()
+    return hmac.new(key, message, hashlib.sha256).hexdigest()[:32]
+
+
 def key_id(key: bytes) -> str:
     """A short public name of a key that tells nothing of it (truncated HMAC of a constant)."""
     return hmac.new(key, b"dpsynth key id", hashlib.sha256).hexdigest()[:16]

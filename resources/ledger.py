@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lineage.store import LineageStore
 
 
 @dataclass(frozen=True)
@@ -14,3 +15,7 @@ class LedgerResource:
     def open(self) -> Ledger:
         """The library's ledger in this database."""
         return Ledger(self.url)
+
+    def graph(self) -> LineageStore:
+        """The stored lineage graph, which is kept in the same database."""
+        return LineageStore(self.url)

@@ -1,6 +1,6 @@
 """Where lineage events are kept; a further transport comes from the standard OpenLineage configuration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpsynth_platform.lineage.emitter import LineageEmitter
@@ -8,10 +8,11 @@ from dpsynth_platform.lineage.emitter import LineageEmitter
 
 @dataclass(frozen=True)
 class LineageResource:
-    """Path of the platform's own event record."""
+    """The stored graph's database, which is the ledger's and may hold a password, and the record's directory."""
 
-    file: str
+    directory: str
+    url: str = field(repr=False)
 
     def open(self) -> LineageEmitter:
-        """The library's emitter writing to this record."""
-        return LineageEmitter(Path(self.file))
+        """The library's emitter into this graph."""
+        return LineageEmitter(self.url, Path(self.directory))

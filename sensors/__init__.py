@@ -1,7 +1,8 @@
 """Sensors: what happens without anybody watching.
 
 What belongs here: turning a recorded approval into the `released` run, deleting what has expired, closing lineage of
-killed runs. What does not: deciding any of it (approvals are the ledger's, retention the contracts').
+killed runs, delivering lineage events that did not arrive, telling people outside. What does not: deciding any of it
+(approvals are the ledger's, retention the contracts').
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from dpsynth_platform.settings import Settings
 from sensors.approvals import approval_sensor
 from sensors.close_out import close_out_sensor
 from sensors.faults import faults_sensor
+from sensors.notifications import notification_sensor
+from sensors.outbox import outbox_sensor
 from sensors.retention import retention_sensor
 
 
@@ -28,5 +31,7 @@ def build_sensors(
         approval_sensor(contracts, release_jobs),
         retention_sensor(settings, contracts),
         close_out_sensor(settings),
+        *([notification_sensor(settings)] if settings.notify or settings.notify_url else []),
+        outbox_sensor(settings),
         *([faults_sensor(faults)] if faults else []),
     ]

@@ -11,9 +11,8 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 import resources as res
 from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.ledger import chain
 from dpsynth_platform.release.evidence import standing_approvals
-
-APPROVED = "approved"
 
 
 def approval_sensor(
@@ -34,11 +33,14 @@ def approval_sensor(
         context: dg.SensorEvaluationContext, ledger: dg.ResourceParam[res.LedgerResource]
     ) -> Iterator[dg.RunRequest]:
         store = ledger.open()
-        for event in store.history(after=int(context.cursor or 0), kinds=[APPROVED]):
-            request = store.entry(event.payload["entry"]).request
-            standing = standing_approvals(store.approvals(event.subject))
+        for event in store.history(after=int(context.cursor or 0), kinds=[chain.APPROVED]):
+            entry = store.entry(event.payload["entry"])
+            request, decisions = entry.request, store.approvals(event.subject, entry.entry_id)
+            standing = standing_approvals(decisions)
+            withdrawn = {item.release for item in decisions}
             published = any(
-                item.payload.get("candidate") == event.subject for item in store.history(kinds=["released"])
+                item.payload.get("candidate") == event.subject and item.subject not in withdrawn
+                for item in store.history(kinds=[chain.RELEASED])
             )
             if request.dataset in jobs and not published and standing and len(standing) >= needed[request.dataset]:
                 yield dg.RunRequest(

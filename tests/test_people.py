@@ -3,7 +3,7 @@
 import pytest
 
 from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.people import acting, recorded
+from dpsynth_platform.people import acting, person_key, recorded
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.terminal import plain
 
@@ -59,3 +59,9 @@ def test_what_says_nothing_is_no_name(nothing):
         acting(nothing, "login")
     assert recorded(nothing, "--reason", optional=True) == nothing
     assert acting(None, "login") == "login"
+
+
+@pytest.mark.parametrize("unseen", ["\u034f", "\ufe0f", "\u3164", "\u115f", "\u2800", "\U000e0101", "\u200d", " "])
+def test_what_leaves_no_trace_on_a_screen_makes_no_other_person(unseen):
+    assert person_key(f"bo{unseen}b") == person_key("bob")
+    assert person_key(unseen) == ""

@@ -42,8 +42,14 @@ def test_every_variable_counts(tmp_path: Path) -> None:
             "DPSYNTH_USER": "somebody",
             "DPSYNTH_DEVICE": "cpu",
             "DPSYNTH_COMPUTE": str(tmp_path / "engines.yaml"),
+            "DPSYNTH_NOTIFY": "mail -s 'a release' team@example.org",
+            "DPSYNTH_NOTIFY_URL": "https://chat.example.org/hook/1",
+            "DPSYNTH_LINEAGE_TOKENS": str(tmp_path / "tokens"),
         }
     )
+    assert settings.lineage_tokens == tmp_path / "tokens"
+    assert settings.notify == ("mail", "-s", "a release", "team@example.org")
+    assert settings.notify_url == "https://chat.example.org/hook/1"
     assert (settings.user, settings.device) == ("somebody", "cpu")
     assert settings.compute == tmp_path / "engines.yaml"
     assert settings.ledger_url == "postgresql+psycopg://host/ledger"
@@ -62,6 +68,8 @@ def test_empty_variables_are_as_if_unset(monkeypatch: pytest.MonkeyPatch, tmp_pa
         "DPSYNTH_USER",
         "DPSYNTH_DEVICE",
         "DPSYNTH_COMPUTE",
+        "DPSYNTH_NOTIFY",
+        "DPSYNTH_NOTIFY_URL",
     )
     assert Settings.from_environment(dict.fromkeys(names, "")) == Settings.from_environment({})
 
@@ -87,6 +95,8 @@ def test_zones_lie_apart(tmp_path: Path) -> None:
 def test_export_hands_everything_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {"DPSYNTH_HOME": str(tmp_path), "DPSYNTH_USER": "somebody", "DPSYNTH_DEVICE": "cpu"}
     environment["DPSYNTH_COMPUTE"] = str(tmp_path / "engines.yaml")
+    environment |= {"DPSYNTH_NOTIFY": "mail -s 'a b'", "DPSYNTH_NOTIFY_URL": "http://localhost:8000/"}
+    environment["DPSYNTH_LINEAGE_TOKENS"] = str(tmp_path / "tokens")
     settings = Settings.from_environment(environment)
     for name in (
         "DPSYNTH_HOME",
@@ -95,12 +105,48 @@ def test_export_hands_everything_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "DPSYNTH_USER",
         "DPSYNTH_DEVICE",
         "DPSYNTH_COMPUTE",
+        "DPSYNTH_NOTIFY",
+        "DPSYNTH_NOTIFY_URL",
+        "DPSYNTH_LINEAGE_TOKENS",
     ):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("DAGSTER_HOME", "")
     settings.export()
     assert Settings.from_environment() == settings
     assert os.environ["DAGSTER_HOME"] == str(tmp_path / "dagster")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://chat.example.org/secret",
+        "https://user:secret@chat.example.org/",
+        "https:///secret",
+        "file:///secret",
+        "secret",
+        "https://chat.example.org/secret more",
+        "https://[secret",
+        "https://chat.example.org:secret/",
+        "http://localhost.example.org/secret",
+    ],
+)
+def test_a_webhook_is_encrypted_and_never_shown(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^DPSYNTH_NOTIFY_URL: accepted: https://HOST/") as told:
+        Settings.from_environment({"DPSYNTH_NOTIFY_URL": url})
+    assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost/x", "http://127.0.0.1:8000/x", "http://[::1]/x", "https://a.example"]
+)
+def test_this_machine_needs_no_encryption(url: str) -> None:
+    assert Settings.from_environment({"DPSYNTH_NOTIFY_URL": url}).notify_url == url
+
+
+def test_a_command_is_quoted_as_for_a_shell() -> None:
+    with pytest.raises(ConfigurationError, match="DPSYNTH_NOTIFY: an open quotation") as told:
+        Settings.from_environment({"DPSYNTH_NOTIFY": "mail -s 'secret"})
+    assert "secret" not in str(told.value)
 
 
 def test_memory_is_a_number_with_a_unit() -> None:

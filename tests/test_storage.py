@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from dpsynth_platform import storage as module
+from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import DpsynthError, SourceError, StaleInput
 from dpsynth_platform.permissions import private_directory, private_files
 from dpsynth_platform.storage import (
     Place,
     Storage,
     digest_directory,
-    digest_file,
     read_table,
     table_schema,
     write_durably,

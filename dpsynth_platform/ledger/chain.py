@@ -35,7 +35,11 @@ SPENT = "spent"
 VOID = "void"
 APPROVED = "approved"
 REFUSED = "refused"
+WITHDRAWN = "withdrawn"
 BOUND = "bound"
+RELEASED = "released"
+CANDIDATE = "candidate"
+LINEAGE_ALERT = "lineage-alert"
 OWN_KINDS = (
     OPENED,
     RAISE_ASKED,
@@ -50,6 +54,7 @@ OWN_KINDS = (
     VOID,
     APPROVED,
     REFUSED,
+    WITHDRAWN,
 )
 
 # The state that a transition starts from. What is not here cannot happen; above all, nothing leaves `started` but

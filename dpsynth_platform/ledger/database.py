@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
@@ -35,6 +35,8 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 _WRITING = "dpsynth_writing"
 _MIGRATION_LOCK = 0x6470_7379  # any constant; one lock for all processes that migrate a PostgreSQL ledger
 _RETRY_STATES = ("40001", "40P01")  # serialization failure, deadlock
+
+Guard = Literal["event", "lineage_event"]
 
 _Result = TypeVar("_Result")
 
@@ -59,12 +61,16 @@ class Database:
         """Runs `work` on one consistent snapshot. It may run more than once, as in `write`."""
         return _tried(lambda: self._read_once(work))
 
-    def write(self, work: Callable[[Connection], _Result]) -> _Result:
+    def write(self, work: Callable[[Connection], _Result], *, guards: tuple[Guard, ...] = ("event",)) -> _Result:
         """Runs `work` in a serial transaction; durable when it returns, nothing changed when it raises.
 
         `work` may run more than once (PostgreSQL may ask for another try) and must have no other effect.
+
+        Args:
+            guards: PostgreSQL tables whose lock makes it serial with other writers: `event` for the ledger,
+                `lineage_event` for lineage, which then keeps no decision waiting. Always in this order.
         """
-        return _tried(lambda: self._write_once(work))
+        return _tried(lambda: self._write_once(work, guards))
 
     def erase_replaced(self) -> str | None:
         """Brings SQLite's write-ahead log into its file and empties it: what was overwritten is then gone.
@@ -97,16 +103,19 @@ class Database:
             with connection.begin():
                 return work(connection)
 
-    def _write_once(self, work: Callable[[Connection], _Result]) -> _Result:
+    def _write_once(self, work: Callable[[Connection], _Result], guards: tuple[Guard, ...]) -> _Result:
         with self._engine.connect() as connection:
             if self._is_sqlite:
                 connection = connection.execution_options(**{_WRITING: True})
             else:
-                connection = connection.execution_options(isolation_level="SERIALIZABLE")
+                # Under its lock a lineage writer sees all that others committed. It takes no part in serializing, so
+                # that PostgreSQL never aborts a decision of the ledger because of it.
+                level = "SERIALIZABLE" if "event" in guards else "READ COMMITTED"
+                connection = connection.execution_options(isolation_level=level)
             with connection.begin():
                 if not self._is_sqlite:
                     # Taken before the snapshot, so that the snapshot holds all that earlier writers committed.
-                    connection.execute(text("LOCK TABLE event IN EXCLUSIVE MODE"))
+                    connection.execute(text(f"LOCK TABLE {', '.join(guards)} IN EXCLUSIVE MODE"))
                 return work(connection)
 
     def _migrate(self) -> None:

@@ -184,6 +184,20 @@ class Entry:
         """Whether it is charged."""
         return self.state in LIVE_STATES
 
+    def summary(self) -> dict[str, Any]:
+        """What people look at first, as a JSON value: for what, how much, by whom, and where it stands since when."""
+        since = self.finished_at or self.started_at or self.reserved_at
+        return {
+            "entry_id": self.entry_id,
+            "place": self.request.place,
+            "purpose": self.request.purpose,
+            "epsilon": self.request.guarantee.epsilon,
+            "delta": self.request.guarantee.delta,
+            "state": self.state,
+            "since": since[:19],
+            "runner": self.request.runner,
+        }
+
     def to_json(self) -> dict[str, Any]:
         """All public facts as a JSON value."""
         return {**asdict(self), "request": self.request.to_json()}
@@ -209,15 +223,20 @@ class Admission:
 
 @dataclass(frozen=True)
 class Decision:
-    """A reviewer's word on a release candidate."""
+    """A person's word on a release candidate, or on a release of it.
+
+    Attributes:
+        release: id of the release that is withdrawn; None for the other decisions, which are about the candidate.
+    """
 
     candidate: str
-    decision: Literal["approve", "refuse"]
+    decision: Literal["approve", "refuse", "withdraw"]
     by: str
     at: str
     entry_id: str
     reason: str
     sequence: int
+    release: str | None = None
 
 
 @dataclass(frozen=True)

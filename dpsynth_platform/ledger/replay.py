@@ -16,7 +16,7 @@ from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.chain import Values
 from dpsynth_platform.ledger.filter import RenyiFilter
-from dpsynth_platform.ledger.records import ChainEvent, Mode
+from dpsynth_platform.ledger.records import ChainEvent, Mode, OverlapPolicy
 from dpsynth_platform.people import person_key
 from dpsynth_platform.privacy.guarantee import Guarantee
 
@@ -43,6 +43,8 @@ class _Replay:
         self._asked: dict[int, ChainEvent] = {}
         self._bound: dict[str, Values] = {}  # datasets and source tables, each with its family and owner columns
         self._runs: dict[str, list[str]] = {}  # each run's attempts, first to last
+        self._released: dict[str, tuple[str, str]] = {}  # each release's candidate and entry
+        self._withdrawn: dict[str, dict[str, str]] = {}  # of each entry, who withdrew which release
         self._keyed: dict[str, list[str]] = {}  # for entries that name participants, the keys they committed under last
         self._steps = {
             chain.OPENED: self._open,
@@ -57,6 +59,8 @@ class _Replay:
             chain.VOID: self._move,
             chain.APPROVED: self._decide,
             chain.REFUSED: self._decide,
+            chain.RELEASED: self._release,
+            chain.WITHDRAWN: self._withdraw,
         }
 
     def take(self, event: ChainEvent) -> None:
@@ -136,6 +140,10 @@ class _Replay:
         terms = self._terms(payload["family"])
         if terms["mode"] == "per-owner" and payload["commitment"] is None:
             return "it names nobody whom it charges"
+        if not self.entries.keys() >= set(payload.get("related", ())):
+            return "it is related to what there was not"
+        if payload.get("policy", "compose") not in get_args(OverlapPolicy):
+            return "its overlap policy is none"
         if not _is_within(payload["request"], terms):
             return "its guarantee is not of its account's kind, or its delta is not within it"
         return self._why_no_attempt(payload)
@@ -184,6 +192,26 @@ class _Replay:
             return f"entry {event.payload['entry']} could not be {event.kind}: there is none, or nobody says so"
         if event.kind == chain.APPROVED and by == person_key(chain.parse(entry["request"])["runner"]):
             return f"entry {event.payload['entry']} could not be approved by the person who ran it"
+        return self._why_not_again(event) if event.kind == chain.APPROVED else None
+
+    def _why_not_again(self, approved: ChainEvent) -> str | None:
+        withdrawn = self._withdrawn.get(approved.payload["entry"], {})
+        if approved.payload.get("after_withdrawal") != next(reversed(withdrawn), None):
+            return "it could not be approved without a word about the release that was withdrawn"
+        if person_key(approved.payload["by"]) in withdrawn.values():
+            return "it could not be approved by the person who withdrew it"
+        return None
+
+    def _release(self, event: ChainEvent) -> None:
+        said = event.payload.get("candidate", ""), event.payload.get("entry", "")
+        self._released.setdefault(event.subject, said)
+
+    def _withdraw(self, event: ChainEvent) -> str | None:
+        said, by = (event.payload["candidate"], event.payload["entry"]), person_key(event.payload["by"])
+        withdrawn = self._withdrawn.setdefault(event.payload["entry"], {})
+        if self._released.get(event.subject) != said or event.subject in withdrawn or not by:
+            return f"release {event.subject} could not be withdrawn"
+        withdrawn[event.subject] = by
         return None
 
     def _terms(self, family: str) -> Values:

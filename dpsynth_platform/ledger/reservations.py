@@ -7,13 +7,13 @@ visible verdicts (`verdicts`), transactions (`store`).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
 from dpsynth_platform.errors import LedgerError, SpendRepeated
-from dpsynth_platform.ledger import chain, rows, schema
+from dpsynth_platform.ledger import chain, kinship, rows, schema
 from dpsynth_platform.ledger.filter import add_up
 from dpsynth_platform.ledger.owners import Participants, commitment, contained, to_blob
 from dpsynth_platform.ledger.records import Account, CostRequest, Entry, OverlapPolicy
@@ -68,6 +68,9 @@ def charge(
 ) -> tuple[Participants | None, bool]:
     """Whom the entry charges, and whether `block` met an overlap.
 
+    `exclude` and `block` look at all kin whose people can be compared (`kinship`), in this family and in others; that
+    there are no others to think of is for `kinship.strangers` to say, before.
+
     Raises:
         LedgerError: participants are needed and none are named.
     """
@@ -82,6 +85,7 @@ def charge(
         seen = contained(participants, standing.owners)
         for members, _ in pending:
             seen |= contained(participants, members)
+        seen |= kinship.took_part_elsewhere(connection, account, participants)
         if policy == "block":
             return participants, bool(seen.any())
         participants = participants[~seen]
@@ -99,10 +103,16 @@ def insert_entry(
     attempt: int,
     request: CostRequest,
     charged: Participants | None,
+    policy: OverlapPolicy,
+    related: Collection[str],
     replaces: str | None,
     deadline: str,
 ) -> Entry:
-    """A new reserved entry, with its event and its participants behind a commitment."""
+    """A new reserved entry, with its event and its participants behind a commitment.
+
+    The event says under which policy, and which entries lineage related to it, so that anyone can see later what was
+    known at the time.
+    """
     entry_id, nonce = secrets.token_hex(16), secrets.token_bytes(NONCE_BYTES)
     payload = {
         "family": account.family,
@@ -110,6 +120,8 @@ def insert_entry(
         "attempt": attempt,
         "request": request.to_json(),
         "commitment": None if charged is None else commitment(nonce, charged),
+        "policy": policy,
+        "related": sorted(set(related)),
         "replaces": replaces,
         "deadline": deadline,
     }

@@ -10,7 +10,7 @@ import datetime as dt
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, Row, select
 
@@ -22,6 +22,11 @@ from dpsynth_platform.ledger.records import Account, ChainEvent, CostRequest, De
 from dpsynth_platform.ledger.standing import Standing
 
 _MOMENT = "dpsynth_moment"
+_DECISIONS: dict[str, Literal["approve", "refuse", "withdraw"]] = {
+    chain.APPROVED: "approve",
+    chain.REFUSED: "refuse",
+    chain.WITHDRAWN: "withdraw",
+}
 
 
 def find_account(connection: Connection, family: str) -> Account | None:
@@ -184,15 +189,17 @@ def participants_of(connection: Connection, entry_id: str) -> Participants | Non
 
 
 def decision_of(event: ChainEvent) -> Decision:
-    """The decision that an `approved` or `refused` event records."""
+    """The decision that an `approved`, `refused` or `withdrawn` event records."""
+    withdrawn = event.kind == chain.WITHDRAWN
     return Decision(
-        candidate=event.subject,
-        decision="approve" if event.kind == chain.APPROVED else "refuse",
+        candidate=event.payload["candidate"] if withdrawn else event.subject,
+        decision=_DECISIONS[event.kind],
         by=event.payload["by"],
         at=event.at,
         entry_id=event.payload["entry"],
         reason=event.payload["reason"],
         sequence=event.sequence,
+        release=event.subject if withdrawn else None,
     )
 
 

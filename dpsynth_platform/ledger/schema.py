@@ -7,7 +7,8 @@ What belongs here: table definitions and the name of their schema version. What 
 against it by `verify`. So are `entry.cost` (what the entry takes of each of its account's limits) and `account.settled`
 (the sum over what was started): with them a decision takes the same time after ten entries and after ten thousand.
 `standing` is the same for owners. `participants` and `standing` are restricted: the fingerprints, the nonces that hide
-them in commitments, and what each owner was charged.
+them in commitments, and what each owner was charged. Lineage keeps its tables in the same database and under the same
+version (`lineage.tables`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = "0002"
+SCHEMA_VERSION = "0003"
 
 metadata = MetaData()
 

@@ -28,10 +28,9 @@ from dpsynth_platform.errors import (
     BudgetExceeded,
     DpsynthError,
     LedgerError,
-    ReleaseRefused,
     SpendRepeated,
 )
-from dpsynth_platform.ledger import caps, chain, rekeying, reservations, rows, schema, verdicts
+from dpsynth_platform.ledger import caps, chain, decisions, kinship, rekeying, reservations, rows, schema, verdicts
 from dpsynth_platform.ledger.database import Database
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.owners import (
@@ -50,7 +49,6 @@ from dpsynth_platform.ledger.records import (
     VerificationReport,
 )
 from dpsynth_platform.ledger.spending import OwnerSpending, owner_spending
-from dpsynth_platform.people import person_key
 
 RESERVATION_LIFETIME = dt.timedelta(hours=24)
 OVERLAP_POLICIES: tuple[OverlapPolicy, ...] = ("compose", "exclude", "block")
@@ -285,14 +283,19 @@ class Ledger:
         policy: OverlapPolicy,
         *,
         key_ids: Sequence[str] = (),
+        related: Collection[str] = (),
         replaces: str | None = None,
         lifetime: dt.timedelta = RESERVATION_LIFETIME,
     ) -> Entry:
         """Reserves a request's cost in one serial transaction; the same call again gives the same entry.
 
         In `family` mode everybody is charged. In `per-owner` mode the participants are, less those whose own history
-        and this request would exceed the cap, who are left out silently. `exclude` leaves out who was charged before;
-        `block` refuses if anybody was. `participants(entry_id)` tells who is in.
+        and this request would exceed the cap, who are left out silently. `exclude` leaves out who was charged before by
+        any kin (`kinship`: this family's entries, those of other families of its namespace, and related ones); `block`
+        refuses if anybody was. `participants(entry_id)` tells who is in.
+
+        Kin are looked up in the same transaction, so that of two reservations at once, in whatever families, the later
+        one sees the earlier. Each account's cap is its own: kin decide who is in, and not what it costs.
 
         Args:
             family: the account.
@@ -303,14 +306,17 @@ class Ledger:
             key_ids: ids of the keys that their fingerprints were made with; needed with participants. Under other keys
                 than the account's now, people who have spent would count as strangers.
             policy: the contract's `on_overlap`.
+            related: ids of entries in other namespaces that lineage relates to the dataset, such as what its base model
+                was trained on; those of the namespace are found here, named or not.
             replaces: id of this key's failed entry, as the explicit word that its cost is lost and another is spent.
             lifetime: an entry that is not started until then is void.
 
         Raises:
             SpendRepeated: the key's mechanism started before and did not complete, and `replaces` does not name it.
-            BudgetExceeded: the request does not fit under the cap, or `block` met an overlap. Recorded as blocked.
-            LedgerError: the key is reserved for another plan, what is asked contradicts the account, or the
-                participants' fingerprints were made with other keys than it is kept with.
+            BudgetExceeded: the request does not fit under the cap, `block` met an overlap, or `exclude` or `block` have
+                kin whose people cannot be compared (a public fact). Recorded as blocked.
+            LedgerError: the key is reserved for another plan, what is asked contradicts the account, a related entry is
+                not in the ledger, or the participants' fingerprints were made with other keys than it is kept with.
             AccountingError: the request is impossible (`verdicts.check_request`).
         """
         if policy not in OVERLAP_POLICIES:
@@ -331,6 +337,9 @@ class Ledger:
             refusal = verdicts.refusal_of(connection, account, request)
             if refusal is not None:
                 return verdicts.block(connection, account, request, refusal)
+            strangers = kinship.strangers(connection, account, related)
+            if policy != "compose" and strangers:
+                return verdicts.block(connection, account, request, verdicts.incomparable(request, policy, strangers))
             charged, overlap = reservations.charge(connection, account, request, participants, policy)
             if overlap:
                 return verdicts.block(connection, account, request, verdicts.overlap(request))
@@ -341,6 +350,8 @@ class Ledger:
                 attempt=len(tried) + 1,
                 request=request,
                 charged=charged,
+                policy=policy,
+                related=related,
                 replaces=replaces,
                 deadline=rows.time_text(rows.moment(connection) + lifetime),
             )
@@ -445,6 +456,31 @@ class Ledger:
 
         return self._database.read(work)
 
+    def kin(
+        self, family: kinship.Terms, *, related: Collection[str] = (), before: str | None = None
+    ) -> list[kinship.KinEntry]:
+        """Live entries that may be about the same people as a new one of a family (`kinship`). Public.
+
+        Args:
+            family: its account, or its budget where it has none yet.
+            related: ids of entries that lineage relates to the dataset.
+            before: only what was reserved before this entry.
+
+        Raises:
+            LedgerError: a related entry is not in the ledger.
+        """
+        return self._database.read(lambda connection: kinship.kin_entries(connection, family, related, before))
+
+    def overlaps(self, participants: Participants, entry_ids: Collection[str]) -> dict[str, int | None]:
+        """How many of the participants each entry names; None for one that names nobody. Restricted.
+
+        Only for entries whose people can be compared with them (`kin`).
+        """
+        check_participants(participants)
+        return self._database.read(
+            lambda connection: {name: kinship.overlap(connection, participants, name) for name in entry_ids}
+        )
+
     def history(
         self, *, after: int = 0, kinds: Iterable[str] | None = None, subject: str | None = None
     ) -> list[ChainEvent]:
@@ -461,7 +497,14 @@ class Ledger:
     # Records of what happens around entries
 
     def approve(
-        self, candidate: str, *, by: str, entry_id: str, reason: str = "", runners: Collection[str] = ()
+        self,
+        candidate: str,
+        *,
+        by: str,
+        entry_id: str,
+        reason: str = "",
+        runners: Collection[str] = (),
+        after_withdrawal: bool = False,
     ) -> Decision:
         """Records a reviewer's approval of a release candidate.
 
@@ -471,22 +514,38 @@ class Ledger:
             entry_id: the entry that the candidate's model was paid by.
             reason: free words of the reviewer.
             runners: others who ran part of the line, beside the one whom the entry names.
+            after_withdrawal: the explicit word that it may be published although a release of it was withdrawn.
 
         Raises:
-            ReleaseRefused: the approver is one of those who ran it.
-            LedgerError: there is no such entry.
+            ReleaseRefused: the approver is one of those who ran it or who withdrew a release of it; or a release of it
+                was withdrawn and the word is missing, or none was and the word is given.
+            LedgerError: there is no such entry, or nobody is named.
         """
-        return self._decide(chain.APPROVED, candidate, by, entry_id, reason, runners)
+        return self._database.write(
+            lambda connection: decisions.approve(connection, candidate, by, entry_id, reason, runners, after_withdrawal)
+        )
 
-    def refuse(self, candidate: str, *, by: str, entry_id: str, reason: str = "") -> Decision:
-        """Records a refusal, which anybody may give. Raises `LedgerError` if there is no such entry."""
-        return self._decide(chain.REFUSED, candidate, by, entry_id, reason, None)
+    def refuse(self, candidate: str, *, by: str, entry_id: str, reason: str) -> Decision:
+        """Records a refusal, which anybody may give. Raises `LedgerError` without an entry, a name or a reason."""
+        return self._database.write(lambda connection: decisions.refuse(connection, candidate, by, entry_id, reason))
 
-    def approvals(self, candidate: str) -> list[Decision]:
-        """All approvals and refusals of a candidate, in order."""
-        return [
-            rows.decision_of(event) for event in self.history(kinds=(chain.APPROVED, chain.REFUSED), subject=candidate)
-        ]
+    def withdraw(self, release_id: str, *, by: str, reason: str) -> Decision:
+        """Records that a published release is withdrawn, which anybody may do; the first one stands.
+
+        What was spent on it stays spent. Its content can be published again only after an approval that says so.
+
+        Raises:
+            LedgerError: its publication is not recorded, or a name or a reason is missing.
+        """
+        return self._database.write(lambda connection: decisions.withdraw(connection, release_id, by, reason))
+
+    def approvals(self, candidate: str, entry_id: str) -> list[Decision]:
+        """All approvals and refusals of a candidate, and withdrawals of releases that its entry paid for, in order."""
+        return self._database.read(lambda connection: decisions.of_candidate(connection, candidate, entry_id))
+
+    def withdrawals(self) -> list[Decision]:
+        """All withdrawals of releases, in order."""
+        return self._database.read(decisions.withdrawals)
 
     def record(self, kind: str, subject: str, payload: dict[str, Any]) -> ChainEvent:
         """Records something else that happened, such as `purged` or `released`. Public facts only.
@@ -543,30 +602,6 @@ class Ledger:
         from dpsynth_platform.ledger.export import export_document
 
         return self._database.read(export_document)
-
-    def _decide(
-        self,
-        kind: str,
-        candidate: str,
-        by: str,
-        entry_id: str,
-        reason: str,
-        runners: Collection[str] | None,
-    ) -> Decision:
-        def work(connection: Connection) -> Decision:
-            entry = rows.get_entry(connection, entry_id)
-            if runners is not None and person_key(by) in {
-                person_key(name) for name in (*runners, entry.request.runner)
-            }:
-                raise ReleaseRefused(
-                    f"{entry.request.place}: {by!r} ran this release and cannot approve it; somebody else must"
-                )
-            payload = {"by": by, "entry": entry_id, "reason": reason}
-            return rows.decision_of(chain.append(connection, rows.now_text(connection), kind, candidate, payload))
-
-        if not person_key(by):
-            raise LedgerError("a decision needs a name; set DPSYNTH_USER")
-        return self._database.write(work)
 
 
 def _attempt_of(connection: Connection, key: str) -> Entry | None:

@@ -195,8 +195,18 @@ def block(connection: Connection, account: Account, request: CostRequest, refusa
 def overlap(request: CostRequest) -> Refusal:
     """What `on_overlap: block` says."""
     message = (
-        f"{request.place}: some of its owners took part in an earlier release of the family, and the contract says "
-        "on_overlap: block. This verdict looks at the data. Use 'exclude' or 'compose' for one that does not. Nothing "
-        "was spent."
+        f"{request.place}: some of its owners took part in an earlier mechanism of the family, or of another family of "
+        "its namespace, and the contract says on_overlap: block. This verdict looks at the data. Use 'exclude' or "
+        "'compose' for one that does not. Nothing was spent."
     )
     return Refusal("overlap", message)
+
+
+def incomparable(request: CostRequest, policy: str, strangers: Sequence[str]) -> Refusal:
+    """What `exclude` and `block` say where some kin's people cannot be compared; looks at no data."""
+    more = f" (and {len(strangers) - 1} more)" if len(strangers) > 1 else ""
+    message = (
+        f"{request.place}: on_overlap: {policy} promises that nobody takes part twice, and that cannot be told: "
+        f"{strangers[0]}{more}. With 'compose' the guarantee of both together is stated. Nothing was spent."
+    )
+    return Refusal("incomparable", message)

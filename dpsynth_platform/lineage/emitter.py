@@ -1,37 +1,47 @@
 """The emitter: one START and exactly one terminal event for every attempt at every step.
 
-What belongs here: building run events, appending them to the platform's own record, and handing them to the transport
-of the standard OpenLineage configuration where there is one. What does not: facets (see `facets`) and orchestration.
+What belongs here: building run events, having them recorded, and what becomes of them while the database is away. What
+does not: facets (see `facets`), the rules of recording (`store`), deliveries (`outbox`, `receivers`), orchestration.
 
-The own record decides what was emitted. A second START or a second terminal event of a run is not written, whoever
+The stored graph decides what was emitted. A second START or a second terminal event of a run is not recorded, whoever
 sends it, so that a failure hook, a sensor and the step itself may all report an end and only the first one counts.
-Emission never raises: what cannot be delivered is kept in `undelivered.jsonl` beside the record, counted, and told to
-the caller as a warning.
+Emission never raises: while the database is away events wait in `spool.jsonl` beside the record and are taken in, in
+their order, before the next one; what becomes of each is told to the caller as a warning.
+
+A deployment from before the stored graph has its events in the record only; the first emission takes them over.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import threading
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from openlineage.client.client import OpenLineageClient
 from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
 from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet, OutputDatasetFacet, RunFacet
 from openlineage.client.serde import Serde
-from openlineage.client.transport.noop import NoopConfig, NoopTransport
 
-from dpsynth_platform.lineage import facets, naming
+from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.lineage import facets, naming, outbox
 from dpsynth_platform.lineage.naming import DatasetName
+from dpsynth_platform.lineage.nodes import OpenRun
+from dpsynth_platform.lineage.outbox import Receiver, Report, TargetStatus, told_of
+from dpsynth_platform.lineage.receivers import Client, RecordFile, StandardTransport, standard_client
 from dpsynth_platform.lineage.record import JsonLines, run_event
 from dpsynth_platform.lineage.redaction import safe_error
+from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.settings import Settings
 
-UNDELIVERED = "undelivered.jsonl"
+RECORD = "events.jsonl"
+SPOOL = "spool.jsonl"
+UNRECORDED = "unrecorded.jsonl"
 INTERRUPTED = "interrupted"
 _TERMINAL = {"COMPLETE": RunState.COMPLETE, "FAIL": RunState.FAIL, "ABORT": RunState.ABORT}
+_SECONDS_IN_A_STEP = 10.0
+"""After that a step leaves further deliveries to the sensor."""
 _KILLED = "The process ended without a word of its own; the run was closed afterwards."
 
 
@@ -104,64 +114,56 @@ class Delivery:
 
 
 @dataclass(frozen=True)
-class OpenRun:
-    """A run that started and has no terminal event.
+class Status:
+    """How deliveries stand.
 
     Attributes:
-        parent_run_id: the Dagster run's id.
-        launcher: see `StepRun`; only of `dagster` can Dagster say whether it goes on.
+        targets: each receiver.
+        spooled: events that wait for the database.
+        unrecorded: events that no database will take, kept in `unrecorded.jsonl`.
     """
 
-    run_id: str
-    parent_run_id: str
-    launcher: str
-    job: str
-    started_at: str
+    targets: tuple[TargetStatus, ...]
+    spooled: int
+    unrecorded: int
 
-
-class Client(Protocol):
-    """The part of `OpenLineageClient` that the emitter uses."""
-
-    def emit(self, event: RunEvent) -> None:
-        """Sends one event, or raises."""
-
-
-def standard_client() -> Client | None:
-    """OpenLineage's own client, or None where the standard configuration names no transport.
-
-    The client reads OPENLINEAGE_* and `openlineage.yml` itself. Left alone without configuration it would print events
-    to the console, so a first client with a transport that does nothing is asked for the configuration.
-
-    Raises:
-        ValueError: the configuration is there but does not name a usable transport.
-    """
-    if not OpenLineageClient(transport=NoopTransport(NoopConfig())).config.transport:
-        return None
-    client = OpenLineageClient()
-    wanted = (client.config.transport or {}).get("type")
-    if client.transport.kind == "console" and wanted != "console":
-        raise ValueError("the OpenLineage configuration has a transport without a type")
-    return client
+    def alerts(self) -> tuple[str, ...]:
+        """What somebody must look at, in safe sentences."""
+        told = [alert for target in self.targets for alert in target.alerts(dt.datetime.now(dt.UTC))]
+        if self.unrecorded:
+            told.append(
+                f"{self.unrecorded} lineage events could not be recorded and are kept in lineage/{UNRECORDED}; look at "
+                "them, then remove the file"
+            )
+        return tuple(told)
 
 
 class LineageEmitter:
-    """Emits the events of steps to the own record and, where configured, to OpenLineage's transport.
+    """Emits the events of steps into the stored graph, and from there to whoever shall have them.
 
-    Several emitters, in one process or in many, may share a record.
+    Several emitters, in one process or in many, may share a deployment.
     """
 
-    def __init__(self, lineage_file: Path, client: Callable[[], Client | None] = standard_client) -> None:
-        """`lineage_file` is the own record; `client` is called at the first event to find the other receiver."""
-        self._record = JsonLines(lineage_file)
-        self._undelivered = JsonLines(lineage_file.with_name(UNDELIVERED))
-        self._make_client = client
-        self._client: Client | None = None
-        self._client_known = False
-        self._sent: set[tuple[str, str]] = set()
-        self._states = _States()
-        self._lock = threading.Lock()
-        self.failures = 0
-        """How many deliveries of this emitter failed."""
+    def __init__(self, url: str, directory: Path, client: Callable[[], Client | None] = standard_client) -> None:
+        """Opens nothing yet.
+
+        Args:
+            url: the database of the stored graph, the ledger's.
+            directory: where the operator's record is, and what could not be recorded yet.
+            client: called to find the other receiver.
+        """
+        self._url = url
+        self._record_file = directory / RECORD
+        self._spool = JsonLines(directory / SPOOL)
+        self._unrecorded = JsonLines(directory / UNRECORDED)
+        self._find_client = client
+        self._store: LineageStore | None = None
+        self._receivers: list[Receiver] | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> LineageEmitter:
+        """The deployment's emitter."""
+        return cls(settings.ledger_url, settings.lineage_file.parent)
 
     def start(self, run: StepRun) -> Delivery:
         """Emits START with what is known of inputs and outputs beforehand."""
@@ -180,114 +182,101 @@ class LineageEmitter:
         return self._end(run, "ABORT", facets.error_message(INTERRUPTED, reason))
 
     def open_runs(self) -> list[OpenRun]:
-        """Runs that started and have no terminal event, oldest first. Raises OSError if the record is unreadable."""
-        return [_open_run(start) for start in self._current().unfinished()]
+        """Runs that started and have no terminal event, oldest first. Raises LedgerError if the database is away."""
+        return self._opened().open_runs()
 
     def close_out(self, dagster_run_ids: Collection[str]) -> list[Delivery]:
         """Emits FAIL for the open runs of Dagster runs that have ended: their process was killed.
 
-        Only the caller can know that a Dagster run has ended, so nothing else is closed. Raises OSError if the record
-        is unreadable.
+        Only the caller can know that a Dagster run has ended, so nothing else is closed. Raises LedgerError if the
+        database is away.
         """
         ended = {naming.parent_run_id(run_id) for run_id in dagster_run_ids}
-        starts = [start for start in self._current().unfinished() if _open_run(start).parent_run_id in ended]
-        return [self._emit(_closing_event(start)) for start in starts]
+        closing = [_closing_event(run.start) for run in self.open_runs() if run.parent_run_id in ended]
+        return [self._emit(event) for event in closing]
 
-    def undelivered(self) -> list[dict[str, Any]]:
-        """Everything that could not be delivered: time, target, type of the error, and the event."""
-        return list(self._undelivered.read())
+    def flush(self, *, now: bool = True, seconds: float | None = None) -> Report:
+        """Takes in what was spooled and delivers what waits; see `outbox.flush`.
+
+        Raises:
+            LedgerError: the database is away.
+        """
+        return outbox.flush(self._opened(), self._to(), now=now, seconds=seconds)
+
+    def status(self) -> Status:
+        """How the deliveries stand. Raises LedgerError if the database is away."""
+        targets = outbox.status(self._opened())
+        return Status(tuple(targets), sum(1 for _ in self._spool.read()), sum(1 for _ in self._unrecorded.read()))
 
     def _end(self, run: StepRun, kind: Literal["COMPLETE", "FAIL", "ABORT"], extra: Any = None) -> Delivery:
-        started = self._emit(_event(run, RunState.START))  # only written if START is not in the record yet
+        started = self._emit(_event(run, RunState.START))  # only recorded if there is no START yet
         ended = self._emit(_event(run, _TERMINAL[kind], extra or {}))
         return Delivery(ended.recorded, started.warnings + ended.warnings)
 
     def _emit(self, event: RunEvent) -> Delivery:
+        """A failed emission never fails a run, whatever the database, the disk or a receiver says."""
         entry = Serde.to_dict(event)
-        warnings: list[str] = []
         try:
-            recorded = self._append_once(entry)
-            if not recorded:
+            store = self._opened()
+            if not store.record(entry, targets=[receiver.target for receiver in self._to()]).new:
                 return Delivery(recorded=False)
-        except Exception as error:  # a failed emission never fails a run, whatever the disk says
-            recorded = False
-            warnings.append(self._missed("own record", entry, error))
-        identity = (entry["run"]["runId"], entry["eventType"])
-        try:
-            client = self._other_receiver()
-            if client is not None and identity not in self._sent:  # where the own record fails, START is tried twice
-                client.emit(event)
-                self._sent.add(identity)
+        except LineageRefused as error:
+            return Delivery(recorded=False, warnings=(self._unrecordable(entry, error),))
         except Exception as error:
-            warnings.append(self._missed("OpenLineage transport", entry, error))
-        return Delivery(recorded, tuple(warnings))
-
-    def _append_once(self, entry: dict[str, Any]) -> bool:
-        with self._lock, self._record.locked() as descriptor:
-            self._states.catch_up(self._record, descriptor)
-            if not self._states.accepts(entry):
-                return False
-            self._record.append(descriptor, entry)
-            self._states.catch_up(self._record, descriptor)
-            return True
-
-    def _current(self) -> _States:
-        with self._lock, self._record.locked() as descriptor:
-            self._states.catch_up(self._record, descriptor)
-        return self._states
-
-    def _other_receiver(self) -> Client | None:
-        if not self._client_known:
-            self._client = self._make_client()
-            self._client_known = True
-        return self._client
-
-    def _missed(self, target: str, entry: dict[str, Any], error: Exception) -> str:
-        """Counts and keeps an event that could not be delivered. Returns the warning."""
-        self.failures += 1
-        kind = safe_error(error)[1]
-        warning = f"Lineage event {entry['eventType']} of {entry['job']['name']} did not reach the {target} ({kind})"
-        note = {"at": _now(), "target": target, "error": kind, "event": entry}
+            return Delivery(recorded=False, warnings=(self._kept(self._spool, entry, error, "it is recorded later"),))
         try:
-            with self._undelivered.locked() as descriptor:
-                self._undelivered.append(descriptor, note)
+            return Delivery(True, outbox.flush(store, self._to(), seconds=_SECONDS_IN_A_STEP).warnings)
+        except Exception as error:
+            return Delivery(True, (f"{told_of(entry)} is recorded and not delivered yet ({safe_error(error)[1]}).",))
+
+    def _opened(self) -> LineageStore:
+        """The store, after everything earlier was taken in."""
+        if self._store is None:
+            store = LineageStore(self._url)
+            if not store.has_own() and self._record_file.exists():
+                store.take_over(entry for entry in JsonLines(self._record_file).read() if run_event(entry))
+            self._store = store
+        if self._spool.has_content():
+            self._take_in_spooled(self._store)
+        return self._store
+
+    def _take_in_spooled(self, store: LineageStore) -> None:
+        """Records what was kept while the database was away, in order; again what was recorded before is no harm."""
+        with self._spool.locked() as descriptor:
+            for entry in self._spool.read():
+                try:
+                    store.record(entry, targets=[receiver.target for receiver in self._to()])
+                except LineageRefused as error:
+                    self._unrecordable(entry, error)
+            self._spool.empty(descriptor)
+
+    def _to(self) -> list[Receiver]:
+        """The receivers. A transport whose configuration cannot be used is one: events wait until it is mended."""
+        if self._receivers is None:
+            self._receivers = [RecordFile(self._record_file)]
+            client, there = None, True
+            with suppress(Exception):
+                client = self._find_client()
+                there = client is not None
+            if there:
+                self._receivers.append(StandardTransport(self._find_client, client))
+        return self._receivers
+
+    def _unrecordable(self, entry: Mapping[str, Any], error: Exception) -> str:
+        note = {"at": _now(), "error": safe_error(error)[1], "event": entry}
+        return self._kept(self._unrecorded, note, error, "it cannot be", told_of(entry))
+
+    def _kept(
+        self, place: JsonLines, note: Mapping[str, Any], error: Exception, hope: str, what: str | None = None
+    ) -> str:
+        """Keeps beside the record what could not be recorded. Returns the warning."""
+        warning = f"{what or told_of(note)} is not recorded ({safe_error(error)[0]})"
+        try:
+            with place.locked() as descriptor:
+                place.append(descriptor, dict(note))
         except Exception as second:
-            return f"{warning}, nor could it be kept in {UNDELIVERED} ({safe_error(second)[1]})."
-        return f"{warning}; it is kept in {UNDELIVERED}."
-
-
-class _States:
-    """Which runs have started and ended, by the record up to an offset."""
-
-    def __init__(self) -> None:
-        self._offset = 0
-        self._starts: dict[str, dict[str, Any]] = {}
-        self._ended: set[str] = set()
-
-    def catch_up(self, record: JsonLines, descriptor: int) -> None:
-        """Reads what was appended since; all of it again where the file was replaced by a shorter one."""
-        if record.size(descriptor) < self._offset:
-            self._offset = 0
-            self._starts.clear()
-            self._ended.clear()
-        entries, self._offset = record.read_from(descriptor, self._offset)
-        for entry in filter(run_event, entries):
-            run_id, kind = entry["run"]["runId"], entry["eventType"]
-            if kind == "START":
-                self._starts.setdefault(run_id, entry)
-            elif kind in _TERMINAL:
-                self._ended.add(run_id)
-
-    def accepts(self, entry: dict[str, Any]) -> bool:
-        """Whether the event is the first of its kind for its run."""
-        run_id = entry["run"]["runId"]
-        if entry["eventType"] == "START":
-            return run_id not in self._starts and run_id not in self._ended
-        return run_id not in self._ended
-
-    def unfinished(self) -> list[dict[str, Any]]:
-        """START events of runs without a terminal one."""
-        return [start for run_id, start in self._starts.items() if run_id not in self._ended]
+            return f"{warning}, nor could it be kept in {place.path.name} ({safe_error(second)[1]})."
+        return f"{warning}; {hope}; it is kept in {place.path.name}."
 
 
 def _event(run: StepRun, state: RunState, extra: Mapping[str, RunFacet] | None = None) -> RunEvent:
@@ -315,13 +304,7 @@ def _event(run: StepRun, state: RunState, extra: Mapping[str, RunFacet] | None =
     )
 
 
-def _open_run(start: dict[str, Any]) -> OpenRun:
-    parent = start["run"].get("facets", {}).get("parent", {})
-    run_id, launcher = parent.get("run", {}).get("runId", ""), parent.get("job", {}).get("namespace", "")
-    return OpenRun(start["run"]["runId"], run_id, launcher, start["job"]["name"], start["eventTime"])
-
-
-def _closing_event(start: dict[str, Any]) -> RunEvent:
+def _closing_event(start: Mapping[str, Any]) -> RunEvent:
     """FAIL for a run of which only its START event is left; the outputs that it announced were never completed."""
     parent = start["run"]["facets"]["parent"]
     run_facets = facets.parent(parent["run"]["runId"], parent["job"]["namespace"], parent["job"]["name"])

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version as package_version
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -46,32 +46,63 @@ from openlineage.client.facet_v2 import (
 )
 
 from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.lineage.columns import ColumnDescent, ColumnOrigin
 from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from dpsynth_platform.ledger.records import Head
+
+PSEUDONYMS = frozenset({"_owner", "_owners", "_record"})
+"""Columns of our own that stand for one person or record."""
 PRODUCER = f"urn:dpsynth-platform:{package_version('dpsynth-platform')}"
-FACETS_VERSION = "1-0-0"
 CUSTOM_FACETS = {
     "dpsynth_privacyUnit": "PrivacyUnitDatasetFacet",
     "dpsynth_guarantee": "GuaranteeDatasetFacet",
     "dpsynth_clearance": "ClearanceRunFacet",
     "dpsynth_auditVerdict": "AuditVerdictRunFacet",
     "dpsynth_participants": "ParticipantsRunFacet",
+    "dpsynth_release": "ReleaseDatasetFacet",
+    "dpsynth_baseModel": "BaseModelDatasetFacet",
+    "dpsynth_training": "TrainingDatasetFacet",
+    "dpsynth_use": "UseRunFacet",
 }
+FIRST_VERSION = "1-0-0"
+VERSIONS = {"GuaranteeDatasetFacet": "1-1-0"}
+"""The version of each facet's schema that is written now, where it is not the first. A schema that was shipped never
+changes: another one gets the next version and lies beside it, so that old events can be read for ever."""
+_URN = re.compile(r"urn:dpsynth-platform:facets:(\d+-\d+-\d+):(\w+)\.json#/\$defs/(\w+)")
 
 
 def schema_url(name: str) -> str:
-    """The `_schemaURL` of one of our own facets."""
-    return f"urn:dpsynth-platform:facets:{FACETS_VERSION}:{name}.json#/$defs/{name}"
+    """The `_schemaURL` of one of our own facets, by its class name, as it is written now."""
+    return f"urn:dpsynth-platform:facets:{VERSIONS.get(name, FIRST_VERSION)}:{name}.json#/$defs/{name}"
 
 
-def custom_schema(name: str) -> dict[str, Any]:
-    """The JSON schema of one of our own facets, by its class name."""
-    text = files("dpsynth_platform.lineage").joinpath("schemas", f"{name}.json").read_text(encoding="utf-8")
-    schema: dict[str, Any] = json.loads(text)
+def custom_schema(name: str, version: str | None = None) -> dict[str, Any]:
+    """The JSON schema of one of our own facets, by its class name: the present version's, or another's.
+
+    Raises:
+        FileNotFoundError: the facet has no such version.
+    """
+    place = ("schemas", version or VERSIONS.get(name, FIRST_VERSION), f"{name}.json")
+    schema: dict[str, Any] = json.loads(files("dpsynth_platform.lineage").joinpath(*place).read_text(encoding="utf-8"))
     return schema
+
+
+def schema_of(facet: str, url: object) -> dict[str, Any] | None:
+    """The schema that one of our own facets, by its key in an event, names as its `_schemaURL`; None if there is none.
+
+    Validate `{facet: value}` against it.
+    """
+    match = _URN.fullmatch(url) if isinstance(url, str) else None
+    if match is None or not match[2] == match[3] == CUSTOM_FACETS.get(facet):
+        return None
+    try:
+        return custom_schema(match[2], match[1])
+    except FileNotFoundError:
+        return None
 
 
 @attr.define
@@ -98,7 +129,9 @@ class GuaranteeDatasetFacet(DatasetFacet):
     unit: str
     adjacency: str
     maxContributions: int  # noqa: N815
+    weighting: str
     tier: str
+    method: str
     accounting: str
     ledgerEntry: str  # noqa: N815
 
@@ -150,37 +183,64 @@ class ParticipantsRunFacet(RunFacet):
         return schema_url("ParticipantsRunFacet")
 
 
-@dataclass(frozen=True)
-class ColumnOrigin:
-    """One column's descent from one column of an input.
+@attr.define
+class ReleaseDatasetFacet(DatasetFacet):
+    """Which release a published dataset is, what was approved, and the ledger's head when it was published."""
 
-    Attributes:
-        subtype: how, in OpenLineage's words: IDENTITY, TRANSFORMATION or AGGREGATION.
-        masking: whether the transformation hides the original value.
-    """
+    releaseId: str  # noqa: N815
+    candidateCommitment: str  # noqa: N815
+    ledgerSequence: int  # noqa: N815
+    ledgerHash: str  # noqa: N815
 
-    column: str
-    source: DatasetName
-    source_column: str
-    subtype: str = "IDENTITY"
-    masking: bool = False
+    @staticmethod
+    def _get_schema() -> str:
+        return schema_url("ReleaseDatasetFacet")
 
 
-def identity_origins(source: DatasetName, columns: Iterable[str]) -> tuple[ColumnOrigin, ...]:
-    """Columns that are passed on as they are."""
-    return tuple(ColumnOrigin(column, source, column) for column in columns)
+@attr.define
+class Ancestor:
+    """A dataset or model that a model was made from. The version is `unknown` where nobody said which."""
+
+    namespace: str
+    name: str
+    version: str = "unknown"
 
 
-def scrub_origins(contract: DataContract, source: DatasetName, columns: Iterable[str]) -> tuple[ColumnOrigin, ...]:
-    """Columns as scrubbing leaves them: declared text columns masked, all other declared ones as they are."""
-    origins = []
-    for name in columns:
-        declared = contract.columns.get(name)
-        if declared is None:
-            continue
-        masked = declared.type == "text"
-        origins.append(ColumnOrigin(name, source, name, "TRANSFORMATION" if masked else "IDENTITY", masked))
-    return tuple(origins)
+@attr.define
+class BaseModelDatasetFacet(DatasetFacet):
+    """The checkpoints that a model was initialized from: its nearest ancestors, not all of them."""
+
+    baseModels: list[Ancestor]  # noqa: N815
+
+    @staticmethod
+    def _get_schema() -> str:
+        return schema_url("BaseModelDatasetFacet")
+
+
+@attr.define
+class TrainingDatasetFacet(DatasetFacet):
+    """The datasets that a model was itself trained on, beside what its base models had seen before."""
+
+    trainedOn: list[Ancestor]  # noqa: N815
+
+    @staticmethod
+    def _get_schema() -> str:
+        return schema_url("TrainingDatasetFacet")
+
+
+@attr.define
+class UseRunFacet(RunFacet):
+    """What a release is used for downstream, for which product, and who says so. Who and why stay with the operator."""
+
+    release: str
+    purpose: str
+    product: str
+    by: str | None = None
+    reason: str | None = None
+
+    @staticmethod
+    def _get_schema() -> str:
+        return schema_url("UseRunFacet")
 
 
 def schema(arrow: pa.Schema) -> dict[str, DatasetFacet]:
@@ -192,33 +252,61 @@ def schema(arrow: pa.Schema) -> dict[str, DatasetFacet]:
     return {"schema": schema_dataset.SchemaDatasetFacet(fields=fields, producer=PRODUCER)}
 
 
-def column_lineage(origins: Sequence[ColumnOrigin]) -> dict[str, DatasetFacet]:
-    """Which columns come from which, and which of them are masked on the way."""
-    inputs: dict[str, list[column_lineage_dataset.InputField]] = {}
-    for origin in origins:
-        step = column_lineage_dataset.Transformation(type="DIRECT", subtype=origin.subtype, masking=origin.masking)
-        inputs.setdefault(origin.column, []).append(
-            column_lineage_dataset.InputField(
-                namespace=origin.source.namespace,
-                name=origin.source.name,
-                field=origin.source_column,
-                transformations=[step],
-            )
-        )
-    fields = {name: column_lineage_dataset.Fields(inputFields=fields) for name, fields in inputs.items()}
-    return {"columnLineage": column_lineage_dataset.ColumnLineageDatasetFacet(fields=fields, producer=PRODUCER)}
+def column_lineage(descent: ColumnDescent) -> dict[str, DatasetFacet]:
+    """Which columns come from which, which of them are masked on the way, and why a column comes from none."""
+    fields = {
+        name: column_lineage_dataset.Fields(inputFields=[_input_field(origin) for origin in origins])
+        for name, origins in descent.origins.items()
+    } | {
+        # The only field that the specification has for a word on a column as a whole.
+        name: column_lineage_dataset.Fields(inputFields=[], transformationDescription=reason)
+        for name, reason in descent.without.items()
+    }
+    facet = column_lineage_dataset.ColumnLineageDatasetFacet(
+        fields=fields, dataset=[_input_field(origin) for origin in descent.rows], producer=PRODUCER
+    )
+    return {"columnLineage": facet}
 
 
-def tags(contract: DataContract, zone: str, columns: Iterable[str] = ()) -> dict[str, DatasetFacet]:
-    """The zone of a dataset, and the declared class of each of its columns that identifies people."""
-    fields = [tags_dataset.TagsDatasetFacetFields(key="zone", value=zone, source="INTEGRATION")]
+def _input_field(origin: ColumnOrigin) -> column_lineage_dataset.InputField:
+    step = column_lineage_dataset.Transformation(
+        type="DIRECT" if origin.direct else "INDIRECT",
+        subtype=origin.subtype,
+        description=origin.description or None,
+        masking=origin.masking,
+    )
+    return column_lineage_dataset.InputField(
+        namespace=origin.source.namespace, name=origin.source.name, field=origin.column, transformations=[step]
+    )
+
+
+def tags(
+    contract: DataContract, zone: str, columns: Iterable[str] = (), treatments: Mapping[str, str] | None = None
+) -> dict[str, DatasetFacet]:
+    """The zone of a dataset, and the declared class of each of its columns that identifies people.
+
+    Args:
+        columns: those of the dataset. Owners' fingerprints and record ids, which are no declared columns, are
+            pseudonyms: keyed, and of one person or record each.
+        treatments: of synthetic columns, what became of each (`columns.treatments_of`).
+    """
+    found = [tags_dataset.TagsDatasetFacetFields(key="zone", value=zone, source="INTEGRATION")]
     for name in columns:
         column = contract.columns.get(name)
-        if column is None or column.type not in ("text", "identifier"):
-            continue
-        key, value = ("pii", column.pii) if column.type == "text" else ("identifier", "true")
-        fields.append(tags_dataset.TagsDatasetFacetFields(key=key, value=value, source="USER", field=name))
-    return {"tags": tags_dataset.TagsDatasetFacet(tags=fields, producer=PRODUCER)}
+        if column is None:
+            if name in PSEUDONYMS:
+                found.append(_tag("pseudonym", "true", "INTEGRATION", name))
+        elif column.type == "text":
+            found.append(_tag("pii", column.pii, "USER", name))
+        elif column.type == "identifier":
+            found.append(_tag("identifier", "true", "USER", name))
+        if treatments and name in treatments:
+            found.append(_tag("treatment", treatments[name], "INTEGRATION", name))
+    return {"tags": tags_dataset.TagsDatasetFacet(tags=found, producer=PRODUCER)}
+
+
+def _tag(key: str, value: str, source: str, column: str) -> tags_dataset.TagsDatasetFacetFields:
+    return tags_dataset.TagsDatasetFacetFields(key=key, value=value, source=source, field=column)
 
 
 def ownership(owners: Sequence[str]) -> dict[str, DatasetFacet]:
@@ -240,9 +328,9 @@ def documentation(description: str) -> dict[str, DatasetFacet]:
     return {"documentation": facet}
 
 
-def symlink(logical: DatasetName) -> dict[str, DatasetFacet]:
-    """The logical name of a physical dataset."""
-    identifier = symlinks_dataset.Identifier(namespace=logical.namespace, name=logical.name, type="TABLE")
+def symlink(other: DatasetName) -> dict[str, DatasetFacet]:
+    """Another name of a dataset: its logical one, or the place that links lead to."""
+    identifier = symlinks_dataset.Identifier(namespace=other.namespace, name=other.name, type="TABLE")
     return {"symlinks": symlinks_dataset.SymlinksDatasetFacet(identifiers=[identifier], producer=PRODUCER)}
 
 
@@ -261,6 +349,15 @@ def file_type(kind: str) -> dict[str, DatasetFacet]:
 
 def purged() -> dict[str, DatasetFacet]:
     """The dataset's files were deleted when their time-to-live had passed."""
+    return _dropped()
+
+
+def withdrawn() -> dict[str, DatasetFacet]:
+    """The release was withdrawn: its rows were deleted, its dossier stays. What it cost stays spent."""
+    return _dropped()
+
+
+def _dropped() -> dict[str, DatasetFacet]:
     facet = lifecycle_state_change_dataset.LifecycleStateChangeDatasetFacet(
         lifecycleStateChange=lifecycle_state_change_dataset.LifecycleStateChange.DROP, producer=PRODUCER
     )
@@ -287,6 +384,7 @@ def guarantee(
     epsilon: float,
     delta: float,
     tier: str,
+    method: str,
     accounting: str,
     ledger_entry: str,
     max_contributions: int | None = None,
@@ -294,6 +392,7 @@ def guarantee(
     """The guarantee of what a mechanism made and of what was sampled from it.
 
     Args:
+        method: the generator's name, or what else looked at the data.
         accounting: the smaller bound: pld or renyi.
         max_contributions: how often a unit counts, where it is not the contract's bound.
     """
@@ -303,12 +402,46 @@ def guarantee(
         unit=contract.privacy.unit,
         adjacency=contract.privacy.adjacency,
         maxContributions=max_contributions or contract.privacy.max_contributions,
+        weighting=contract.privacy.weighting,
         tier=tier,
+        method=method,
         accounting=accounting,
         ledgerEntry=ledger_entry,
         producer=PRODUCER,
     )
     return {"dpsynth_guarantee": facet}
+
+
+def release(*, release_id: str, candidate_commitment: str, head: Head) -> dict[str, DatasetFacet]:
+    """The release that a published dataset is; all of it stands in the public dossier, too."""
+    facet = ReleaseDatasetFacet(
+        releaseId=release_id,
+        candidateCommitment=candidate_commitment,
+        ledgerSequence=head.sequence,
+        ledgerHash=head.hash,
+        producer=PRODUCER,
+    )
+    return {"dpsynth_release": facet}
+
+
+def base_model(*checkpoints: DatasetName) -> dict[str, DatasetFacet]:
+    """The checkpoints that a model was initialized from."""
+    return {"dpsynth_baseModel": BaseModelDatasetFacet(baseModels=_ancestors(checkpoints), producer=PRODUCER)}
+
+
+def training(*datasets: DatasetName) -> dict[str, DatasetFacet]:
+    """The datasets that a model was itself trained on."""
+    return {"dpsynth_training": TrainingDatasetFacet(trainedOn=_ancestors(datasets), producer=PRODUCER)}
+
+
+def _ancestors(names: Iterable[DatasetName]) -> list[Ancestor]:
+    return [Ancestor(name.namespace, name.name) for name in names]
+
+
+def use(release: str, *, purpose: str, product: str, by: str, reason: str) -> dict[str, RunFacet]:
+    """A use of a release: `train`, `evaluate` or `other`."""
+    facet = UseRunFacet(release=release, purpose=purpose, product=product, by=by, reason=reason, producer=PRODUCER)
+    return {"dpsynth_use": facet}
 
 
 def clearance(contract: DataContract, *, verdict: str, ledger_entry: str, plan_digest: str) -> dict[str, RunFacet]:
@@ -347,10 +480,14 @@ def audit_verdict(
     return {"dpsynth_auditVerdict": facet}
 
 
+AUDIT_ASSERTION = "epsilon_lower_bound_at_most"
+ROWS_ASSERTION = "row_count"
+
+
 def audit_assertion(*, verdict: str, threshold: float, lower_bound: float) -> dict[str, InputDatasetFacet]:
     """The audit as a check on its input, the synthetic dataset: the bound on epsilon stays below the threshold."""
-    assertion = data_quality_assertions_dataset.Assertion(
-        assertion="epsilon_lower_bound_at_most",
+    return _assertion(
+        assertion=AUDIT_ASSERTION,
         success=verdict == "pass",
         severity="error",
         name="privacy-audit",
@@ -358,7 +495,24 @@ def audit_assertion(*, verdict: str, threshold: float, lower_bound: float) -> di
         expected=f"{threshold:g}",
         actual=f"{lower_bound:.4g}",
     )
-    facet = data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet(assertions=[assertion], producer=PRODUCER)
+
+
+def rows_assertion(*, declared: int, published: int) -> dict[str, InputDatasetFacet]:
+    """The one declared figure of quality: a release has as many rows as the contract says. Both numbers are public."""
+    return _assertion(
+        assertion=ROWS_ASSERTION,
+        success=declared == published,
+        severity="warn",
+        name="declared-rows",
+        description="The release has as many rows as the contract declares.",
+        expected=str(declared),
+        actual=str(published),
+    )
+
+
+def _assertion(**words: Any) -> dict[str, InputDatasetFacet]:
+    found = [data_quality_assertions_dataset.Assertion(**words)]
+    facet = data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet(assertions=found, producer=PRODUCER)
     return {"dataQualityAssertions": facet}
 
 

@@ -1,7 +1,8 @@
-"""The stored graph: datasets, jobs and runs, read back from the platform's own record of events.
+"""Datasets, jobs and runs as events tell them, in memory, for looking around.
 
-What belongs here: what was read and written by which run, and walking along it. What does not: writing the record, or
-judging a walk. A dataset descends from another if a run that *completed* read the one and wrote the other.
+What belongs here: what was read and written by which run, and walking along it. What does not: where the events are
+kept, other names of a dataset and mechanisms (`store`, whose walks clearance asks), or judging a walk. A dataset
+descends from another if a run that *completed* read the one and wrote the other.
 """
 
 from __future__ import annotations
@@ -9,11 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.lineage.naming import DatasetName
-from dpsynth_platform.lineage.record import JsonLines, run_event
+from dpsynth_platform.lineage.naming import DatasetName, canonical
 
 RUNNING = "RUNNING"
 TERMINAL = ("COMPLETE", "FAIL", "ABORT")
@@ -49,15 +48,24 @@ class Related:
 
 
 class LineageGraph:
-    """Datasets, jobs and runs of a record as it was when it was read."""
+    """Datasets, jobs and runs as some events tell them.
 
-    def __init__(self, events: Iterable[Mapping[str, Any]]) -> None:
+    Args:
+        events: run events, in order.
+        facets: every dataset with its facets, where that is known better than from the events.
+    """
+
+    def __init__(
+        self, events: Iterable[Mapping[str, Any]], facets: Mapping[DatasetName, Mapping[str, Any]] | None = None
+    ) -> None:
         self.runs: dict[str, RunNode] = {}
         """Runs by id, in the order of their first event."""
         self.facets: dict[DatasetName, dict[str, Any]] = {}
         """Every dataset with its facets; of each facet the latest."""
         for event in events:
             self._add(event)
+        if facets is not None:
+            self.facets = {name: dict(known) for name, known in facets.items()}
         self._parents: dict[DatasetName, set[DatasetName]] = {}
         self._children: dict[DatasetName, set[DatasetName]] = {}
         for run in self.runs.values():
@@ -66,11 +74,6 @@ class LineageGraph:
                     for target in run.outputs:
                         self._parents.setdefault(target, set()).add(source)
                         self._children.setdefault(source, set()).add(target)
-
-    @classmethod
-    def read(cls, lineage_file: Path) -> LineageGraph:
-        """Reads a record; damaged lines are passed over, a missing file is an empty graph."""
-        return cls(entry for entry in JsonLines(lineage_file).read() if run_event(entry))
 
     @property
     def datasets(self) -> list[DatasetName]:
@@ -98,9 +101,9 @@ class LineageGraph:
         return [run for run in self.runs.values() if run.state == "COMPLETE" and dataset in run.outputs]
 
     def _add(self, event: Mapping[str, Any]) -> None:
-        run_id, kind, when = event["run"]["runId"], event["eventType"], event.get("eventTime")
-        run_facets = event["run"].get("facets", {})
-        parent = run_facets.get("parent", {}).get("run", {}).get("runId")
+        run_id, kind, when = event["run"]["runId"], event.get("eventType", "OTHER"), event.get("eventTime")
+        run_facets = event["run"].get("facets") or {}
+        parent = _object(_object(run_facets.get("parent")).get("run")).get("runId")
         known = self.runs.get(run_id) or RunNode(run_id, event["job"]["name"], parent_run_id=parent)
         if kind == "START":
             known = replace(known, started_at=known.started_at or when)
@@ -108,18 +111,23 @@ class LineageGraph:
             known = replace(known, state=kind, ended_at=when)
         self.runs[run_id] = replace(
             known,
-            inputs=_union(known.inputs, self._names(event.get("inputs", []))),
-            outputs=_union(known.outputs, self._names(event.get("outputs", []))),
+            inputs=_union(known.inputs, self._names(event.get("inputs") or [])),
+            outputs=_union(known.outputs, self._names(event.get("outputs") or [])),
             facets=dict(run_facets),
         )
 
     def _names(self, items: Iterable[Mapping[str, Any]]) -> list[DatasetName]:
         names = []
         for item in items:
-            name = DatasetName(item["namespace"], item["name"])
-            self.facets.setdefault(name, {}).update(item.get("facets", {}))
+            name = canonical(DatasetName(item["namespace"], item["name"]))
+            self.facets.setdefault(name, {}).update(item.get("facets") or {})
             names.append(name)
         return names
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    """A part of a facet, or nothing where somebody told something else there."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _union(known: tuple[DatasetName, ...], more: Iterable[DatasetName]) -> tuple[DatasetName, ...]:

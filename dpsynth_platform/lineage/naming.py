@@ -11,9 +11,10 @@ of restricted content is a function of the data.
 from __future__ import annotations
 
 import os
+import posixpath
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -44,13 +45,37 @@ def dataset_name(place: str | Path) -> DatasetName:
     """
     parts = urlsplit(place) if isinstance(place, str) else None
     if parts is None or not parts.scheme:
-        return DatasetName("file", os.path.abspath(place))  # noqa: PTH100 - Path.resolve would follow links
+        return canonical(DatasetName("file", os.path.abspath(place)))  # noqa: PTH100 - Path.resolve would follow links
     if parts.scheme == "file":
-        return DatasetName("file", os.path.abspath(unquote(parts.path)))  # noqa: PTH100
-    scheme = _SCHEME_ALIASES.get(parts.scheme, parts.scheme)
+        return canonical(DatasetName("file", os.path.abspath(unquote(parts.path))))  # noqa: PTH100
+    return canonical(DatasetName(f"{parts.scheme}://{parts.netloc}", unquote(parts.path)))
+
+
+def is_place(text: str) -> bool:
+    """Whether people mean a path or URI by a text, and no name."""
+    return "://" in text or PurePath(text).is_absolute()
+
+
+def canonical(name: DatasetName) -> DatasetName:
+    """The one spelling of a name, so that a place that several producers spell differently is one node.
+
+    Of files and URIs the scheme is in lower case and without aliases, credentials are left out, a path that stands in
+    the namespace belongs to the name, and slashes are single and not at the ends. Only a file's name has its `..`
+    resolved: an object store takes them literally. Names of any other namespace mean what they say and stay.
+    """
+    scheme, divided, rest = name.namespace.partition("://")
+    scheme = scheme.lower() if divided else scheme.lower().removesuffix(":")
+    if not divided and scheme != "file":
+        return name
+    authority, _, above = rest.partition("/")
+    path = "/".join(part for part in f"{above}/{name.name}".split("/") if part)
+    if scheme == "file":
+        host = "" if authority.lower() in ("", "localhost") else f"://{authority}"
+        return DatasetName(f"file{host}", posixpath.normpath(f"/{path}"))
+    scheme = _SCHEME_ALIASES.get(scheme, scheme)
     # abfss://container@account names a container before the '@'; elsewhere it would be a user and a password.
-    authority = parts.netloc if scheme in ("abfs", "abfss") else parts.netloc.rpartition("@")[2]
-    return DatasetName(f"{scheme}://{authority}", unquote(parts.path).strip("/") or "/")
+    authority = authority if scheme in ("abfs", "abfss") else authority.rpartition("@")[2]
+    return DatasetName(f"{scheme}://{authority}", path or "/")
 
 
 def output_name(directory: Path) -> tuple[DatasetName, str]:

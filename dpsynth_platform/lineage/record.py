@@ -59,6 +59,28 @@ class JsonLines:
         """Length of the open file in bytes."""
         return os.fstat(descriptor).st_size
 
+    def last(self, descriptor: int) -> dict[str, Any] | None:
+        """The object on the last line, or None where there is no line or a damaged one. Call it inside `locked`."""
+        size, length = self.size(descriptor), 1 << 16
+        while True:
+            tail = os.pread(descriptor, length, max(0, size - length))
+            line = tail.rstrip(b"\n").rpartition(b"\n")
+            if line[1] or length >= size:
+                return parse(line[2])
+            length *= 4
+
+    def has_content(self) -> bool:
+        """Whether anything was appended; without a lock, so that a writer at work may be overlooked."""
+        try:
+            return self.path.stat().st_size > 0
+        except OSError:
+            return False
+
+    def empty(self, descriptor: int) -> None:
+        """Removes everything. Call it inside `locked`."""
+        os.ftruncate(descriptor, 0)
+        os.fsync(descriptor)
+
     def read(self) -> Iterator[dict[str, Any]]:
         """All objects in order. Damaged lines are passed over; a missing file is an empty one."""
         try:
@@ -69,12 +91,6 @@ class JsonLines:
                         yield entry
         except FileNotFoundError:
             return
-
-    def read_from(self, descriptor: int, offset: int) -> tuple[list[dict[str, Any]], int]:
-        """Objects from a byte offset on, and the offset after the last complete line. Call it inside `locked`."""
-        data = os.pread(descriptor, max(0, self.size(descriptor) - offset), offset)
-        whole = data.rfind(b"\n") + 1
-        return [entry for line in data.split(b"\n") if (entry := parse(line)) is not None], offset + whole
 
 
 def run_event(entry: dict[str, Any]) -> bool:

@@ -202,6 +202,48 @@ UNTUNED = Tuning()
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """What is known of mechanisms that may be about the same people and are no part of a release. Public facts only.
+
+    Attributes:
+        families: other families in which the same people may be.
+        base_model: whether training started from a checkpoint. Its names may be other people's words: they stand in
+            the dossier's clearance, and in no sentence.
+        declared: who declared what of that checkpoint's lineage public, and why, in sentences without their ends.
+        upstream: how many mechanisms that checkpoint was made with.
+        claims: how many more are claimed for it, and not borne out by the ledger.
+        promises: what follows for one unit from all of them together, in sentences.
+    """
+
+    families: tuple[str, ...] = ()
+    base_model: bool = False
+    declared: tuple[str, ...] = ()
+    upstream: int = 0
+    claims: int = 0
+    promises: tuple[str, ...] = ()
+
+    def accesses(self) -> Iterator[str]:
+        """What a release's guarantee does not cover of them, a sentence each."""
+        if self.families:
+            names = ", ".join(self.families)
+            yield (
+                f"Releases of other families that may be about the same people ({names}): each is charged to its own "
+                "account, and no part of this release's epsilon."
+            )
+        if self.base_model:
+            claimed = f" and {number_of(self.claims, 'claimed one')}" if self.claims else ""
+            yield (
+                "What the base model knew before training: "
+                f"{number_of(self.upstream, 'mechanism')}{claimed} made it; no part of this release's epsilon."
+            )
+        for said in self.declared:
+            yield f"What no mechanism stands before, since somebody vouches for it: {said}."
+
+
+NOWHERE = Elsewhere()
+
+
+@dataclass(frozen=True)
 class PrivacyStatement:
     """All parts of the statement. Public throughout.
 
@@ -288,6 +330,7 @@ def privacy_statement(
     words: MechanismWords,
     tuning: Tuning = UNTUNED,
     attempts: int = 1,
+    elsewhere: Elsewhere = NOWHERE,
 ) -> PrivacyStatement:
     """The statement for a release of a dataset, computed from public inputs only.
 
@@ -298,6 +341,7 @@ def privacy_statement(
         words: the mechanism's own; of a generator's, those of the sealed plan's method (`WORDS`).
         tuning: the runs that its parameters may have been chosen by.
         attempts: how often the mechanism of this very run was started, the last time included.
+        elsewhere: what clearance found of mechanisms on the same people that are no part of this release.
 
     Raises:
         AccountingError: the event is for another adjacency or contribution bound than the contract, or costs more
@@ -326,7 +370,7 @@ def privacy_statement(
             "differentially private output."
         ),
         covered=_covered(tree, words),
-        not_covered=_not_covered(contract, tuning, attempts),
+        not_covered=_not_covered(contract, tuning, attempts, elsewhere),
         output=(
             f"The published table of {_rows(contract)}, and the audit's results on fictional canaries. Both "
             f"are computed from {words.result} alone (post-processing). The model itself stays restricted."
@@ -337,7 +381,7 @@ def privacy_statement(
         assumptions=_assumptions(contract, tree, words, attempts),
         formal=_formal(claimed, cost(tree).delta_slack),
         groups=_groups(claimed),
-        account=_account(family),
+        account=" ".join((_account(family), *elsewhere.promises)),
         event=event_to_json(tree),
         renyi=cost(tree).curve.to_json(),
         tuning={"runs": tuning.runs, "covered": tuning.covered or not tuning.runs, "words": tuning.words},
@@ -445,6 +489,11 @@ def _unit(contract: DataContract) -> str:
     return f"One {privacy.unit}: {whose} of which at most {privacy.max_contributions} are used.{together}{once}"
 
 
+def covered_accesses(event: dict[str, Any], method: str) -> tuple[str, ...]:
+    """The accesses to the data that a generator's sealed event (as JSON) covers, in its method's words."""
+    return _covered(event_from_json(event), WORDS[method])
+
+
 def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
     total: Counter[type[DpEvent]] = Counter()
     for leaf, times in leaves(event):
@@ -511,7 +560,7 @@ def _verification(event: DpEvent) -> str:
     slack = " (with the slack taken off first)" if cost(event).delta_slack else ""
     return " ".join(
         [
-            "The release's manifest is signed; `dpsynth release verify` checks it offline. The event above states the "
+            "The release is signed as a whole; `dpsynth release verify` checks it offline. The event above states the "
             "noise: epsilon follows from it with any accountant, and from the Renyi curve at any delta" + slack + ".",
             *(_ANALYSES[name] for name in sorted(steps)),
             "The mechanism, its samplers and this accountant are open source.",
@@ -519,7 +568,7 @@ def _verification(event: DpEvent) -> str:
     )
 
 
-def _not_covered(contract: DataContract, tuning: Tuning, attempts: int) -> tuple[str, ...]:
+def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, elsewhere: Elsewhere) -> tuple[str, ...]:
     listed = [
         "Admission checks of the source (present, readable, not empty, with an owner, of the declared types): seen by "
         "the operator, as whether the run went on and how long it took.",
@@ -535,7 +584,8 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int) -> tuple
         "cannot know of them.",
         "When steps ran, how long, and whether they ended well: seen by the operator, and wherever lineage events are "
         "sent.",
-        "The quality report, which compares with real rows: seen by reviewers only.",
+        "The quality report, which compares with real rows: seen by reviewers only. Beside it they see exact counts, "
+        "and what the account's owners have spent and whom clearance left out, counted and not named.",
     ]
     if contract.privacy.adjacency == "fixed-graph":
         listed.append(f"The ownership graph: {_GRAPH_WORDS}{_graph_columns(contract)}.")
@@ -555,7 +605,11 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int) -> tuple
             "another one, may depend on the data."
         )
     if contract.privacy.on_overlap == "block":
-        listed.append("The refusal of a release because its people took part in an earlier one (on_overlap: block).")
+        listed.append(
+            "The refusal of a release because some of its people took part in an earlier mechanism of the family, or "
+            "of another family of their namespace (on_overlap: block): seen by the operator."
+        )
+    listed += elsewhere.accesses()
     return tuple(listed)
 
 

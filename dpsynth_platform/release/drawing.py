@@ -6,17 +6,24 @@ that computes. All text is escaped; colours come from the page's palette.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 _BOX, _HEIGHT, _GAP, _ROW = 104, 38, 26, 66
+_LONGEST = 14
 _SPARK_WIDTH, _SPARK_HEIGHT, _SPARK_BARS = 176, 34, 48
 _PUBLIC, _RESTRICTED, _INK, _LINE = "#dff0e4", "#f4f1ea", "#26332c", "#8a958e"
 
 
-def lineage_graph(steps: Sequence[Mapping[str, Any]]) -> str:
-    """The steps as boxes from left to right, each right of everything that it read."""
+def lineage_graph(steps: Sequence[Mapping[str, Any]], upstream: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The steps as boxes from left to right, each right of everything that it read.
+
+    What lineage found further up (`{"kind", "name", "into", "own"}`) stands left of what it went into.
+    """
+    above = {found["name"]: found for found in upstream}
+    steps = _with_upstream(steps, upstream)
     ranks = _ranks(steps)
     rows: dict[str, int] = {}
     for rank in sorted(set(ranks.values())):
@@ -26,8 +33,8 @@ def lineage_graph(steps: Sequence[Mapping[str, Any]]) -> str:
     width = 8 + (max(ranks.values(), default=0) + 1) * (_BOX + _GAP) - _GAP
     height = 8 + max(rows.values(), default=0) * _ROW + _HEIGHT
     edges = [_edge(at[source], at[step["step"]]) for step in steps for source in step["inputs"] if source in at]
-    boxes = [_box(step["step"], *at[step["step"]]) for step in steps]
-    order = ", ".join(str(step["step"]) for step in steps)
+    boxes = [_box(name, above.get(name), *place) for name, place in at.items()]
+    order = ", ".join(_words(name, above.get(name)) for name in at)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" class="lineage" '
         f'style="max-width:{width}px"><title>Steps from the source to the release</title>'
@@ -67,6 +74,36 @@ def sparkline_text(histogram: Mapping[str, Any]) -> str:
     return f"{edges[0]} to {edges[-1]}; most in {edges[top]} to {edges[top + 1]} ({share})"
 
 
+def _with_upstream(
+    steps: Sequence[Mapping[str, Any]], upstream: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Steps and what lies above them as one graph, the farthest first. What leads nowhere stands by itself."""
+    sources: dict[str, list[str]] = {}
+    for found in upstream:
+        sources.setdefault(found["into"], []).append(found["name"])
+    layer, seen = {step["step"] for step in steps}, {step["step"] for step in steps}
+    above: list[str] = []
+    while layer:  # a cycle is walked once
+        layer = {name for into in layer for name in sources.get(into, [])} - seen
+        seen |= layer
+        above = [*sorted(layer), *above]
+    above = [*sorted({found["name"] for found in upstream} - seen), *above]
+    whole = [{"step": name, "inputs": sources.get(name, [])} for name in above]
+    return [
+        *whole,
+        *(step | {"inputs": [*step["inputs"], *sources.get(step["step"], [])]} for step in map(dict, steps)),
+    ]
+
+
+def _words(name: str, found: Mapping[str, Any] | None) -> str:
+    """What a box stands for; a name of others, which may be any words, in quotes that it cannot end."""
+    if found is None:
+        return name
+    if found["own"]:
+        return f"{found['kind']} {name}"
+    return f"{found['kind']} {json.dumps(name, ensure_ascii=False)} (name reported by others)"
+
+
 def _ranks(steps: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """How many steps lie before each, along the longest way. Steps come after what they read."""
     ranks: dict[str, int] = {}
@@ -75,12 +112,24 @@ def _ranks(steps: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return ranks
 
 
-def _box(name: str, x: int, y: int) -> str:
-    fill = _PUBLIC if name == "released" else _RESTRICTED
+def _box(name: str, found: Mapping[str, Any] | None, x: int, y: int) -> str:
+    """A box; something from above the line has a broken border and says below its name what it is."""
+    kind = found and found["kind"]
+    fill = _PUBLIC if name == "released" or kind == "release" else _RESTRICTED
+    label = name.rpartition("/")[2]
+    label = label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…"
+    middle, centre = x + _BOX / 2, y + _HEIGHT / 2
+    border = ' stroke-dasharray="4 3"' if kind else ""
+    below = (
+        f'<text x="{middle}" y="{centre + 13}" text-anchor="middle" font-size="10" fill="{_LINE}">{escape(kind)}</text>'
+        if kind
+        else ""
+    )
     return (
-        f'<rect x="{x}" y="{y}" width="{_BOX}" height="{_HEIGHT}" rx="6" fill="{fill}" stroke="{_LINE}"/>'
-        f'<text x="{x + _BOX / 2}" y="{y + _HEIGHT / 2 + 4.5}" text-anchor="middle" font-size="13" '
-        f'fill="{_INK}">{escape(name)}</text>'
+        f"<g><title>{escape(_words(name, found))}</title>"
+        f'<rect x="{x}" y="{y}" width="{_BOX}" height="{_HEIGHT}" rx="6" fill="{fill}" stroke="{_LINE}"{border}/>'
+        f'<text x="{middle}" y="{centre + (0 if kind else 4.5)}" text-anchor="middle" font-size="13" '
+        f'fill="{_INK}">{escape(label)}</text>{below}</g>'
     )
 
 

@@ -9,21 +9,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
-from dpsynth_platform.contracts import DataContract, FamilyBudget, canonical_digest
+from dpsynth_platform.contracts import DataContract, FamilyBudget
+from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import LedgerError, ReleaseRefused, StaleInput
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
 from dpsynth_platform.people import person_key
-from dpsynth_platform.privacy.statement import WORDS, PrivacyStatement, Tuning, privacy_statement
+from dpsynth_platform.privacy.statement import (
+    NOWHERE,
+    WORDS,
+    Elsewhere,
+    PrivacyStatement,
+    Tuning,
+    privacy_statement,
+)
 from dpsynth_platform.storage import STEPS, Place, StepRecord, Storage, digest_directory
 from dpsynth_platform.worker.inputs import claimed_canaries
 
 SPENT = "spent"
 APPROVE = "approve"
 REFUSE = "refuse"
+WITHDRAW = "withdraw"
 AUDIT_REPORT = "report.json"
+_CLEAR_AGAIN = "clear it again, which spends nothing, and have it approved anew: dpsynth run {}"
 EVIDENCE_STEPS = ("raw", "clearance", "model", "synthetic", "audit")
 
 
@@ -56,11 +67,15 @@ class LedgerEntry(Protocol):
 
 
 class Decision(Protocol):
-    """A recorded approval or refusal of one candidate."""
+    """A recorded word on one candidate, or on a release of it."""
 
     @property
     def decision(self) -> str:
-        """`approve` or `refuse`."""
+        """`approve`, `refuse` or `withdraw`."""
+
+    @property
+    def release(self) -> str | None:
+        """Id of the release that is withdrawn."""
 
     @property
     def by(self) -> str:
@@ -77,8 +92,8 @@ class LedgerReads(Protocol):
     def entry(self, entry_id: str) -> LedgerEntry:
         """One entry; raises `LedgerError` if there is none."""
 
-    def approvals(self, candidate: str) -> Sequence[Decision]:
-        """Approvals and refusals of a candidate, in the order in which they were recorded."""
+    def approvals(self, candidate: str, entry_id: str) -> Sequence[Decision]:
+        """Approvals and refusals of a candidate and withdrawals of what its entry paid for, in the order of record."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +101,7 @@ class Candidate:
     """What could be released: exact content with all that it rests on. An approval names its digest.
 
     Attributes:
+        clearance_hash: content hash of what was known of earlier mechanisms: who approves it, approves it with that.
         model_hash, synthetic_hash, audit_hash: content hashes of the three outputs. Restricted: the public dossier
             carries commitments to them.
     """
@@ -97,6 +113,7 @@ class Candidate:
     plan_digest: str
     entry_id: str
     method: str
+    clearance_hash: str
     model_hash: str
     synthetic_hash: str
     audit_hash: str
@@ -113,15 +130,19 @@ class CheckedEvidence:
 
     Attributes:
         records: the steps' records as they were checked. Publish from these: what is current may have changed since.
-        approvals: those that count, in order.
         audit_report: the audit's own report (canaries only).
+        clearance: what the clearance found.
+        approvals: those that count, in order; none where only the content was checked.
+        edition: which publication of this content it would be; every earlier one was withdrawn.
     """
 
     candidate: Candidate
     records: Mapping[str, StepRecord]
     entry: LedgerEntry
-    approvals: tuple[Decision, ...]
     audit_report: dict[str, Any]
+    clearance: Clearance
+    approvals: tuple[Decision, ...] = ()
+    edition: int = 1
 
 
 def candidate_of(storage: Storage, place: Place, contract: DataContract) -> Candidate:
@@ -162,6 +183,7 @@ def _candidate(place: Place, contract: DataContract, records: Mapping[str, StepR
         plan_digest=_fact(place, model, "plan_digest"),
         entry_id=_fact(place, model, "entry_id"),
         method=_fact(place, records["raw"], "method"),
+        clearance_hash=clearance.content_hash,
         model_hash=model.content_hash,
         synthetic_hash=records["synthetic"].content_hash,
         audit_hash=records["audit"].content_hash,
@@ -185,32 +207,91 @@ def check_evidence(
     Raises:
         ReleaseRefused: names what is missing, stale, of other content, failed or not approved.
     """
+    checked = check_content(storage, place, contract, ledger)
+    decisions = ledger.approvals(checked.candidate.digest, checked.candidate.entry_id)
+    return replace(
+        checked,
+        approvals=_check_approvals(place, contract, decisions, [*runners, checked.entry.request.runner]),
+        edition=1 + len(_withdrawals(decisions)),
+    )
+
+
+def check_content(storage: Storage, place: Place, contract: DataContract, ledger: LedgerReads) -> CheckedEvidence:
+    """All that `check_evidence` checks but the approvals: whether a reviewer has anything to decide on.
+
+    Raises:
+        ReleaseRefused: names what is missing, stale, of other content or failed.
+    """
     records = _records(storage, place)
     candidate = _candidate(place, contract, records)
     entry = _check_entry(place, candidate, ledger)
     report = audit_report(place, records["audit"])
     _check_audit(place, contract, report)
-    approvals = _check_approvals(place, contract, ledger.approvals(candidate.digest), [*runners, entry.request.runner])
-    return CheckedEvidence(candidate, records, entry, approvals, report)
+    return CheckedEvidence(candidate, records, entry, report, clearance_of(place, records["clearance"]))
+
+
+def clearance_of(place: Place, record: StepRecord) -> Clearance:
+    """What a clearance's record found.
+
+    Raises:
+        ReleaseRefused: it does not say; an earlier version of the platform made it.
+    """
+    try:
+        return Clearance.from_json(record.facts[CLEARANCE])
+    except (KeyError, TypeError):
+        raise ReleaseRefused(
+            f"{place.label}/clearance: its record does not say what it found; {_CLEAR_AGAIN.format(place.arguments)}"
+        ) from None
+
+
+def check_news(place: Place, before: Clearance, now: Clearance) -> None:
+    """Refuses a release of which more is known by now than its clearance knew.
+
+    Args:
+        before: what the clearance found, which is what reviewers approved.
+        now: the same question, asked again.
+
+    Raises:
+        ReleaseRefused: it would not be cleared any more, or something was found since.
+    """
+    if now.decision == "refuse":
+        raise ReleaseRefused(f"{place.label}: it would not be cleared any more: {now.reason}")
+    news = now.news(before)
+    if news:
+        more = f" (and {len(news) - 1} more)" if len(news) > 1 else ""
+        raise ReleaseRefused(
+            f"{place.label}: found since its clearance: {news[0].words}{more}; {_CLEAR_AGAIN.format(place.arguments)}"
+        )
 
 
 def standing_approvals(decisions: Sequence[Decision], runners: Collection[str] = ()) -> tuple[Decision, ...]:
-    """The approvals of one candidate that count: after the last refusal, one a person, none by a runner."""
-    excluded = {person_key(name) for name in runners}
+    """The approvals of one candidate that count.
+
+    Those after the last refusal and the last withdrawal, one a person, none by a runner or by whoever withdrew.
+    """
+    excluded = {person_key(name) for name in (*runners, *(item.by for item in _withdrawals(decisions)))}
     counted: dict[str, Decision] = {}
-    for item in decisions[_last_refusal(decisions) + 1 :]:
+    for item in decisions[_last_objection(decisions) + 1 :]:
         if item.decision == APPROVE and person_key(item.by) not in excluded:
             counted.setdefault(person_key(item.by), item)
     return tuple(counted.values())
 
 
 def statement_of(
-    contract: DataContract, family: FamilyBudget, ledger: Ledger, entry_id: str, method: str
+    contract: DataContract,
+    family: FamilyBudget,
+    ledger: Ledger,
+    entry_id: str,
+    method: str,
+    cleared: Clearance | None = None,
 ) -> PrivacyStatement:
     """What a release that an entry pays for promises, with every other mechanism that was started on the dataset.
 
     Any of the others may have been why this one has the parameters that it has, or is the one that is released. So all
     count, in whatever period and order.
+
+    Args:
+        cleared: what the release's clearance found of mechanisms on the same people elsewhere.
     """
     entry = ledger.entry(entry_id)
     started = [
@@ -221,7 +302,22 @@ def statement_of(
     attempts = started.count(entry.key)
     tuning = Tuning(len(started) - attempts)
     words = WORDS[method]
-    return privacy_statement(contract, family, entry.request.event, words, tuning=tuning, attempts=attempts)
+    return privacy_statement(
+        contract,
+        family,
+        entry.request.event,
+        words,
+        tuning=tuning,
+        attempts=attempts,
+        elsewhere=_elsewhere(cleared) if cleared else NOWHERE,
+    )
+
+
+def _elsewhere(cleared: Clearance) -> Elsewhere:
+    upstream = {item.entry for item in cleared.findings if item.kind == "base-model"}
+    claims = sum(item.kind == "unproven" for item in cleared.findings)
+    further = bool(cleared.base_model)
+    return Elsewhere(cleared.families, further, cleared.declared, len(upstream), claims, cleared.promises)
 
 
 def candidate_runners(storage: Storage, place: Place) -> tuple[str, ...]:
@@ -314,19 +410,32 @@ def _check_audit(place: Place, contract: DataContract, report: dict[str, Any]) -
 def _check_approvals(
     place: Place, contract: DataContract, decisions: Sequence[Decision], runners: Collection[str]
 ) -> tuple[Decision, ...]:
-    last_refusal = _last_refusal(decisions)
+    last = _last_objection(decisions)
     counted = standing_approvals(decisions, runners)
-    needed = contract.release.approvals
-    if last_refusal >= 0 and not counted:
-        refusal = decisions[last_refusal]
-        raise ReleaseRefused(f"{place.label}: refused by {refusal.by} at {refusal.at}, and not approved since")
+    withdrawn = _withdrawals(decisions)
+    # Where no approval is needed, bringing back what was withdrawn needs one all the same.
+    needed = max(contract.release.approvals, 1 if withdrawn else 0)
+    if last >= 0 and not counted:
+        said = decisions[last]
+        if said.decision == WITHDRAW:
+            raise ReleaseRefused(
+                f"{place.label}: this content was withdrawn as release {said.release} at {said.at}, and not approved "
+                f"since; if it is to be published again: dpsynth release approve {place.arguments} --after-withdrawal"
+            )
+        raise ReleaseRefused(f"{place.label}: refused by {said.by} at {said.at}, and not approved since")
     if len(counted) < needed:
         raise ReleaseRefused(
             f"{place.label}: {len(counted)} of {needed} approvals are recorded for this content by people who did not "
             f"run it; approve with: dpsynth release approve {place.arguments}"
+            + (" --after-withdrawal" if withdrawn else "")
         )
     return counted
 
 
-def _last_refusal(decisions: Sequence[Decision]) -> int:
-    return max((index for index, item in enumerate(decisions) if item.decision == REFUSE), default=-1)
+def _withdrawals(decisions: Sequence[Decision]) -> list[Decision]:
+    return [item for item in decisions if item.decision == WITHDRAW]
+
+
+def _last_objection(decisions: Sequence[Decision]) -> int:
+    """Place of the last refusal or withdrawal, or -1."""
+    return max((index for index, item in enumerate(decisions) if item.decision != APPROVE), default=-1)

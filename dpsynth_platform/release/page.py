@@ -1,6 +1,6 @@
-"""The dossier as a page that a governance reviewer can read: one HTML file, no script, nothing from elsewhere.
+"""Dossiers as pages that people can read: one HTML file each, no script, nothing from elsewhere.
 
-What belongs here: handing the dossier to its template, with the few words and drawings that the template asks for. What
+What belongs here: handing a dossier to its template, with the few words and drawings that the template asks for. What
 does not: facts; the page shows what the dossier says and nothing else. Everything is escaped, but the drawings: those
 of the audit were checked when the evidence was put together (`dossier.check_svg`), the others are made here.
 """
@@ -29,16 +29,42 @@ _UNITS = {"example": "one record", "user": "one person", "group": "one group"}
 
 
 def render(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
-    """The page of a dossier.
+    """The page of a public dossier.
 
     Raises:
         ReleaseRefused: an audit plot is not plain SVG.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    for title, svg in dossier["audit"]["plots"].items():
-        check_svg(title, svg)
+    return _page(
+        "dossier.html.j2",
+        dossier,
+        **dossier,
+        key_fingerprint=key_fingerprint,
+        graph=Markup(  # noqa: S704 - made and escaped in `drawing`
+            lineage_graph(dossier["lineage"]["steps"], dossier["lineage"]["upstream"])
+        ),
+        plots=_drawings(dossier["audit"]["plots"]),
+        spark=lambda histogram: Markup(sparkline(histogram)),  # noqa: S704 - made and escaped in `drawing`
+        treatments=TREATMENTS,
+        tier_words=_TIERS[dossier["guarantee"]["tier"]],
+        unit_words=_UNITS[dossier["guarantee"]["unit"]],
+    )
+
+
+def render_reviewers(dossier: Mapping[str, Any]) -> str:
+    """The page of a reviewers' dossier. Restricted, as that is. Raises like `render`."""
+    return _page(
+        "reviewers.html.j2",
+        dossier,
+        audit_plots=_drawings(dossier["audit"]["plots"]),
+        quality_plots=_drawings(dossier["quality"]["plots"] if dossier["quality"] else {}),
+    )
+
+
+def _page(template: str, dossier: Mapping[str, Any], **more: Any) -> str:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("dpsynth_platform.release", "templates"),
         autoescape=True,
@@ -47,17 +73,16 @@ def render(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(small=small, upper_bound=upper_bound, words=words, spark_text=sparkline_text)
-    return environment.get_template("dossier.html.j2").render(
-        dossier,
-        d=dossier,
-        key_fingerprint=key_fingerprint,
-        graph=Markup(lineage_graph(dossier["lineage"])),  # noqa: S704 - made and escaped in `drawing`
-        plots={title: Markup(svg) for title, svg in dossier["audit"]["plots"].items()},  # noqa: S704 - checked above
-        spark=lambda histogram: Markup(sparkline(histogram)),  # noqa: S704 - made and escaped in `drawing`
-        treatments=TREATMENTS,
-        tier_words=_TIERS[dossier["guarantee"]["tier"]],
-        unit_words=_UNITS[dossier["guarantee"]["unit"]],
-    )
+    return environment.get_template(template).render(d=dossier, **more)
+
+
+def _drawings(plots: Mapping[str, str]) -> dict[str, Any]:
+    """Plots that may stand in a page as they are, since they are shapes and text only."""
+    from markupsafe import Markup
+
+    for title, svg in plots.items():
+        check_svg(title, svg)
+    return {title: Markup(svg) for title, svg in plots.items()}  # noqa: S704 - checked above
 
 
 def small(number: float) -> str:

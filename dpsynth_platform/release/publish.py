@@ -21,10 +21,12 @@ from typing import Any
 import pyarrow as pa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import ReleaseRefused
-from dpsynth_platform.release import manifest as manifests
-from dpsynth_platform.release import signature
-from dpsynth_platform.release.dossier import Evidence, build_dossier
+from dpsynth_platform.release import cards, layout, signature
+from dpsynth_platform.release import schema as schemas
+from dpsynth_platform.release.attestation import Envelope, release_statement
+from dpsynth_platform.release.dossier import Evidence, PublishedFile, build_dossier
 from dpsynth_platform.release.page import render
 from dpsynth_platform.release.profile import Profiler
 from dpsynth_platform.release.verify import verify_release
@@ -70,7 +72,7 @@ def publish(
         ReleaseRefused: this candidate's release is there already but does not verify under this key.
     """
     directory = target / evidence.release_id
-    with _only_one(target):
+    with only_one(target):
         if not directory.exists():
             _stage_and_show(evidence, synthetic_batches, schema, directory, signing_key)
             return _published(directory, signing_key, reused=False)
@@ -78,7 +80,7 @@ def publish(
 
 
 @contextmanager
-def _only_one(target: Path) -> Iterator[None]:
+def only_one(target: Path) -> Iterator[None]:
     """One publication at a time below a target; whatever an earlier one left half done is removed."""
     target.mkdir(mode=0o755, parents=True, exist_ok=True)
     lock = os.open(target / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -102,9 +104,12 @@ def _stage_and_show(
     stage.mkdir(mode=0o700)
     try:
         profile = Profiler(evidence.contract)
-        rows = write_table(stage / manifests.DATA, schema, (profile.add(batch) for batch in batches))
-        dossier = build_dossier(evidence, schema, rows, profile)
-        _write_documents(stage, dossier, signing_key)
+        rows = write_table(stage / layout.DATA, schema, (profile.add(batch) for batch in batches))
+        files = [
+            PublishedFile(name, digest_file(path), path.stat().st_size)
+            for name, path in layout.regular_files(stage).items()
+        ]
+        _write_documents(stage, build_dossier(evidence, schema, rows, profile, files), signing_key)
         _settle(stage)
         stage.rename(directory)
         sync(directory.parent)
@@ -114,16 +119,24 @@ def _stage_and_show(
 
 
 def _write_documents(stage: Path, dossier: dict[str, Any], signing_key: Ed25519PrivateKey) -> None:
-    """Dossier, page, manifest, signature and key, in this order: each vouches for those before it."""
-    text = json.dumps(dossier, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    """Dossier, its schema, page and cards, and last the attestation, which vouches for all before it."""
+    dossier = json.loads(json.dumps(dossier, ensure_ascii=False, allow_nan=False))  # as a reader will have it
+    name = schemas.DOSSIERS[dossier["format"]]
+    for breach in schemas.breaches(dossier, name):
+        raise ReleaseRefused(f"the dossier is not as its schema asks: at {breach.where} it {breach.message}")
     public_key = signing_key.public_key()
-    fingerprint = signature.fingerprint(public_key)
-    (stage / manifests.DOSSIER).write_text(text, encoding="utf-8")
-    (stage / manifests.PAGE).write_text(render(dossier, fingerprint), encoding="utf-8")
-    content = manifests.to_bytes(manifests.build(stage, json.loads(text), fingerprint))
-    (stage / manifests.MANIFEST).write_bytes(content)
-    (stage / manifests.SIGNATURE).write_bytes(signature.sign(signing_key, content))
-    (stage / manifests.PUBLIC_KEY).write_bytes(signature.public_pem(public_key))
+    documents = {
+        layout.DOSSIER: json.dumps(dossier, indent=2, ensure_ascii=False) + "\n",
+        layout.SCHEMA: schemas.text(name),
+        layout.PAGE: render(dossier, signature.fingerprint(public_key)),
+        layout.CROISSANT: json.dumps(cards.croissant(dossier), indent=2, ensure_ascii=False) + "\n",
+        layout.CARD: cards.dataset_card(dossier, signature.fingerprint(public_key)),
+        layout.PUBLIC_KEY: signature.public_pem(public_key).decode(),
+    }
+    for file, content in documents.items():
+        (stage / file).write_text(content, encoding="utf-8")
+    envelope = Envelope.seal(release_statement(stage, dossier), signing_key)
+    (stage / layout.ATTESTATION).write_bytes(envelope.to_bytes())
 
 
 def _settle(stage: Path) -> None:
@@ -138,7 +151,9 @@ def _published(directory: Path, signing_key: Ed25519PrivateKey, *, reused: bool)
     report = verify_release(directory, signature.public_pem(signing_key.public_key()))
     if report.problems:
         raise ReleaseRefused(f"{directory}: the release there does not verify: {report.problems[0]}")
-    data = manifests.regular_files(directory / manifests.DATA).values()
+    if report.withdrawn is not None:
+        raise ReleaseRefused(f"{directory}: the release there was withdrawn meanwhile")
+    data = layout.regular_files(directory / layout.DATA).values()
     return Published(
         release_id=directory.name,
         path=directory,

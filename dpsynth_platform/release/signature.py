@@ -1,9 +1,7 @@
-"""Ed25519 signatures over a release's manifest.
+"""Ed25519 signatures, and the public keys that check them.
 
 What belongs here: signing, checking, and naming a public key. What does not: where private keys live (the vault), and
-what the manifest says. A signature is the 64 raw bytes of RFC 8032, so that other tools can check it too:
-
-    openssl pkeyutl -verify -pubin -inkey public_key.pem -rawin -in manifest.json -sigfile manifest.sig
+what is signed (`attestation`, the ledger's export). A signature is the 64 raw bytes of RFC 8032.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ are learned. Of numbers, only valid card numbers are told from quantities by the
 rest, without any look.
 
 Whether a run stops here depends on the data, which the privacy statement lists as an access that is not covered. So
-that it tells as little as can be, and that no single person can stop a run, one rule decides: of one column, values of
-at least `owners.LEAST_OWNERS` different owners look like one type. Neither their number nor a value is shown.
+that it tells as little as can be, one rule decides: of one column, values of at least `owners.LEAST_OWNERS` different
+owners look like one type. No one person's values are enough; but beside those of others, the last one's decide, so the
+rule bounds what a stop tells and hides nobody as noise would. Neither their number nor a value is shown.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 What belongs here: reading owner columns, be it one, several, or a list of ids in one. What does not: the normalized
 text of an id and its fingerprint (`fingerprints`), and what becomes of rows without an owner (`scrub`).
 
-What is found in the data may stop a run only where it is found of `LEAST_OWNERS` owners, so that no single person can
-stop one; `OwnerCount` counts them, for all who decide so.
+What is found in the data may stop a run only where it is found of `LEAST_OWNERS` owners; `OwnerCount` counts them, for
+all who decide so. Nobody can stop a run by themselves; where all but one are there, the last one does. So a stop is a
+look at the data without noise, and privacy statements list it as not covered.
 
 A row's owners are a set: an id that stands twice, in one list or in two columns, is one owner. All owner columns of a
 contract are of one identity namespace, so that equal ids in different columns are one person.

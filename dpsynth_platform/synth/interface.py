@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from dpsynth_platform.constraints import Constraint, Values
-from dpsynth_platform.contracts import DataContract, canonical_digest
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.units import WEIGHTINGS
 
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
     from dpsynth_platform.privacy.guarantee import Guarantee
 
 Progress = Callable[[str, int, int], None]
-"""Called as `progress(stage, done, total)`: a public stage name and public counts of steps, never of records."""
+"""Called as `progress(stage, done, total)`: a public stage name and counts of steps, never of a table's records.
+
+The numbers follow from the plan and from what was measured with noise; where steps hang on the number of records, a
+stage tells of its beginning and its end (0 and 1 of 1). Synthetic rows count as steps: how many there are was asked
+for, or follows from noisy counts. When it is called is not hidden.
+"""
 
 
 def silent(stage: str, done: int, total: int) -> None:

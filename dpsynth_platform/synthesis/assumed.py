@@ -29,7 +29,7 @@ from dpsynth_platform.contracts import (
 )
 from dpsynth_platform.synth.tabular.scales import SECOND
 from dpsynth_platform.synthesis.delta_types import in_calendar
-from dpsynth_platform.synthesis.sources import Source
+from dpsynth_platform.synthesis.sources import Source, guessed
 
 MOST_CATEGORIES = 1000
 """A text column with more different values is taken for free text, and left empty."""
@@ -44,18 +44,14 @@ def not_covered(names: Sequence[str]) -> str:
     )
 
 
-def assumed_columns(source: Source, names: Sequence[str], types: pa.Schema) -> dict[str, Column]:
+def assumed_columns(source: Source, names: Sequence[str]) -> dict[str, Column]:
     """Declarations of some columns from all of their values.
-
-    Args:
-        types: the columns' types (`sources.guessed_types`).
 
     Raises:
         SourceError: the rows cannot be read.
     """
-    whole = Source(source.path, source.format, types)
-    table = pa.Table.from_batches(whole.batches())
-    return {name: _assumed(table.column(whole.names[name])) for name in names}
+    table = guessed(source)
+    return {name: _assumed(table.column(name)) for name in names}
 
 
 def _assumed(values: pa.ChunkedArray) -> Column:

@@ -4,8 +4,9 @@ What belongs here: reading a schema file, refusing columns of which nothing is d
 putting columns and options together to the `DataContract` that generators plan from. What does not: domains that are
 taken from the data (`assumed`), and what a column's declaration means (`contracts`).
 
-What is not declared is not looked up. The types of columns are part of a table's schema and public; a boolean column
-needs nothing else, since its values follow from its type.
+What is not declared is not looked up. The names and types of columns are part of a table's schema and public; a boolean
+column needs nothing else, since its values follow from its type. A CSV file has names only: its values tell of types,
+and are not asked.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from dpsynth_platform.contracts import (
     validated,
 )
 from dpsynth_platform.errors import ContractError, SourceError
-from dpsynth_platform.synthesis.sources import Source, guessed_types, plain_type
+from dpsynth_platform.synthesis.sources import Source, plain_type
 
 DATASET = "table"
 FAMILY = "table"
@@ -118,15 +119,20 @@ def undeclared(source: Source, declared: Mapping[str, Column], owners: str | Non
 
 
 def refuse_undeclared(source: Source, names: list[str]) -> ContractError:
-    """What to say of columns of which nothing is declared: their names, types and a file to fill in."""
-    types = guessed_types(source)
-    found = ", ".join(f"{name} ({types.field(name).type})" for name in names)
-    lines = [f"  {_key(name)}: {{type: {_template(types.field(name).type)}}}" for name in names]
-    guessed = "# The types are guesses from the values: a CSV file has none.\n" if source.format == "csv" else ""
+    """What to say of columns of which nothing is declared: their names, types that a file has, one to fill in."""
+    if source.format == "csv":
+        found, types = ", ".join(names), dict.fromkeys(names, "")
+        kinds = "; ".join(dict.fromkeys(words for _, words in _TEMPLATES))
+        untyped = f"# A CSV file says no types, and its values are not asked. Accepted: {kinds}.\n"
+    else:
+        own = {name: plain_type(source.schema.field(name).type) for name in names}
+        found, types = ", ".join(f"{name} ({own[name]})" for name in names), {n: _template(t) for n, t in own.items()}
+        untyped = ""
+    lines = [f"  {_key(name)}: {{type: {types[name]}}}" for name in names]
     return ContractError(
         f"{source.path}: nothing is declared of: {found}. What values a column can have must be known beforehand, and "
         "is not read off the data. Accepted: a file for --schema, filled in with what is public:\n\n"
-        f"{guessed}"
+        f"{untyped}"
         "# Numbers outside of min and max are clamped, values that are not listed count as missing.\n"
         "# values: learned, in place of a list: those that many rows have are learned, with a part of the budget.\n"
         "# {type: text} leaves a column empty, {type: identifier} makes fresh ids; nullable: true lets values miss.\n"

@@ -180,7 +180,7 @@ def _in_words(values: Values) -> str:
 
 
 def _check_target(out: Path, target: Path) -> None:
-    """Neither the table of the run, whose statement says what is in it, nor what is restricted is written over."""
+    """Neither the run's own table, nor what is restricted, nor a file that is not ours is written over."""
     from dpsynth_platform.synthesis.output import synthetic_path
     from dpsynth_platform.synthesis.task import FORMATS
 
@@ -191,6 +191,9 @@ def _check_target(out: Path, target: Path) -> None:
         raise ContractError(
             f"--to {target}: there is no directory {target.parent}; accepted: a file in one that exists"
         )
+    # An earlier output has its statement beside it; anything else may be somebody's only copy.
+    if target.exists() and not (target.parent / f"{target.stem}.statement.json").is_file():
+        raise ContractError(f"--to {target}: is there already, and no rows of an earlier run; accepted: another name")
 
 
 def _ledger(earlier: Earlier) -> Ledger:

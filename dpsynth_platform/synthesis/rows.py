@@ -34,7 +34,6 @@ from dpsynth_platform.synthesis.task import Task, readable_schema
 from dpsynth_platform.vault import Vault
 
 READING = "reading rows"
-PERCENT = 100
 
 
 def bounded_rows(task: Task, vault: Vault, work: Path, progress: Progress) -> tuple[Path, Fingerprints]:
@@ -54,21 +53,19 @@ def bounded_rows(task: Task, vault: Vault, work: Path, progress: Progress) -> tu
         record=vault.create("record"),
         column=vault.create("column"),
     )
-    progress(READING, 0, PERCENT)
+    progress(READING, 0, 1)  # and no step between: they would tell how many rows there are
     schema, batches, _ = scrub_batches(
         _owned(task),
         contract,
         readable_schema(task.contract, task.source, task.row),
         keys,
-        progress=lambda done, total: progress(READING, PERCENT * done // total if total else 0, PERCENT),
-        total=task.source.rows(),
         processes=1,
     )
     write_table(work / "prepared", schema, batches)
     if replace(task.source).version != version:
         raise SourceError(f"{task.source.path}: the table was changed while it was read; run again")
     participants = distinct_owners(read_table(work / "prepared", columns=[OWNER_COLUMN]))
-    progress(READING, PERCENT, PERCENT)
+    progress(READING, 1, 1)
     progress("bounding", 0, 1)
     with DuckDBChoice().open(work) as engine:
         write_bounded(

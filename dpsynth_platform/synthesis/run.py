@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import ContractError, LedgerError, SpendRepeated
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.people import recorded
 from dpsynth_platform.permissions import private_directory, private_files
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import digest_directory, digest_file, write_durably
+from dpsynth_platform.storage import digest_directory, write_durably
 from dpsynth_platform.synth.interface import Progress, generator, silent
 from dpsynth_platform.synth.tabular.measurements import is_complete
 from dpsynth_platform.synthesis.budget import Budget, open_budget, runs_beside
@@ -31,7 +32,7 @@ from dpsynth_platform.synthesis.more import Earlier
 from dpsynth_platform.synthesis.place import Place, held
 from dpsynth_platform.synthesis.statement import Run, statement
 from dpsynth_platform.synthesis.task import Options, Task, task_of
-from dpsynth_platform.vault import SIGNING_KEY, key_id
+from dpsynth_platform.vault import SIGNING_KEY
 from dpsynth_platform.worker.job import WorkerJob
 
 
@@ -105,7 +106,7 @@ def _synthesized(task: Task, place: Place, progress: Progress) -> Synthesis:
     ledger = Path(options.ledger) if options.ledger else place.ledger
     budget = open_budget(ledger, task.contract, request, options.cap_epsilon)
     place.vault.signing_key()
-    key = task.key(key_id(place.vault.read(SIGNING_KEY)))
+    key = task.key(place.vault.read(SIGNING_KEY))
     try:
         return _made(task, budget, request, key, place, settings.device, progress)
     except KeyboardInterrupt:

@@ -4,7 +4,8 @@ What belongs here: opening a Parquet file (or a directory of them), a Delta tabl
 the types that its columns have. What does not: what is declared of the columns (`declaration`), and any change to rows.
 
 Parquet and Delta say in their metadata which types columns have. A CSV file does not: its columns have the types that
-are declared for them, and what is not declared is text. Nothing is inferred from values.
+are declared for them, and what is not declared is text. Nothing is inferred from values, and each is read by itself
+(`texts`). Only who reads domains off the data has types guessed from it, too (`guessed`).
 
 Columns in files may have any name, those of a contract may not: in between, `Source.names` says what each is called.
 """
@@ -19,25 +20,28 @@ from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dpsynth_platform.bounding.ownership import open_table
 from dpsynth_platform.compute.reading import read_batches
 from dpsynth_platform.contracts import RESERVED_COLUMNS, Column
+from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import SourceError, file_problem
 from dpsynth_platform.quality.files import OR_CSV, looks_like_data, read_file
-from dpsynth_platform.storage import digest_directory, digest_file
+from dpsynth_platform.storage import digest_directory
+from dpsynth_platform.synthesis.texts import MOMENT, values_of
 
 Format = Literal["parquet", "csv", "delta"]
 
 _LONGEST_NAME = 100
-_LARGEST_EXACT = 2**53
+_BLOCK_BYTES = 1 << 25
+"""Of a CSV file, read at once; no row may be longer."""
+_OF_CSV = "CSV in UTF-8 with a header, comma-separated, as many fields in every row"
 
 _CSV_TYPES = {
     "integer": pa.int64(),
     "float": pa.float64(),
     "date": pa.date32(),
-    "datetime": pa.timestamp("us"),
+    "datetime": MOMENT,
     "boolean": pa.bool_(),
 }
 
@@ -86,10 +90,6 @@ class Source:
         """The rows as they are read: a contract's names, and plain values of what is dictionary-encoded."""
         return pa.schema([item.with_type(plain_type(item.type)) for item in self.own_schema])
 
-    def rows(self) -> int | None:
-        """How many rows its metadata say that it has; None where it has none. An exact count: for progress only."""
-        return None if self.format == "csv" else open_table(self.path).count_rows()
-
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows, as `plain_schema` says.
 
@@ -98,26 +98,44 @@ class Source:
         """
         wanted, empty, problem = self.plain_schema, True, None
         try:
-            for batch in self._read():
+            for batch in self._csv() if self.format == "csv" else self._columnar():
                 empty = empty and not batch.num_rows
-                columns = [
-                    _cast(self.path, batch.column(given), given, item.type)
-                    for given, item in zip(self.schema.names, wanted, strict=True)
-                ]
-                yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=wanted)
         except (OSError, ValueError, pa.ArrowException) as error:
             # The library's own text may quote the data, so its type must do.
             problem = f"a file of the table is missing or damaged ({type(error).__name__})"
         if problem or empty:
-            raise SourceError(f"{self.path}: {problem or 'the table has no rows'}; accepted: a table with rows")
+            accepted = _OF_CSV if self.format == "csv" else "a table with rows"
+            raise SourceError(f"{self.path}: {problem or 'the table has no rows'}; accepted: {accepted}")
 
-    def _read(self) -> Iterator[pa.RecordBatch]:
-        if self.format != "csv":
-            return read_batches(open_table(self.path))
-        table = read_file(self.path, like=self.schema)
-        if table.column_names != self.schema.names:
-            raise SourceError(f"{self.path}: its header is more than one line; accepted: names without line breaks")
-        return iter(table.to_batches())
+    def _columnar(self) -> Iterator[pa.RecordBatch]:
+        for batch in read_batches(open_table(self.path)):
+            columns = [column.cast(plain_type(column.type)) for column in batch.columns]
+            yield pa.RecordBatch.from_arrays(columns, names=self.schema.names)
+
+    def _csv(self) -> Iterator[pa.RecordBatch]:
+        from pyarrow import csv
+
+        texts = csv.ConvertOptions(column_types=dict.fromkeys(self.schema.names, pa.string()))
+        # With line breaks in values, rows are told apart before blocks are: where one ends hangs on no other row.
+        parsing, reading = csv.ParseOptions(newlines_in_values=True), csv.ReadOptions(block_size=_BLOCK_BYTES)
+        with csv.open_csv(self.path, reading, parsing, texts) as reader:
+            if reader.schema.names != self.schema.names:
+                raise SourceError(f"{self.path}: its header is more than one line; accepted: names without line breaks")
+            for batch in reader:
+                columns = [self._read(column, item) for column, item in zip(batch.columns, self.schema, strict=True)]
+                yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _read(self, texts: pa.Array, item: pa.Field) -> pa.Array:
+        try:
+            return values_of(texts, item.type)
+        except pa.ArrowInvalid:
+            pass  # its text quotes the data
+        raise SourceError(
+            f"{self.path}: column {item.name!r} is declared to hold {item.type}, and some of its values cannot be read "
+            "so; accepted: numbers (whole ones below 2^53, if written with a point), dates as 2026-01-31, true or "
+            "false; or another type"
+        )
 
 
 def open_source(path: Path, declared: Mapping[str, Column]) -> Source:
@@ -142,11 +160,17 @@ def open_source(path: Path, declared: Mapping[str, Column]) -> Source:
     return source
 
 
-def guessed_types(source: Source) -> pa.Schema:
-    """The types that a CSV file's values suggest; of other files their own. Reads all values of a CSV file."""
+def guessed(source: Source) -> pa.Table:
+    """All rows by the names in the file, of a CSV file with the types that all of its values together suggest.
+
+    For reading domains off the data alone, which no guarantee covers.
+
+    Raises:
+        SourceError: the rows cannot be read.
+    """
     if source.format == "csv":
-        return read_file(source.path).schema
-    return pa.schema([item.with_type(plain_type(item.type)) for item in source.schema])
+        return read_file(source.path)
+    return pa.Table.from_batches(source.batches()).rename_columns(source.schema.names)
 
 
 def _csv_header(path: Path) -> list[str]:
@@ -171,30 +195,6 @@ def _csv_header(path: Path) -> list[str]:
 
 def _csv_type(declared: Column | None) -> pa.DataType:
     return _CSV_TYPES.get(declared.type if declared else "", pa.string())
-
-
-def _cast(path: Path, column: pa.Array, name: str, wanted: pa.DataType) -> pa.Array:
-    problem = f"column {name!r} is declared to hold {wanted}, and some of its values cannot be read so"
-    try:
-        if _exact(column, wanted):
-            # Where only the date of a moment is declared, its time of day goes.
-            return column.cast(wanted, safe=not pa.types.is_timestamp(column.type))
-        problem += ": whole numbers beyond 2^53 beside some with a decimal point, which rounds all of them"
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        pass
-    raise SourceError(f"{path}: {problem}; accepted: numbers, dates as 2026-01-31, true or false; or another type")
-
-
-def _exact(column: pa.Array, wanted: pa.DataType) -> bool:
-    """Whether whole numbers are still what they were.
-
-    One row's decimal point makes a CSV file's column one of double precision. If that could round the other rows'
-    values, one person would change what everybody else is counted for.
-    """
-    if not (pa.types.is_floating(column.type) and pa.types.is_integer(wanted)):
-        return True
-    ends = pc.min_max(pc.abs(column))
-    return ends["max"].as_py() is None or ends["max"].as_py() < _LARGEST_EXACT
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:

@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 
 from dpsynth_platform.constraints import Constraint
-from dpsynth_platform.contracts import DataContract, IdentifierColumn, canonical_digest
+from dpsynth_platform.contracts import DataContract, IdentifierColumn
+from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.planning import cost_request, plan_release
@@ -25,7 +26,8 @@ from dpsynth_platform.synth.interface import METHODS, SealedPlan
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synthesis import assumed, declaration
 from dpsynth_platform.synthesis.delta_types import kept_type
-from dpsynth_platform.synthesis.sources import Format, Source, guessed_types, open_source
+from dpsynth_platform.synthesis.sources import Format, Source, open_source
+from dpsynth_platform.vault import keyed_name
 
 Method = Literal["auto", "aim", "mst", "mwem", "privbayes", "independent"]
 TARGET_METHODS = (AUTO, "aim")
@@ -117,20 +119,22 @@ class Task:
         """What the ledger is asked."""
         return cost_request(self.plan, runner)
 
-    def key(self, place: str) -> str:
-        """Names the run: the same content, declarations, plan and output are the same run, and one spend."""
-        return canonical_digest(
-            {
-                "mechanism": self.contract.mechanism_snapshot(),
-                "source": self.source.version,
-                "plan": self.plan.digest,
-                "place": place,
-            }
-        )[:32]
+    def key(self, secret: bytes) -> str:
+        """Names the run: the same content, declarations, plan and output are the same run, and one spend.
+
+        Args:
+            secret: the output's own. The ledger and its exports show the key, and the content is that of the table.
+        """
+        content = {
+            "mechanism": self.contract.mechanism_snapshot(),
+            "source": self.source.version,
+            "plan": self.plan.digest,
+        }
+        return keyed_name(secret, "run", canonical_digest(content))
 
 
 def task_of(table: Path, options: Options) -> Task:
-    """The run that these options ask for. Reads no row, unless domains are assumed or a CSV file lacks declarations.
+    """The run that these options ask for. Reads no row, unless domains are assumed.
 
     Raises:
         ContractError: options or declarations are not acceptable, or a column lacks one.
@@ -149,7 +153,7 @@ def task_of(table: Path, options: Options) -> Task:
     if missing and not options.assume_public_domain:
         raise declaration.refuse_undeclared(source, missing)
     if missing:
-        declared |= assumed.assumed_columns(source, missing, guessed_types(source))
+        declared |= assumed.assumed_columns(source, missing)
         source = open_source(table, declared)
     columns = declaration.complete(source, declared, options.owners)
     row = None if options.owners is not None else declaration.row_column(source)

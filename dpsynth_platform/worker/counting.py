@@ -1,7 +1,8 @@
 """The SQL engine that a mechanism may count with, in the mechanism's own process.
 
 What belongs here: which tables are worth an engine, and opening it so that its files go with the job. What does not:
-counting (`synth.tabular.counting`), and which engine a dataset has (`compute.choice`).
+counting (`synth.tabular.counting`), and which engine a dataset has (`compute.choice`). Which of the two counts hangs on
+the number of records, so neither tells of steps that the other would not.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ import torch
 import yaml
 from bench_tabular_quality import PUBLISHED, SOURCES, line
 
-from dpsynth_platform.bounding.evaluation import _peak_memory as peak_memory
+from dpsynth_platform.bounding.evaluation import peak_memory
 from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.contracts import parse_contract
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -53,7 +53,7 @@ from dpsynth_platform.synth.tabular.compression import compress
 from dpsynth_platform.synth.tabular.cost import Work
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain
-from dpsynth_platform.synth.tabular.junction import Clique, junction_tree
+from dpsynth_platform.synth.tabular.junction import Attributes, Clique, junction_tree
 from dpsynth_platform.synth.tabular.marginals import ITERATIONS
 from dpsynth_platform.synth.tabular.measurements import NoisyCounts
 from dpsynth_platform.synth.tabular.propagation import Layout, Propagator
@@ -473,9 +473,9 @@ def _model(megabytes: int, device: str) -> None:
     rng = np.random.default_rng(3)
     cliques: list[Clique] = [(index,) for index in range(len(sizes))]
     for pair in rng.permutation(list(itertools.combinations(range(len(sizes)), 2))).tolist():
-        if 8 * junction_tree(sizes, [*cliques, tuple(pair)]).cells <= megabytes * 1e6:
+        if 8 * junction_tree(Attributes.of(sizes), [*cliques, tuple(pair)]).cells <= megabytes * 1e6:
             cliques.append(tuple(pair))
-    tree, layout = junction_tree(sizes, cliques), Layout(sizes, tuple(cliques))
+    tree, layout = junction_tree(Attributes.of(sizes), cliques), Layout(sizes, tuple(cliques))
     potentials = torch.from_numpy(rng.normal(size=layout.cells)).to(device)
     propagator = Propagator(tree, layout)
     before, times = peak_memory(), []

@@ -21,9 +21,9 @@ from dpsynth_platform.demo.adult import fetch_adult, read_adult
 from dpsynth_platform.demo.census import census_table, prepare_census
 from dpsynth_platform.demo.tables import MARK, keep_table
 from dpsynth_platform.demo.visits import prepare_visits, visits_table
+from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.scrub.scrub import check_source_schema
-from dpsynth_platform.storage import digest_file
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 DATA = (

@@ -20,8 +20,9 @@ from deployment import CONTRACT, Deployment
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.graph import LineageGraph
+from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.people import REQUESTED_BY_TAG
-from dpsynth_platform.reviewing import approve
+from dpsynth_platform.reviewing.decisions import approve
 from dpsynth_platform.running import failures_of
 from dpsynth_platform.storage import Place, Storage, write_table
 
@@ -155,7 +156,7 @@ def storage_of(deployment: Deployment) -> Storage:
 
 
 def lineage_of(deployment: Deployment) -> LineageGraph:
-    return LineageGraph.read(deployment.settings.lineage_file)
+    return LineageStore(deployment.settings.ledger_url).graph()
 
 
 def released(deployment: Deployment, *, by: str = "reviewer") -> Path:

@@ -224,7 +224,7 @@ CONTRACTS: dict[str, tuple[tuple[str, ...], Any, str]] = {
     "unknown key": (
         ("generate", "epoch"),
         3,
-        "people.yaml: generate.epoch: unknown key; accepted: constraints, method, rows",
+        "people.yaml: generate.epoch: unknown key; accepted: base_model, constraints, method, rows",
     ),
     "negative epsilon": (
         ("privacy", "guarantee", "epsilon"),

@@ -118,14 +118,19 @@ def test_exclude_leaves_out_who_was_charged_before(tmp_path):
     assert np.intersect1d(first, second).size == 0
 
 
-def test_exhausted_owners_are_left_out_without_a_word(tmp_path):
-    """Per owner: whether a line meets exhausted owners, and even nobody else, what it shows is the same."""
-    shown = []
+@pytest.mark.parametrize(
+    ("account", "policy"),
+    [({"mode": "per-owner", "cap": {"epsilon": 1.3, "delta": 1.0e-5}}, "compose"), ({"mode": "family"}, "exclude")],
+    ids=["exhausted", "excluded"],
+)
+def test_owners_are_left_out_without_a_word(tmp_path, account, policy):
+    """Whether a line meets owners whom it must leave out, and even nobody else, what it shows is the same."""
+    shown, known = [], []
     for name, first_person, left_in in (("some", 500, 450), ("everybody", 0, 0), ("nobody", 50_000, 900)):
         deployment = small_deployment(tmp_path / name)
-        deployment.family |= {"mode": "per-owner", "cap": {"epsilon": 1.3, "delta": 1.0e-5}}
+        deployment.family |= account
         deployment.write()
-        add_dataset(deployment, "others", small_table(seed=5, first_person=first_person))
+        add_dataset(deployment, "others", small_table(seed=5, first_person=first_person), on_overlap=policy)
         assert run_inside(deployment).success
         ran = run_inside(deployment, "others_candidate")
         assert ran.success, ran.failures
@@ -136,7 +141,7 @@ def test_exhausted_owners_are_left_out_without_a_word(tmp_path):
         # Entry and plan differ between any two deployments: their sources have different places.
         facts = {
             step: {
-                key: value
+                key: re.sub(r"[0-9a-f]{16,}", "ID", str(value))
                 for key, value in ran.materializations[step].items()
                 if key not in ("entry_id", "plan_digest")
             }
@@ -150,9 +155,12 @@ def test_exhausted_owners_are_left_out_without_a_word(tmp_path):
         left = ran.materializations["raw"]["epsilon_left_before"]
         shown.append((facts, said, left, ledger.left("tests", 1e-6), ledger.history(kinds=["blocked"])))
         record = storage_of(deployment).require(Place("others"), "clearance")
-        assert set(record.facts) == {"entry_id", "plan_digest", "family", "policy", "attempt", "verdict"}
+        assert set(record.facts) == {"entry_id", "plan_digest", "family", "policy", "attempt", "verdict", "clearance"}
+        known.append(re.sub(r"[0-9a-f]{16,}", "ID", str(record.facts["clearance"])))
         assert storage_of(deployment).require(PEOPLE, "clearance").facts.keys() == record.facts.keys()
     assert shown[0] == shown[1] == shown[2]
+    assert known[0] == known[1] == known[2]
+    assert "an earlier mechanism of the same family" in shown[0][0]["clearance"]["findings"]
     assert shown[0][1]["clearance"]  # something was said
 
 

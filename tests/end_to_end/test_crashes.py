@@ -74,7 +74,7 @@ def hold(tmp_path, monkeypatch):
         held = directory / "held"
         held.unlink(missing_ok=True)
         with monkeypatch.context() as patch:
-            patch.setenv("PYTHONPATH", str(directory))
+            patch.setenv("PYTHONPATH", str(directory), prepend=os.pathsep)
             command = deployment.start("run", "people", *arguments)
         started.append(command)
 

@@ -22,10 +22,11 @@ from line_cases import (
     storage_of,
 )
 
-from dpsynth_platform import owner_keys, reviewing
+from dpsynth_platform import owner_keys
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.owner_keys import keys_in_use
+from dpsynth_platform.reviewing import decisions, verification
 from dpsynth_platform.scrub.fingerprints import fingerprint_hex, owner_fingerprint
 from dpsynth_platform.storage import Place
 from dpsynth_platform.vault import Vault
@@ -94,10 +95,10 @@ def test_the_second_release_leaves_out_whom_the_first_exhausted(deployment: Depl
     assert newcomers and newcomers < only_second - exhausted
     # Nobody but the exhausted and the held out is missing: those of the first release's hold-out may take part.
     assert len(newcomers) > 0.6 * len(only_second - exhausted)
-    verified = reviewing.verify_ledger(deployment.settings)
+    verified = verification.verify_ledger(deployment.settings)
     assert verified.ok, verified.problems
     assert ledger_of(deployment).entry(entry.entry_id).commitment in in_first
-    assert reviewing.verify(deployment.settings, "people", None).ok
+    assert verification.verify(deployment.settings, "people", None).ok
     assert published.is_dir()
 
 
@@ -116,7 +117,7 @@ def test_without_a_rotation_the_same_people_are_left_out(deployment: Deployment)
 
 def test_a_candidate_from_before_is_released_after_and_running_it_again_is_free(deployment: Deployment) -> None:
     assert run(deployment).success
-    candidate = reviewing.review(deployment.settings, PEOPLE).to_json()
+    candidate = decisions.review(deployment.settings, PEOPLE).to_json()
     model = storage_of(deployment).require(PEOPLE, "model").content_hash
     rotate(deployment)
     # What was made from the model alone needs no fingerprints.
@@ -130,12 +131,12 @@ def test_a_candidate_from_before_is_released_after_and_running_it_again_is_free(
     scrubbed = storage_of(deployment).require(PEOPLE, "scrubbed")
     assert scrubbed.facts["key_ids"] == list(ledger_of(deployment).account("tests").key_ids)
     assert storage_of(deployment).require(PEOPLE, "bounded").facts["owners"] > 100
-    again = reviewing.review(deployment.settings, PEOPLE).to_json()
+    again = decisions.review(deployment.settings, PEOPLE).to_json()
     assert again["candidate"] == candidate["candidate"]
     path = released(deployment)
     assert path.is_dir()
-    assert reviewing.verify(deployment.settings, "people", None).ok
-    assert reviewing.verify_ledger(deployment.settings).ok
+    assert verification.verify(deployment.settings, "people", None).ok
+    assert verification.verify_ledger(deployment.settings).ok
 
 
 @pytest.mark.parametrize("upto", ["scrubbed", "canaries"])
@@ -199,7 +200,7 @@ def test_a_rotation_while_the_mechanism_runs(deployment: Deployment, monkeypatch
     assert ran.success, ran.failures
     assert len(rotated) == 2
     assert [entry.state for entry in ledger_of(deployment).entries()] == ["spent"]
-    assert reviewing.verify_ledger(deployment.settings).ok
+    assert verification.verify_ledger(deployment.settings).ok
     assert charged(deployment, "people") <= fingerprints(deployment, small_table())
 
 

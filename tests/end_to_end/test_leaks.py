@@ -264,7 +264,7 @@ def test_the_command_shows_no_library_error(
     from dpsynth_platform import cli
 
     monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path))
-    monkeypatch.setattr("dpsynth_platform.reviewing.accounts", raising)
+    monkeypatch.setattr("dpsynth_platform.reviewing.accounts.listing", raising)
     result = CliRunner().invoke(cli.app, ["ledger", "show", *(["--json"] if as_json else [])])
     said = result.output + capfd.readouterr().out
     assert result.exit_code == 1

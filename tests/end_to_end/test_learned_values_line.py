@@ -16,7 +16,7 @@ from line_cases import PEOPLE, REGIONS, SMALL, ledger_of, released, run_here, sm
 
 from dpsynth_platform.rehearsal import rehearse
 from dpsynth_platform.release.verify import verify_release
-from dpsynth_platform.reviewing import forecast
+from dpsynth_platform.reviewing.forecasts import forecast
 from dpsynth_platform.storage import read_table
 from dpsynth_platform.synth.tabular.measurements import FILE_NAME
 

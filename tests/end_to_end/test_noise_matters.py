@@ -16,9 +16,11 @@ from deployment import Deployment
 from inside import inside
 from line_cases import ledger_of, released, run_here, storage_of
 
+from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.operating import publish_if_approved
 from dpsynth_platform.release.evidence import audit_report
-from dpsynth_platform.reviewing import approve, review, verify
+from dpsynth_platform.reviewing.decisions import approve, review
+from dpsynth_platform.reviewing.verification import verify
 from dpsynth_platform.storage import Place
 from dpsynth_platform.synth.tabular import drawing
 
@@ -54,7 +56,11 @@ def test_without_noise_the_audit_fails_and_nothing_is_released(
     check = next(item for item in ran.result.get_asset_check_evaluations() if item.check_name == "audit_verdict")
     assert not check.passed
 
-    approve(deployment.settings, PLACE, "reviewer", "in spite of the audit")
+    with pytest.raises(ReleaseRefused, match="the verdict is 'fail', not 'pass'"):
+        approve(deployment.settings, PLACE, "reviewer", "in spite of the audit")
+    candidate, (entry,) = review(deployment.settings, PLACE).candidate, ledger_of(deployment).entries()
+    assert not ledger_of(deployment).history(kinds=["candidate", "approved"])
+    ledger_of(deployment).approve(candidate, by="reviewer", entry_id=entry.entry_id)  # as if it had been let through
     outcome = publish_if_approved(deployment.settings, PLACE, lambda _: None)
     assert outcome.release is None
     assert "the verdict is 'fail', not 'pass'" in outcome.next_steps[0]

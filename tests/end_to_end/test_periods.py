@@ -9,13 +9,14 @@ from deployment import Deployment
 from inside import inside
 from line_cases import ledger_of, run_here, storage_of
 
-from dpsynth_platform import reviewing
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.demo.visits import prepare_visits, visits_table
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.operating import run_dataset
+from dpsynth_platform.reviewing import decisions, releases, verification
 from dpsynth_platform.settings import PACKAGE_ROOT
 from dpsynth_platform.storage import Place, read_table
+from dpsynth_platform.withdrawing import withdraw
 
 pytestmark = pytest.mark.end_to_end
 MONTH = "2026-02"
@@ -95,7 +96,7 @@ def test_an_approval_becomes_one_release(visits, repository):
     with dg.DagsterInstance.ephemeral() as instance:
         requests, cursor = look(repository, instance, ledger, None)
         assert requests == []
-        reviewing.approve(visits.settings, PLACE, "reviewer", "")
+        decisions.approve(visits.settings, PLACE, "reviewer", "")
         (request,), cursor = look(repository, instance, ledger, cursor)
         assert (request.job_name, request.partition_key) == ("visits_release", MONTH)
         assert look(repository, instance, ledger, cursor) == ([], cursor)
@@ -104,9 +105,20 @@ def test_an_approval_becomes_one_release(visits, repository):
         assert again.run_key == request.run_key
     ran = run_here(visits, request.job_name, period=request.partition_key)
     assert ran.success, ran.failures
-    (listed,) = reviewing.releases(visits.settings)
+    (listed,) = releases.listing(visits.settings)
     assert (listed["place"], listed["state"]) == (f"visits/{MONTH}", "published")
-    assert reviewing.verify(visits.settings, "visits", None).ok
+    assert verification.verify(visits.settings, "visits", None).ok
+
+    # What was withdrawn is asked for again only after an approval that says so.
+    with dg.DagsterInstance.ephemeral() as instance:
+        withdraw(visits.settings, listed["id"], "second reader", "a test of withdrawal")
+        (none, _), cursor = look(repository, instance, ledger, None), str(ledger_of(visits).head().sequence)
+        assert none == []
+        decisions.approve(visits.settings, PLACE, "reviewer", "", after_withdrawal=True)
+        (request,), _ = look(repository, instance, ledger, cursor)
+    assert run_here(visits, request.job_name, period=request.partition_key).success
+    assert [item["state"] for item in releases.listing(visits.settings)] == ["published", "withdrawn"]
+    assert verification.verify(visits.settings, "visits", None).ok
 
 
 def test_the_sensor_waits_for_the_last_approval(visits, repository):
@@ -121,11 +133,11 @@ def test_the_sensor_waits_for_the_last_approval(visits, repository):
         ledger = both.get_top_level_resources()["ledger"]
         with dg.DagsterInstance.ephemeral() as instance:
             start = str(ledger_of(visits).head().sequence)
-            reviewing.approve(visits.settings, place, "reviewer", "")
-            reviewing.approve(visits.settings, place, "REVIEWER ", "")
+            decisions.approve(visits.settings, place, "reviewer", "")
+            decisions.approve(visits.settings, place, "REVIEWER ", "")
             requests, cursor = look(both, instance, ledger, start)
             assert requests == []
-            reviewing.approve(visits.settings, place, "second reader", "")
+            decisions.approve(visits.settings, place, "second reader", "")
             (request,), _ = look(both, instance, ledger, cursor)
             assert request.partition_key == place.period
     finally:

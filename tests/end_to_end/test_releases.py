@@ -9,10 +9,10 @@ import pytest
 from inside import inside
 from line_cases import PEOPLE, ledger_of, lineage_of, released, run_here, small_deployment, small_table, storage_of
 
-from dpsynth_platform import reviewing
 from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.release.verify import verify_release
+from dpsynth_platform.reviewing import decisions, releases, verification
 from dpsynth_platform.storage import digest_directory, write_table
 
 pytestmark = pytest.mark.end_to_end
@@ -58,7 +58,7 @@ def test_from_the_command_line(tmp_path):
     assert f"release: {release}" in again.stdout
     assert ledger_of(deployment).entries() == entries
 
-    assert reviewing.verify(deployment.settings, "people", None).ok
+    assert verification.verify(deployment.settings, "people", None).ok
     table = next((storage_of(deployment).root.parent / "public").rglob("*.parquet"))
     content = bytearray(table.read_bytes())
     content[len(content) // 2] ^= 1
@@ -70,9 +70,9 @@ def test_from_the_command_line(tmp_path):
 
 def test_one_changed_byte_is_found_wherever_it_is(published, tmp_path):
     deployment, release = published
-    assert reviewing.verify(deployment.settings, str(release), None).ok
+    assert verification.verify(deployment.settings, str(release), None).ok
     files = [path.relative_to(release) for path in sorted(release.rglob("*")) if path.is_file()]
-    assert {"dossier.json", "dossier.html", "manifest.json"} <= {path.as_posix() for path in files}
+    assert {"dossier.json", "dossier.html", "attestation.dsse.json"} <= {path.as_posix() for path in files}
     assert any(path.suffix == ".parquet" for path in files)
     for name in files:
         for position in (0.0, 0.5, 1.0):
@@ -81,7 +81,7 @@ def test_one_changed_byte_is_found_wherever_it_is(published, tmp_path):
             content = bytearray((copy / name).read_bytes())
             content[int(position * (len(content) - 1))] ^= 1
             (copy / name).write_bytes(content)
-            report = reviewing.verify(deployment.settings, str(copy), None)
+            report = verification.verify(deployment.settings, str(copy), None)
             assert not report.ok, (name, position)
             assert name.as_posix() in " ".join(str(problem) for problem in report.problems), (name, position)
             shutil.rmtree(copy)
@@ -89,7 +89,7 @@ def test_one_changed_byte_is_found_wherever_it_is(published, tmp_path):
 
 def test_a_stranger_can_verify_with_the_key_alone(published):
     deployment, release = published
-    key, _ = reviewing.public_key(deployment.settings)
+    key, _ = verification.public_key(deployment.settings)
     report = verify_release(release, key.encode())
     assert report.ok
     assert report.key_trusted
@@ -120,7 +120,7 @@ def test_the_dossier_holds_no_exact_count_and_no_restricted_hash(published):
     records = [
         storage.require(PEOPLE, step) for step in ("raw", "scrubbed", "canaries", "bounded", "model", "synthetic")
     ]
-    hashes = {record.content_hash for record in records} | {reviewing.review(deployment.settings, PEOPLE).candidate}
+    hashes = {record.content_hash for record in records} | {decisions.review(deployment.settings, PEOPLE).candidate}
 
     def values(node):
         for item in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
@@ -136,7 +136,7 @@ def test_the_dossier_holds_no_exact_count_and_no_restricted_hash(published):
     # What stands inside a tag is drawing (coordinates may equal anything) and not said to anybody.
     words = re.sub(r"<[^>]*>", " ", (release / "dossier.html").read_text()).replace(",", "").split()
     assert not {str(count) for count in counts} & set(words)
-    runs = {item["step"]: item["run_id"] for item in dossier["lineage"]}
+    runs = {item["step"]: item["run_id"] for item in dossier["lineage"]["steps"]}
     assert {"raw", "scrubbed", "model", "released"} <= runs.keys()
     assert set(runs.values()) <= lineage_of(deployment).runs.keys()
 
@@ -148,14 +148,14 @@ def test_the_ledger_is_held_against_the_head_in_the_dossier(tmp_path):
     with sqlite3.connect(database) as source, sqlite3.connect(tmp_path / "earlier.db") as copy:
         source.backup(copy)
     release = released(deployment)
-    report = reviewing.verify_ledger(deployment.settings)
+    report = verification.verify_ledger(deployment.settings)
     assert report.ok
     head = json.loads((release / "dossier.json").read_text())["ledger"]["head"]
     assert head["sequence"] > 0
     with sqlite3.connect(tmp_path / "earlier.db") as earlier, sqlite3.connect(database) as now:
         earlier.backup(now)
     assert Ledger(deployment.settings.ledger_url).verify().ok  # whole in itself
-    report = reviewing.verify_ledger(deployment.settings)
+    report = verification.verify_ledger(deployment.settings)
     assert not report.ok
     (problem,) = report.problems
     assert problem.startswith(f"event {head['sequence']}: a dossier was published at this event, the chain ends at")
@@ -165,16 +165,16 @@ def test_a_damaged_dossier_is_told_and_hides_no_other(tmp_path):
     deployment = candidate(tmp_path)
     release = released(deployment)
     (release / "dossier.json").write_text("{ torn")
-    report = reviewing.verify_ledger(deployment.settings)
+    report = verification.verify_ledger(deployment.settings)
     assert not report.ok
     assert any(release.name in problem for problem in report.problems)
-    (listed,) = reviewing.releases(deployment.settings)
+    (listed,) = releases.listing(deployment.settings)
     assert (listed["id"], listed["where"]) == (release.name, str(release))
 
 
 def test_a_crash_after_publication_loses_no_record(tmp_path, monkeypatch):
     deployment = candidate(tmp_path)
-    reviewing.approve(deployment.settings, PEOPLE, "reviewer", "")
+    decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "record", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert not run_here(deployment, "people_release").success
@@ -187,35 +187,35 @@ def test_nothing_is_released_unapproved_or_refused(tmp_path):
     deployment = candidate(tmp_path)
     assert "0 of 1 approvals" in try_release(deployment)
     with pytest.raises(ReleaseRefused, match="ran this release"):
-        reviewing.approve(deployment.settings, PEOPLE, "RUNNER", "")
-    reviewing.approve(deployment.settings, PEOPLE, "reviewer", "")
-    reviewing.refuse(deployment.settings, PEOPLE, "second reader", "the remark column")
+        decisions.approve(deployment.settings, PEOPLE, "RUNNER", "")
+    decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
+    decisions.refuse(deployment.settings, PEOPLE, "second reader", "the remark column")
     assert "refused by second reader" in try_release(deployment)
     assert not (tmp_path / "home" / "public").exists()
-    reviewing.approve(deployment.settings, PEOPLE, "reviewer", "talked about it")
+    decisions.approve(deployment.settings, PEOPLE, "reviewer", "talked about it")
     assert try_release(deployment) is None
 
 
 def test_two_approvals_are_two_people(tmp_path):
     deployment = candidate(tmp_path, approvals=2)
-    reviewing.approve(deployment.settings, PEOPLE, "reviewer", "")
-    reviewing.approve(deployment.settings, PEOPLE, " Reviewer", "")
+    decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
+    decisions.approve(deployment.settings, PEOPLE, " Reviewer", "")
     assert "1 of 2 approvals" in try_release(deployment)
-    reviewing.approve(deployment.settings, PEOPLE, "second reader", "")
+    decisions.approve(deployment.settings, PEOPLE, "second reader", "")
     assert try_release(deployment) is None
 
 
 def test_an_approval_is_of_one_content(tmp_path):
     """Other rows from the same model are another candidate, and a changed file is none."""
     deployment = candidate(tmp_path)
-    reviewing.approve(deployment.settings, PEOPLE, "reviewer", "")
-    before = reviewing.review(deployment.settings, PEOPLE).candidate
+    decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
+    before = decisions.review(deployment.settings, PEOPLE).candidate
     shutil.rmtree(storage_of(deployment).require(PEOPLE, "synthetic").directory)
     assert run_here(deployment, steps=["synthetic", "audit", "quality"]).success
-    assert reviewing.review(deployment.settings, PEOPLE).candidate != before
+    assert decisions.review(deployment.settings, PEOPLE).candidate != before
     assert "0 of 1 approvals" in try_release(deployment)
 
-    reviewing.approve(deployment.settings, PEOPLE, "reviewer", "")
+    decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
     table = storage_of(deployment).require(PEOPLE, "synthetic").directory / "table"
     shutil.rmtree(table)
     rows = small_table(20).drop_columns(["person", "visit"])
@@ -227,7 +227,7 @@ def test_an_approval_is_of_one_content(tmp_path):
 def test_a_new_version_of_the_source_is_a_new_run(tmp_path):
     """What changed upstream makes the old candidate stale; the new one is paid for anew, and its dossier says so."""
     deployment = candidate(tmp_path)
-    reviewing.approve(deployment.settings, PEOPLE, "reviewer", "")
+    decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
     shutil.rmtree(tmp_path / "home" / "sources" / "people")
     deployment.with_source(small_table(seed=11))
     assert run_here(deployment, steps=["raw"]).success
@@ -241,6 +241,6 @@ def test_a_new_version_of_the_source_is_a_new_run(tmp_path):
 
 def test_without_a_passed_audit_nothing_is_released(tmp_path):
     deployment = candidate(tmp_path)
-    reviewing.approve(deployment.settings, PEOPLE, "reviewer", "")
+    decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
     shutil.rmtree(storage_of(deployment).location(PEOPLE, "audit"))
     assert "evidence is missing" in try_release(deployment)

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from column_walk import Root, described, roots
 from deployment import Deployment
-from line_cases import PEOPLE, SMALL, ledger_of, lineage_of, released, run_here, small_table, storage_of
+from line_cases import PEOPLE, SMALL, ledger_of, released, run_here, small_table, storage_of
 
 from dpsynth_platform.audit.canaries import is_canary
+from dpsynth_platform.lineage.columns import FRESH_IDS
 from dpsynth_platform.scrub.fingerprints import fingerprint_hex, read_fingerprints
 from dpsynth_platform.storage import read_table
 
@@ -93,7 +95,16 @@ def test_a_release_from_records_with_several_owners(tmp_path: Path, as_list: boo
     source = shared_table(as_list=as_list)
     assert published.schema.field("person").type == source.schema.field("person").type
     assert not {f"P{number:04d}" for number in range(OWNERS)} & set(np.ravel(list(published["person"].to_pylist())))
-    assert lineage_of(deployment) is not None
+
+    # Each released column walks back to the source, masked, or says why it has no origin there.
+    known = described(map(json.loads, deployment.settings.lineage_file.read_text().splitlines()))
+    ends = {name: roots(known, (str(release / "data"), name)) for name in published.column_names}
+    owners = ["person"] if as_list else ["person", "clerk"]
+    assert all({root.reason for root in ends[name]} == {FRESH_IDS} for name in owners)
+    home = str(deployment.settings.home / "sources" / "people")
+    assert Root(home, "score", masked=True) in ends["score"]
+    (scrubbed,) = {dataset for dataset, column in known if column == "_owners" and dataset.endswith("scrubbed")}
+    assert roots(known, (scrubbed, "_owners")) == {Root(home, name, masked=True) for name in owners}
 
 
 def test_a_weight_orders_and_is_not_published(tmp_path: Path) -> None:

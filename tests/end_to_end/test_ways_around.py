@@ -20,7 +20,7 @@ from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.ledger import rows
 from dpsynth_platform.ledger.store import RESERVATION_LIFETIME, Ledger
 from dpsynth_platform.release.evidence import candidate_digest, check_evidence
-from dpsynth_platform.reviewing import approve
+from dpsynth_platform.reviewing.decisions import approve
 from dpsynth_platform.storage import Storage, read_table, write_table
 
 pytestmark = pytest.mark.end_to_end
@@ -179,7 +179,7 @@ def test_no_run_points_the_line_elsewhere(tmp_path: Path) -> None:
         "ledger": {"url": f"sqlite:///{elsewhere}/other.db"},
         "vault": {"directory": str(elsewhere)},
         "storage": {"restricted": str(elsewhere)},
-        "lineage": {"file": str(elsewhere / "events.jsonl")},
+        "lineage": {"directory": str(elsewhere), "url": f"sqlite:///{elsewhere}/other.db"},
         "accelerator": {"logs": str(elsewhere), "device": "cpu"},
     }
     result = job.execute_in_process(

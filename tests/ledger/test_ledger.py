@@ -436,10 +436,10 @@ def test_the_runner_cannot_approve(ledger):
     for nobody in ("", " ", "\u200b", "\x00\u2060"):
         for decide in (ledger.approve, ledger.refuse):
             with pytest.raises(LedgerError, match="name"):
-                decide("c" * 64, by=nobody, entry_id=entry.entry_id)
+                decide("c" * 64, by=nobody, entry_id=entry.entry_id, reason="why")
     with pytest.raises(LedgerError):
         ledger.approve("c" * 64, by="Bo", entry_id="0" * 32)
-    assert ledger.approvals("c" * 64) == []
+    assert ledger.approvals("c" * 64, entry.entry_id) == []
 
 
 def test_decisions_are_kept_in_order(ledger):
@@ -447,7 +447,7 @@ def test_decisions_are_kept_in_order(ledger):
     ledger.refuse("c" * 64, by="Ada", entry_id=entry.entry_id, reason="not yet")
     ledger.approve("c" * 64, by="Bo", entry_id=entry.entry_id)
     ledger.approve("d" * 64, by="Cy", entry_id=entry.entry_id)
-    assert [(item.decision, item.by, item.reason) for item in ledger.approvals("c" * 64)] == [
+    assert [(item.decision, item.by, item.reason) for item in ledger.approvals("c" * 64, entry.entry_id)] == [
         ("refuse", "Ada", "not yet"),
         ("approve", "Bo", ""),
     ]

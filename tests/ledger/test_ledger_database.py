@@ -120,6 +120,8 @@ def test_an_older_schema_is_brought_up_to_date(ledger, url):
             ledger.start(entry.entry_id)
     left = ledger.left("everyone", DELTA)
     with sqlite3.connect(path_of(url)) as connection:
+        for table in ("outbox", "lease", "edge", "access", "node", "event"):
+            connection.execute(f"DROP TABLE lineage_{table}")
         connection.execute("DROP TABLE standing")
         connection.execute("DROP INDEX ix_entry_family_state")
         connection.execute("ALTER TABLE entry DROP COLUMN cost")

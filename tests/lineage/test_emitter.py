@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from dpsynth_platform.errors import BudgetExceeded
-from dpsynth_platform.lineage import emitter as module
 from dpsynth_platform.lineage import naming
 from dpsynth_platform.lineage.emitter import DatasetRef, LineageEmitter, StepRun, standard_client
 
@@ -59,12 +58,14 @@ END: dict[str, Callable[[LineageEmitter, StepRun], object]] = {
 
 @pytest.mark.parametrize("first", END)
 @pytest.mark.parametrize("second", END)
-def test_only_the_first_terminal_event_counts(record: Path, emitter: LineageEmitter, first: str, second: str) -> None:
+def test_only_the_first_terminal_event_counts(
+    record: Path, emitter: LineageEmitter, emitting: Any, first: str, second: str
+) -> None:
     run = a_run()
     emitter.start(run)
     emitter.start(run)
     END[first](emitter, run)
-    END[second](LineageEmitter(record, client=lambda: None), run)
+    END[second](emitting(), run)
     emitter.start(run)
     assert kinds(record) == ["START", first]
 
@@ -95,13 +96,13 @@ def test_errors_are_told_without_data(emitter: LineageEmitter, record: Path, eve
 
 
 def test_open_runs_of_ended_dagster_runs_are_closed(
-    emitter: LineageEmitter, record: Path, events: Any, check: Any
+    emitter: LineageEmitter, emitting: Any, record: Path, events: Any, check: Any
 ) -> None:
     killed, going, done = a_run("model"), a_run("raw"), a_run("raw")
     for run in (killed, going, done):
         emitter.start(replace(run, outputs=(TARGET,)))
     emitter.complete(done)
-    other = LineageEmitter(record, client=lambda: None)
+    other = emitting()
     assert [run.run_id for run in other.open_runs()] == [killed.run_id, going.run_id]
     assert [delivery.recorded for delivery in other.close_out({killed.dagster_run_id, "nobody"})] == [True]
     assert other.close_out([killed.dagster_run_id]) == []
@@ -116,19 +117,21 @@ def test_open_runs_of_ended_dagster_runs_are_closed(
 
 
 @pytest.mark.parametrize("torn", [b'{"eventType":"STA', b"\x00\xff", b"{}", b'{"eventType":"START","run":[]}'])
-def test_a_torn_line_is_never_merged_with_the_next_event(emitter: LineageEmitter, record: Path, torn: bytes) -> None:
+def test_a_torn_line_is_never_merged_with_the_next_event(
+    emitter: LineageEmitter, emitting: Any, record: Path, torn: bytes
+) -> None:
     first, second = a_run(), a_run()
     emitter.start(first)
     with record.open("ab") as file:
         file.write(torn)
-    assert LineageEmitter(record, client=lambda: None).start(second).recorded
+    assert emitting().start(second).warnings == ()
     lines = record.read_bytes().splitlines()
     assert lines[1] == torn
     assert json.loads(lines[2])["run"]["runId"] == second.run_id
     assert [run.run_id for run in emitter.open_runs()] == [first.run_id, second.run_id]
 
 
-def test_a_write_cut_short_is_taken_back(
+def test_a_write_cut_short_is_taken_back_and_repeated(
     emitter: LineageEmitter, record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = a_run()
@@ -144,11 +147,10 @@ def test_a_write_cut_short_is_taken_back(
     delivery = emitter.complete(run)
     monkeypatch.undo()
     assert record.read_bytes() == before
-    assert not delivery.recorded
-    assert "OSError" in delivery.warnings[0]
-    assert emitter.failures == 1
-    assert [note["event"]["eventType"] for note in emitter.undelivered()] == ["COMPLETE"]
-    assert emitter.complete(run).recorded, "what could not be recorded may be tried again"
+    assert delivery.recorded
+    assert "did not reach the record lineage/events.jsonl (OSError)" in delivery.warnings[0]
+    assert emitter.flush().delivered == {"file": 1}
+    assert kinds(record) == ["START", "COMPLETE"]
 
 
 class Receiver:
@@ -161,9 +163,9 @@ class Receiver:
         self.got.append(event.eventType.value)
 
 
-def test_the_configured_transport_gets_every_event_once(record: Path) -> None:
+def test_the_configured_transport_gets_every_event_once(record: Path, emitting: Any) -> None:
     receiver = Receiver()
-    emitter = LineageEmitter(record, client=lambda: receiver)
+    emitter = emitting(lambda: receiver)
     run = a_run()
     emitter.start(run)
     emitter.complete(run)
@@ -171,55 +173,89 @@ def test_the_configured_transport_gets_every_event_once(record: Path) -> None:
     assert receiver.got == ["START", "COMPLETE"] == kinds(record)
 
 
-def test_a_failed_transport_fails_nothing_and_is_seen(record: Path) -> None:
-    emitter = LineageEmitter(record, client=lambda: Receiver(ConnectionError(SECRET)))
+def test_a_failed_transport_fails_nothing_and_is_seen(record: Path, emitting: Any) -> None:
+    receiver = Receiver(ConnectionError(SECRET))
+    emitter = emitting(lambda: receiver)
     run = a_run()
     delivery = emitter.start(run)
     assert delivery.recorded
     assert "did not reach the OpenLineage transport (ConnectionError)" in delivery.warnings[0]
-    assert len(emitter.complete(run).warnings) == 1
-    assert emitter.failures == 2
-    kept = record.with_name(module.UNDELIVERED)
-    assert [note["event"]["eventType"] for note in emitter.undelivered()] == ["START", "COMPLETE"]
-    assert SECRET not in kept.read_text()
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-
-
-def test_an_unusable_configuration_fails_nothing_and_is_seen(record: Path) -> None:
-    def broken() -> None:
-        raise ValueError(SECRET)
-
-    delivery = LineageEmitter(record, client=broken).start(a_run())
-    assert delivery.recorded
-    assert "(ValueError)" in delivery.warnings[0]
-
-
-def test_an_unwritable_record_fails_nothing_and_the_transport_still_gets_each_event_once(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    receiver = Receiver()
-    emitter = LineageEmitter(tmp_path / "file" / "events.jsonl", client=lambda: receiver)
-    run = a_run()
-    first = emitter.start(run)
+    assert SECRET not in str(delivery)
     emitter.complete(run)
-    assert not first.recorded
-    assert "nor could it be kept" in first.warnings[0]
+    file, transport = emitter.status().targets
+    assert (file.waiting, transport.waiting, transport.attempts) == (0, 2, 1)
+    receiver.error = None
+    assert emitter.flush().delivered == {"file": 0, "transport": 2}
     assert receiver.got == ["START", "COMPLETE"]
 
 
-def test_without_configuration_nothing_is_printed(record: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unusable_configuration_fails_nothing_is_seen_and_may_be_mended(emitting: Any) -> None:
+    receivers: list[Any] = []
+
+    def find() -> Any:
+        if not receivers:
+            raise ValueError(SECRET)
+        return receivers[0]
+
+    emitter = emitting(find)
+    delivery = emitter.start(a_run())
+    assert delivery.recorded
+    assert "(ValueError)" in delivery.warnings[0]
+    receivers.append(Receiver())
+    emitter.flush()
+    assert receivers[0].got == ["START"]
+
+
+def test_an_unwritable_record_fails_nothing_and_the_transport_still_gets_each_event_once(
+    url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    receiver = Receiver()
+    emitter = LineageEmitter(url, tmp_path / "file", client=lambda: receiver)
+    run = a_run()
+    first = emitter.start(run)
+    emitter.complete(run)
+    assert first.recorded
+    assert "did not reach the record" in first.warnings[0]
+    assert receiver.got == ["START", "COMPLETE"]
+
+
+def test_without_database_and_disk_emission_still_raises_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    emitter = LineageEmitter(f"sqlite:///{tmp_path}/file/ledger.db", tmp_path / "file", client=lambda: None)
+    delivery = emitter.complete(a_run())
+    assert not delivery.recorded
+    assert all("nor could it be kept in spool.jsonl" in warning for warning in delivery.warnings)
+
+
+def test_an_event_that_nobody_could_record_is_kept_and_told(emitter: LineageEmitter, record: Path) -> None:
+    endless = DatasetRef(naming.DatasetName("file", "/" + "x" * 3000))
+    delivery = emitter.start(replace(a_run(), inputs=(endless,)))
+    assert not delivery.recorded
+    assert "it cannot be; it is kept in unrecorded.jsonl" in delivery.warnings[0]
+    assert emitter.start(a_run()).recorded
+    status = emitter.status()
+    assert (status.spooled, status.unrecorded) == (0, 1)
+    assert "1 lineage events could not be recorded" in status.alerts()[0]
+    assert stat.S_IMODE(record.with_name("unrecorded.jsonl").stat().st_mode) == 0o600
+
+
+def test_without_configuration_nothing_is_printed(url: str, record: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert standard_client() is None
-    emitter = LineageEmitter(record)
+    emitter = LineageEmitter(url, record.parent)
     emitter.complete(a_run())
     out, err = capfd.readouterr()
     assert out == ""
     assert "console" not in err
 
 
-def test_the_standard_configuration_is_followed(record: Path, tmp_path: Path, events: Any, check: Any) -> None:
+def test_the_standard_configuration_is_followed(
+    url: str, record: Path, tmp_path: Path, events: Any, check: Any
+) -> None:
     log = tmp_path / "elsewhere.jsonl"
     config = {"transport": {"type": "file", "log_file_path": str(log), "append": True}}
     (tmp_path / "openlineage.yml").write_text(json.dumps(config))
-    emitter = LineageEmitter(record)
+    emitter = LineageEmitter(url, record.parent)
     assert emitter.complete(a_run()).warnings == ()
     assert kinds(log) == ["START", "COMPLETE"]
     for event in events(log):
@@ -238,18 +274,18 @@ def test_a_transport_without_a_type_is_an_error_not_the_console(monkeypatch: pyt
         standard_client()
 
 
-def _emit_many(path: str, shared: list[str], mine: int) -> None:
-    emitter = LineageEmitter(Path(path), client=lambda: None)
+def _emit_many(url: str, directory: str, shared: list[str], mine: int) -> None:
+    emitter = LineageEmitter(url, Path(directory), client=lambda: None)
     for name in [*shared, *(str(uuid.uuid4()) for _ in range(mine))]:
         run = a_run(dagster_run_id=name)
         emitter.start(run)
         emitter.complete(run)
 
 
-def test_processes_share_a_record(record: Path, events: Any) -> None:
+def test_processes_share_a_record(url: str, record: Path, events: Any) -> None:
     shared = [str(uuid.uuid4()) for _ in range(10)]
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_emit_many, args=(str(record), shared, 10)) for _ in range(3)]
+    processes = [context.Process(target=_emit_many, args=(url, str(record.parent), shared, 10)) for _ in range(3)]
     for process in processes:
         process.start()
     for process in processes:
@@ -259,14 +295,14 @@ def test_processes_share_a_record(record: Path, events: Any) -> None:
     assert len(seen) == len(set(seen)) == 2 * (10 + 3 * 10)
 
 
-def test_a_killed_writer_leaves_a_usable_record(record: Path, emitter: LineageEmitter, events: Any) -> None:
+def test_a_killed_writer_leaves_a_usable_record(url: str, record: Path, emitter: LineageEmitter, events: Any) -> None:
     program = (
         "import sys, pathlib, uuid; from dpsynth_platform.lineage.emitter import *\n"
-        "e = LineageEmitter(pathlib.Path(sys.argv[1]), client=lambda: None)\n"
+        "e = LineageEmitter(sys.argv[1], pathlib.Path(sys.argv[2]), client=lambda: None)\n"
         "while True:\n"
         "    r = StepRun(str(uuid.uuid4()), 'census', 'raw'); e.start(r); print(flush=True); e.complete(r)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", program, str(record)], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", program, url, str(record.parent)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     for _ in range(5):
         process.stdout.readline()

@@ -1,58 +1,34 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
+from facet_cases import SCHEMA, every_facet
 from jsonschema import Draft202012Validator, ValidationError
 
 from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.lineage import facets, naming
-from dpsynth_platform.lineage.emitter import DatasetRef, LineageEmitter, StepRun
+from dpsynth_platform.lineage import facets
+from dpsynth_platform.lineage.emitter import LineageEmitter
 
-SOURCE = naming.dataset_name("/data/visits")
-SCHEMA = pa.schema([("patient_id", pa.string()), ("email", pa.string()), ("age", pa.int32()), ("_owner", pa.string())])
-DIGEST = "ab" * 32
-
-
-def every_facet(contract: DataContract) -> StepRun:
-    """A run that carries every facet that the platform can make."""
-    table = facets.merge(
-        facets.schema(SCHEMA),
-        facets.column_lineage(facets.scrub_origins(contract, SOURCE, SCHEMA.names)),
-        facets.tags(contract, "restricted", SCHEMA.names),
-        facets.ownership(contract.owners),
-        facets.version("3f"),
-        facets.documentation(contract.description),
-        facets.symlink(naming.logical_name("visits", "scrubbed", "2026-12")),
-        facets.table_type(),
-        facets.privacy_unit(contract),
-        facets.guarantee(contract, epsilon=1.0, delta=1e-5, tier="strong", accounting="pld", ledger_entry="e1"),
-    )
-    checks = facets.audit_assertion(verdict="pass", threshold=1.0, lower_bound=0.2)
-    return StepRun(
-        dagster_run_id="6f0c3f0e-7d1c-4b0a-9a53-0d6c2b9d8f11",
-        dataset="visits",
-        step="scrubbed",
-        period="2026-12",
-        description="Removes personal data.",
-        owners=("clinic@example.org",),
-        inputs=(DatasetRef(SOURCE, facets.privacy_unit(contract), input_facets=checks),),
-        outputs=(
-            DatasetRef(
-                naming.dataset_name("/r/visits/scrubbed"),
-                table,
-                output_facets=facets.output_statistics(rows=3, size=10, file_count=1),
-            ),
-            DatasetRef(naming.dataset_name("/r/visits/model"), facets.file_type("MODEL") | facets.purged()),
-        ),
-        run_facets=facets.clearance(contract, verdict="cleared", ledger_entry="e1", plan_digest=DIGEST)
-        | facets.participants(contract, ledger_entry="e1", commitment=DIGEST)
-        | facets.audit_verdict(verdict="pass", lower_bound=0.2, highest_reachable=3.1, threshold=1.0, confidence=0.95),
-    )
+FROZEN = {
+    "1-0-0/AuditVerdictRunFacet.json": "a573d651192d7d6b6f50c9ecaf3f2d997f2217ba818634da8d6e71a1c89d7bdc",
+    "1-0-0/BaseModelDatasetFacet.json": "b23a444f8a7d11536a4ebb23352ff8ac30a7e76853f3ec4cd382e2e311b366c0",
+    "1-0-0/ClearanceRunFacet.json": "cb7864528641a6eaa0764826e3652b9a20ed8c6f8829e2fbbc5da41f55f00a0c",
+    "1-0-0/GuaranteeDatasetFacet.json": "6c0f930e301fd9a9f4af68e8fe39341ab30b4638a09402f2b6119bf1d643c345",
+    "1-0-0/ParticipantsRunFacet.json": "bceaf67294cd8a7985615ff70cdfff113098519d972558ee8faba41eb5c3b9d0",
+    "1-0-0/PrivacyUnitDatasetFacet.json": "089ff20ade4fe13c2682de2156e07697607489dc20c6fcb98bbf4ff2adf14854",
+    "1-0-0/ReleaseDatasetFacet.json": "98739337363e4c5e671ab59e5af3938aad27c5010a239dfe0d7229120d5be924",
+    "1-0-0/TrainingDatasetFacet.json": "ecce9f3e72eec5b875e2268cc06b4046a4bdb49273949cd17afac59392d51724",
+    "1-0-0/UseRunFacet.json": "35812edd3fd6d82819c472a494511f441e5ff568cbcf05548b7922ea8c48b97c",
+    "1-1-0/GuaranteeDatasetFacet.json": "4a54605d65b8c8a99fb881cf7418fe657547a77a5649a675aa7c20dcd9c487a2",
+    "records-1-0-0/SyntheticRecord.json": "b9051c86ee2131c175a391586603e3e7400f860dd5ac0693bf7640cd1fddc710",
+}
+"""SHA-256 of every schema that was ever shipped. Lines are added, never changed."""
 
 
 def test_every_facet_is_valid(
@@ -66,18 +42,12 @@ def test_every_facet_is_valid(
     check(end)
     assert set(end["run"]["facets"]) == {
         "parent", "processing_engine", "nominalTime", "errorMessage",
-        "dpsynth_clearance", "dpsynth_participants", "dpsynth_auditVerdict",
+        "dpsynth_clearance", "dpsynth_participants", "dpsynth_auditVerdict", "dpsynth_use",
     }  # fmt: skip
     assert set(end["outputs"][0]["facets"]) >= {"schema", "columnLineage", "tags", "dpsynth_guarantee"}
     assert end["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 3
     assert end["outputs"][1]["facets"]["lifecycleStateChange"]["lifecycleStateChange"] == "DROP"
     assert end["run"]["facets"]["nominalTime"]["nominalEndTime"] == "2027-01-01T00:00:00+00:00"
-
-
-def test_scrubbed_columns_are_marked_as_masked(contract: DataContract) -> None:
-    masked = {item.column: item.masking for item in facets.scrub_origins(contract, SOURCE, SCHEMA.names)}
-    assert masked == {"patient_id": False, "email": True, "age": False}
-    assert not any(item.masking for item in facets.identity_origins(SOURCE, ["email"]))
 
 
 def test_tags_name_zone_and_declared_classes(contract: DataContract) -> None:
@@ -86,7 +56,76 @@ def test_tags_name_zone_and_declared_classes(contract: DataContract) -> None:
         ("zone", "restricted", None),
         ("identifier", "true", "patient_id"),
         ("pii", "hash", "email"),
+        ("pseudonym", "true", "_owner"),
     ]
+    shown: Any = facets.tags(contract, "public", ["email", "age"], {"email": "empty", "age": "modelled"})["tags"]
+    assert [(tag.key, tag.value, tag.field) for tag in shown.tags[1:]] == [
+        ("pii", "hash", "email"),
+        ("treatment", "empty", "email"),
+        ("treatment", "modelled", "age"),
+    ]
+
+
+def test_a_withdrawn_release_is_dropped_like_a_purged_output() -> None:
+    for facet in (facets.withdrawn(), facets.purged()):
+        assert facet["lifecycleStateChange"].lifecycleStateChange.value == "DROP"  # type: ignore[attr-defined]
+
+
+def test_assertions_say_whether_they_hold() -> None:
+    for declared, success in ((200, True), (201, False)):
+        facet: Any = facets.rows_assertion(declared=declared, published=200)["dataQualityAssertions"]
+        (found,) = facet.assertions
+        assert (found.success, found.expected, found.actual) == (success, str(declared), "200")
+    for verdict, success in (("pass", True), ("fail", False), ("inconclusive", False)):
+        facet = facets.audit_assertion(verdict=verdict, threshold=1.0, lower_bound=0.2)["dataQualityAssertions"]
+        assert facet.assertions[0].success is success
+
+
+def test_shipped_schemas_never_change() -> None:
+    """A facet that needs another schema gets the next version, in a directory of its own."""
+    shipped = files("dpsynth_platform.lineage").joinpath("schemas")
+    found = {
+        f"{version.name}/{schema.name}": hashlib.sha256(schema.read_bytes()).hexdigest()
+        for version in shipped.iterdir()
+        for schema in version.iterdir()
+    }
+    assert found == FROZEN
+
+
+@pytest.mark.parametrize("shipped", sorted(name for name in FROZEN if not name.startswith("records")))
+def test_a_schema_is_named_by_its_place(shipped: str) -> None:
+    version, _, file = shipped.partition("/")
+    name = file.removesuffix(".json")
+    schema = facets.custom_schema(name, version)
+    assert schema["$id"] == f"urn:dpsynth-platform:facets:{version}:{name}.json"
+    (key,) = schema["properties"]
+    assert facets.CUSTOM_FACETS[key] == name
+    assert facets.schema_of(key, f"{schema['$id']}#/$defs/{name}") == schema
+
+
+def test_facets_name_the_schema_that_they_are_written_by() -> None:
+    assert set(facets.VERSIONS) <= set(facets.CUSTOM_FACETS.values())
+    for key, name in facets.CUSTOM_FACETS.items():
+        assert getattr(facets, name)._get_schema() == facets.schema_url(name)
+        assert facets.schema_of(key, facets.schema_url(name)) == facets.custom_schema(name)
+        latest = max(version for version, _, file in (item.partition("/") for item in FROZEN) if file == f"{name}.json")
+        assert f":{latest}:" in facets.schema_url(name)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        None,
+        5,
+        "",
+        "https://openlineage.io/spec/facets/1-0-0/GuaranteeDatasetFacet.json",
+        "urn:dpsynth-platform:facets:9-0-0:GuaranteeDatasetFacet.json#/$defs/GuaranteeDatasetFacet",
+        "urn:dpsynth-platform:facets:1-0-0:../../facets.json#/$defs/GuaranteeDatasetFacet",
+        "urn:dpsynth-platform:facets:1-0-0:ClearanceRunFacet.json#/$defs/ClearanceRunFacet",
+    ],
+)
+def test_no_other_schema_is_taken_for_one_of_ours(url: object) -> None:
+    assert facets.schema_of("dpsynth_guarantee", url) is None
 
 
 @pytest.mark.parametrize("name", sorted(facets.CUSTOM_FACETS))
@@ -94,7 +133,8 @@ def test_our_schemas_are_strict(name: str) -> None:
     schema = facets.custom_schema(facets.CUSTOM_FACETS[name])
     Draft202012Validator.check_schema(schema)
     definition = schema["$defs"][facets.CUSTOM_FACETS[name]]
-    assert set(definition["required"]) | {"_deleted"} >= set(definition["properties"])
+    optional = {"by", "reason"} if name == "dpsynth_use" else set()
+    assert set(definition["required"]) | {"_deleted"} | optional == set(definition["properties"]) | {"_deleted"}
     with pytest.raises(ValidationError):
         Draft202012Validator(schema).validate({name: {"rowCount": 5}})
 

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from typing import Any
 
 from dpsynth_platform.lineage import facets, naming
 from dpsynth_platform.lineage.emitter import DatasetRef, LineageEmitter, StepRun
-from dpsynth_platform.lineage.graph import LineageGraph
 from dpsynth_platform.lineage.naming import DatasetName
+from dpsynth_platform.lineage.store import LineageStore
 
 
 def name(text: str) -> DatasetName:
@@ -31,7 +32,7 @@ def found(items: list) -> list[tuple[str, int]]:
     return [(item.dataset.name.removeprefix("/d/"), item.distance) for item in items]
 
 
-def test_walks_follow_completed_runs(emitter: LineageEmitter, record: Path) -> None:
+def test_walks_follow_completed_runs(emitter: LineageEmitter, url: str) -> None:
     step(emitter, "raw", "source", "raw")
     step(emitter, "bounded", "raw canaries", "bounded")
     step(emitter, "model", "bounded", "model")
@@ -39,7 +40,7 @@ def test_walks_follow_completed_runs(emitter: LineageEmitter, record: Path) -> N
     step(emitter, "quality", "raw synthetic", "report")
     step(emitter, "model", "other", "model", end="fail")
     going = step(emitter, "model", "another", "model", end="never")
-    graph = LineageGraph.read(record)
+    graph = LineageStore(url).graph()
     assert found(graph.upstream(name("synthetic"))) == [
         ("model", 1), ("bounded", 2), ("canaries", 3), ("raw", 3), ("source", 4),
     ]  # fmt: skip
@@ -54,15 +55,26 @@ def test_walks_follow_completed_runs(emitter: LineageEmitter, record: Path) -> N
     assert graph.facets[name("model")]["version"]["datasetVersion"] == "model"
 
 
-def test_a_dataset_that_is_read_and_written_in_place_ends_the_walk(emitter: LineageEmitter, record: Path) -> None:
+def test_a_dataset_that_is_read_and_written_in_place_ends_the_walk(emitter: LineageEmitter, url: str) -> None:
     step(emitter, "a", "x", "y")
     step(emitter, "b", "y", "x")
-    graph = LineageGraph.read(record)
+    graph = LineageStore(url).graph()
     assert found(graph.upstream(name("x"))) == [("y", 1)]
 
 
-def test_damaged_lines_and_a_missing_record(emitter: LineageEmitter, record: Path) -> None:
-    assert LineageGraph.read(record).datasets == []
-    step(emitter, "raw", "source", "raw")
-    record.write_bytes(b'{"torn\n[1]\n{"eventType": "START"}\n' + record.read_bytes() + b'{"run')
-    assert found(LineageGraph.read(record).upstream(name("raw"))) == [("source", 1)]
+def test_a_record_from_before_the_stored_graph_is_taken_over_once(
+    emitting: Any, url: str, record: Path, tmp_path: Path
+) -> None:
+    """Damaged lines are passed over."""
+    before = LineageEmitter(f"sqlite:///{tmp_path}/other/ledger.db", record.parent, client=lambda: None)
+    going = step(before, "bounded", "raw", "bounded", end="never")
+    step(before, "raw", "source", "raw")
+    lines = record.read_bytes()
+    record.write_bytes(b'{"torn\n[1]\n{"eventType": "START"}\n' + lines + b'{"run')
+    assert LineageStore(url).graph().datasets == []
+    for _ in range(2):
+        after = emitting()
+        assert [run.run_id for run in after.open_runs()] == [going.run_id]
+    assert found(LineageStore(url).graph().upstream(name("raw"))) == [("source", 1)]
+    assert after.complete(going).recorded
+    assert record.read_bytes().count(b"COMPLETE") == 2, "what stood there before is not written again"

@@ -65,3 +65,44 @@ def test_the_parent_is_the_dagster_run() -> None:
     dagster_run = str(uuid.uuid4())
     assert naming.parent_run_id(dagster_run) == dagster_run
     assert uuid.UUID(naming.parent_run_id("not-a-uuid"))
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "place"),
+    [
+        ("s3a://lake", "visits", "s3://lake/visits"),
+        ("s3://lake", "/visits", "s3://lake/visits"),
+        ("s3://lake", "visits/", "s3://lake/visits"),
+        ("S3://lake", "visits", "s3://lake/visits"),
+        ("s3://lake/", "a//visits", "s3://lake/a/visits"),
+        ("s3://lake/a", "visits", "s3://lake/a/visits"),
+        ("s3://key:secret@lake", "visits", "s3://lake/visits"),
+        ("file", "//data/x", "/data/x"),
+        ("file", "/data/a/../x/", "/data/x"),
+        ("FILE", "/data/x", "file:////data/x"),
+        ("file://localhost", "/data/x", "//data/x"),
+        ("file:///data", "x", Path("//data/x")),
+    ],
+)
+def test_what_others_spell_differently_is_one_name(namespace: str, name: str, place: str | Path) -> None:
+    assert naming.canonical(DatasetName(namespace, name)) == naming.dataset_name(place)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name"),
+    [
+        ("dpsynth", "visits//2026-01/"),
+        ("dpsynth:products", "Model/../x"),
+        ("s3://lake", "a/../visits"),
+        ("file://elsewhere", "/data/x"),
+        ("postgres://db:5432", "shop.public.visits"),
+    ],
+)
+def test_other_names_mean_what_they_say(namespace: str, name: str) -> None:
+    assert naming.canonical(DatasetName(namespace, name)) == DatasetName(namespace, name)
+
+
+@given(st.sampled_from(["file", "FILE://", "s3a://lake/", "gs://a@b/c", "team", "://"]), st.text("/.a ", max_size=12))
+def test_there_is_one_spelling(namespace: str, name: str) -> None:
+    once = naming.canonical(DatasetName(namespace, name))
+    assert naming.canonical(once) == once

@@ -16,11 +16,16 @@ from dpsynth_platform.audit import attacks, plots
 from dpsynth_platform.audit.attacks import Scored
 from dpsynth_platform.audit.verdict import judge
 from dpsynth_platform.contracts import DataContract, FamilyBudget, parse_contract
+from dpsynth_platform.ledger.composition import Composition
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lineage import naming
+from dpsynth_platform.lineage.clearance import Clearance, Finding
+from dpsynth_platform.lineage.upstream import Upstream
+from dpsynth_platform.privacy.events import GaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.statement import WORDS, PrivacyStatement, privacy_statement
 from dpsynth_platform.release.commitments import NonceBook
-from dpsynth_platform.release.dossier import Approval, Evidence, LineageStep, software_versions
+from dpsynth_platform.release.dossier import Approval, Evidence, LineageStep, clearance_summary, software_versions
 from dpsynth_platform.release.publish import Published, publish
 
 LINE = {
@@ -28,6 +33,27 @@ LINE = {
     "bounded": ("scrubbed", "canaries", "clearance"), "model": ("bounded",), "synthetic": ("model",),
     "audit": ("canaries", "model", "synthetic"), "released": ("synthetic", "audit"),
 }  # fmt: skip
+CLEARED = Clearance(
+    decision="compose",
+    policy="compose",
+    reason="one other mechanism is known",
+    findings=(
+        Finding(
+            kind="source",
+            path=("file:/restricted/place/visits", "derived file:/restricted/place/other", "paid-by entry-0"),
+            entry="entry-0",
+            family="clinic-staff",
+            place="shifts/2026-01",
+            guarantee={"epsilon": 0.5, "delta": 1e-6, "unit": "user", "adjacency": "add-or-remove",
+                       "max_contributions": 1},
+        ),
+    ),
+    resulting=Composition(1.4, 8e-6, "pld", "user", "add-or-remove", 2),
+    apart=(),
+    base_model=("hub:models/clinic-base",),
+    families=("clinic-staff",),
+    caps=(5.0, 2e-5),
+)  # fmt: skip
 SCHEMA = pa.schema(
     [
         pa.field("patient_id", pa.string(), nullable=False),
@@ -41,7 +67,7 @@ SCHEMA = pa.schema(
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def contract() -> DataContract:
     return parse_contract(
         {
@@ -78,7 +104,7 @@ def contract() -> DataContract:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def family() -> FamilyBudget:
     return FamilyBudget.model_validate(
         {
@@ -112,8 +138,13 @@ def rows() -> list[pa.RecordBatch]:
     return table.to_batches(max_chunksize=250)
 
 
+@pytest.fixture(scope="session")
+def statement(contract: DataContract, family: FamilyBudget) -> PrivacyStatement:
+    return privacy_statement(contract, family, GaussianCountsEvent(40.0, "add-or-remove", 2), WORDS["aim"])
+
+
 @pytest.fixture
-def evidence(contract: DataContract, family: FamilyBudget, tmp_path: Path) -> Evidence:
+def evidence(contract: DataContract, family: FamilyBudget, statement: PrivacyStatement, tmp_path: Path) -> Evidence:
     random = np.random.default_rng(11)
     included = random.random(500) < 0.5
     scored = [Scored(attack, random.normal(size=500)) for attack in (attacks.LIKELIHOOD, attacks.MEASUREMENTS)]
@@ -127,13 +158,7 @@ def evidence(contract: DataContract, family: FamilyBudget, tmp_path: Path) -> Ev
         created_at="2026-11-20T07:00:00+00:00",
         guarantee=guarantee,
         accounting="pld",
-        statement={
-            "setting": "central: a trusted curator runs one mechanism",
-            "covered": ["the noisy marginals", "the model and everything sampled from it"],
-            "not_covered": ["row counts that operators see", "the quality report, which people read"],
-            "assumptions": {"randomness": {"holds": True, "why": "operating system"}, "delta": 1.2e-6},
-            "tuning_runs": None,
-        },
+        statement=statement.to_json(),
         plain_words=(
             "Whether or not any one person's records were in the source, what can be learned from this release about "
             "that person changes very little: no conclusion becomes more than 2.7 times as likely.",
@@ -144,10 +169,15 @@ def evidence(contract: DataContract, family: FamilyBudget, tmp_path: Path) -> Ev
         why_method="it keeps most",
         ledger_entry="entry-1",
         ledger_head=Head(17, "c0" * 32),
-        clearance={"verdict": "cleared", "policy": "compose", "family": "clinic-patients"},
+        clearance=clearance_summary(CLEARED),
+        expected_errors={"expected_error_per_one_way_cell": 20.25},
         lineage=tuple(
             LineageStep(step, naming.job_name("visits", step), naming.run_id(dagster_run, f"visits/{step}"), inputs)
             for step, inputs in LINE.items()
+        ),
+        upstream=(
+            Upstream("checkpoint", "hub", "models/clinic-base", "base", "model"),
+            Upstream("release", "file", "/public/older/visits-1", "trained-on", "models/clinic-base", own=True),
         ),
         audit_report=report.to_json(),
         audit_plots={

@@ -6,14 +6,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
+from xml.etree import ElementTree
 
 import pyarrow as pa
 import pytest
 
-from dpsynth_platform.contracts import DataContract, DateColumn, FloatColumn, IntegerColumn
+from dpsynth_platform.contracts import DataContract, DateColumn, FloatColumn, IntegerColumn, Scrub
 from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.release import page
-from dpsynth_platform.release.dossier import Evidence, build_dossier, check_svg, contract_summary
+from dpsynth_platform.release.dossier import (
+    Evidence,
+    PublishedFile,
+    bounding_summary,
+    build_dossier,
+    check_svg,
+    contract_summary,
+    expected_errors,
+    scrubbing_summary,
+)
 from dpsynth_platform.release.drawing import lineage_graph, sparkline_text
 from dpsynth_platform.release.profile import Profiler, treatment
 
@@ -25,7 +35,8 @@ def dossier(evidence: Evidence, contract: DataContract, rows: list[pa.RecordBatc
     profile = Profiler(contract)
     for batch in rows:
         assert profile.add(batch) is batch
-    made = build_dossier(evidence, rows[0].schema, sum(batch.num_rows for batch in rows), profile)
+    files = [PublishedFile("data/part-0.parquet", "f0" * 32, 4711)]
+    made = build_dossier(evidence, rows[0].schema, sum(batch.num_rows for batch in rows), profile, files)
     return json.loads(json.dumps(made, allow_nan=False))
 
 
@@ -185,8 +196,10 @@ def test_the_page_says_what_a_reviewer_needs(dossier: dict[str, Any], evidence: 
     for sentence in evidence.plain_words:
         assert sentence in said
     for fact in (
-        "Demonstration", "1 in 140,000", "grace", "row counts that operators see", evidence.release_id, "f1" * 32,
-        "fresh surrogate ids", "not part of the release", "c0" * 32, evidence.ledger_entry, "<b>made up</b>",
+        "Demonstration", "1 in 140,000", "grace", "Exact totals such as row counts", evidence.release_id, "f1" * 32,
+        "fresh surrogate ids", "not part of the release", "models/clinic-base", "only the cap is claimed", "f0" * 32,
+        "Best effort, before the mechanism", "At most so many records", "20.25", "attestation.dsse.json",
+        "c0" * 32, evidence.ledger_entry, "<b>made up</b>",
     ):  # fmt: skip
         assert fact in said, fact
     assert html.count("<svg") == 2 + 1 + 5
@@ -199,7 +212,9 @@ def test_the_page_says_what_a_reviewer_needs(dossier: dict[str, Any], evidence: 
 def test_what_comes_from_people_is_escaped(dossier: dict[str, Any]) -> None:
     evil = "<script>alert(1)</script>"
     changed = json.loads(json.dumps(dossier).replace("grace", evil).replace("dermatology", evil))
-    changed["lineage"][0]["step"] = changed["ledger"]["entry"] = evil
+    changed["lineage"]["steps"][0]["step"] = changed["lineage"]["upstream"][0]["name"] = changed["ledger"]["entry"] = (
+        evil
+    )
     changed["statement"][evil] = {evil: [evil]}
     changed["synthetic"]["columns"][3]["histogram"] = {
         "kind": "categories", "labels": [evil], "counts": [1], "missing": 0,
@@ -233,6 +248,53 @@ def test_small_numbers_are_never_made_to_look_smaller(number: float, text: str) 
 def test_bounds_are_rounded_up(number: float, text: str) -> None:
     assert page.upper_bound(number) == text
     assert float(page.upper_bound(number)) >= number
+
+
+def test_what_lies_above_the_line_is_drawn_left_of_what_it_went_into() -> None:
+    steps = [{"step": "raw", "inputs": []}, {"step": "model", "inputs": ["raw"]}]
+    upstream = [
+        {"kind": "checkpoint", "name": "hub/base", "into": "model", "own": False},
+        {"kind": "release", "name": "older", "into": "hub/base", "own": True},
+        {"kind": "checkpoint", "name": "hub/base", "into": "older", "own": False},  # a cycle
+        {"kind": "checkpoint", "name": 'a "lost" one', "into": "nothing that is known", "own": False},
+    ]
+    drawn = lineage_graph(steps, upstream)
+    check_svg("graph", drawn)
+    root = ElementTree.fromstring(drawn)
+    svg = "{http://www.w3.org/2000/svg}"
+    left = {
+        group.findtext(f"{svg}title"): float(group.find(f"{svg}rect").get("x")) for group in root.findall(f"{svg}g")
+    }
+    base, lost = (f"checkpoint {name} (name reported by others)" for name in ('"hub/base"', '"a \\"lost\\" one"'))
+    assert left.keys() == {"raw", "model", base, "release older", lost}
+    assert left["release older"] < left[base] < left["model"]
+    assert len(root.findall(f"{svg}path")) == 4, "every edge, also the one that closes the cycle"
+
+
+def test_a_dossier_tells_kinds_of_scrubbing_and_bounding_and_no_words_of_the_contract(contract: DataContract) -> None:
+    rules = {"patterns": [{"entity": "STAFF_ID", "pattern": r"E\d{6}"}], "deny": {"PROJECT": ["Blue Bird"]}}
+    told = scrubbing_summary(contract.model_copy(update={"scrub": Scrub.model_validate(rules)}))
+    assert told["text_columns"] == {"full_name": "drop", "remark": "replace"}
+    assert (told["own_patterns"], told["listed_words_of"]) == (["STAFF_ID"], ["PROJECT"])
+    assert "Blue Bird" not in json.dumps(told)
+    assert r"\d{6}" not in json.dumps(told)
+    bounding = bounding_summary(contract)
+    assert (bounding["max_contributions"], bounding["on_overlap"], bounding["several_owners"]) == (2, "compose", False)
+
+
+def test_a_clearance_tells_entries_and_what_follows_and_no_places(dossier: dict[str, Any]) -> None:
+    told = dossier["clearance"]
+    (finding,) = told["findings"]
+    assert (finding["entry"], finding["family"], finding["comparable"]) == ("entry-0", "clinic-staff", True)
+    assert told["together"]["epsilon"] == 1.4
+    assert told["caps_together"] == {"epsilon": 5.0, "delta": 2e-5}
+    assert any("epsilon 1.4" in sentence for sentence in told["in_words"])
+    assert "path" not in finding
+
+
+def test_figures_of_quality_follow_from_the_plan() -> None:
+    described = {"expected_error_per_one_way_cell": 20, "rho": 0.1, "expected_error_by_weighting": {}, "columns": []}
+    assert expected_errors(described) == {"expected_error_per_one_way_cell": 20.0}
 
 
 def test_drawings_of_nothing() -> None:

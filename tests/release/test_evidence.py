@@ -11,13 +11,17 @@ import pytest
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import LedgerError, ReleaseRefused
 from dpsynth_platform.ledger.records import Decision
+from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance, Finding
 from dpsynth_platform.release.evidence import (
     Candidate,
     CheckedEvidence,
     candidate_digest,
     candidate_of,
     candidate_runners,
+    check_content,
     check_evidence,
+    check_news,
+    clearance_of,
 )
 from dpsynth_platform.storage import Place, StepRecord, Storage, digest_directory
 
@@ -26,6 +30,7 @@ RUN = "run-1"
 ENTRY, PLAN = "entry-1", "9a" * 32
 CANARIES = "ca" * 32
 RUNNER = "ada"
+CLEARED = Clearance("compose", "compose", "nothing is known", (), None, (), (), (), None)
 
 
 @dataclass(frozen=True)
@@ -53,12 +58,13 @@ class FakeLedger:
             raise LedgerError("there is no such entry")
         return self.held
 
-    def approvals(self, candidate: str) -> list[Decision]:
+    def approvals(self, candidate: str, entry_id: str) -> list[Decision]:
         return [item for item in self.decisions if item.candidate == candidate]
 
     def decide(self, candidate: str, decision: Any, by: str) -> None:
         number = len(self.decisions) + 1
-        self.decisions.append(Decision(candidate, decision, by, f"2026-11-20T0{number}:00:00+00:00", ENTRY, "", number))
+        at, release = f"2026-11-20T0{number}:00:00+00:00", "visits-1" if decision == "withdraw" else None
+        self.decisions.append(Decision(candidate, decision, by, at, ENTRY, "", number, release))
 
 
 def write(storage: Storage, step: str, content: str, inputs: list[StepRecord], facts: dict[str, Any]) -> StepRecord:
@@ -83,7 +89,8 @@ class Line:
         storage = Storage(root)
         raw = write(storage, "raw", "rows", [], {"method": "mst", "why_method": "it is declared"})
         names = {"entry_id": ENTRY, "plan_digest": PLAN}
-        clearance = storage.record(PLACE, "clearance", run_key=RUN, facts=names, runner="charles")
+        found = {CLEARANCE: CLEARED.to_json()}
+        clearance = storage.record(PLACE, "clearance", run_key=RUN, facts=names | found, runner="charles")
         model = write(storage, "model", "model", [raw, clearance], names)
         write(storage, "synthetic", "synthetic", [model], {})
         line = cls(storage, contract, FakeLedger(Entry("spent", PLAN, model.content_hash)))
@@ -274,6 +281,13 @@ Decisions = list[tuple[str, str]]
         (0, [("refuse", "alan")], None),
         (0, [("refuse", "alan"), ("approve", "ada")], None),
         (2, [("approve", "grace"), ("refuse", "alan"), ("approve", "alan")], None),
+        (1, [("approve", "grace"), ("withdraw", "alan")], None),
+        (1, [("approve", "grace"), ("withdraw", "alan"), ("approve", "ALAN ")], None),
+        (1, [("approve", "grace"), ("withdraw", "alan"), ("approve", "ada")], None),
+        (1, [("approve", "alan"), ("withdraw", "alan"), ("approve", "grace")], ["grace"]),
+        (0, [("withdraw", "alan")], None),
+        (0, [("withdraw", "alan"), ("approve", "grace")], ["grace"]),
+        (2, [("withdraw", "alan"), ("approve", "grace")], None),
     ],
 )
 def test_approvals(line: Line, needed: int, decisions: Decisions, counted: list[str] | None) -> None:
@@ -286,6 +300,24 @@ def test_approvals(line: Line, needed: int, decisions: Decisions, counted: list[
         refused(line, "visits: ")
     else:
         assert [item.by for item in line.check().approvals] == counted
+
+
+def test_a_withdrawal_is_named_with_the_way_out(line: Line) -> None:
+    assert line.check().edition == 1
+    line.ledger.decide(line.candidate, "withdraw", "alan")
+    refused(line, "withdrawn as release visits-1 at 2026", "dpsynth release approve visits --after-withdrawal")
+    line.ledger.decide(line.candidate, "approve", "grace")
+    assert line.check().edition == 2
+
+
+def test_the_content_is_checked_without_the_approvals(line: Line) -> None:
+    line.ledger.decisions.clear()
+    refused(line, "0 of 1 approvals")
+    checked = check_content(line.storage, PLACE, line.contract, line.ledger)
+    assert (checked.candidate.digest, checked.approvals) == (line.candidate, ())
+    line.write_audit(json.dumps({"verdict": "fail"} | line.contract.audit_terms))
+    with pytest.raises(ReleaseRefused, match="the verdict is 'fail'"):
+        check_content(line.storage, PLACE, line.contract, line.ledger)
 
 
 @pytest.mark.parametrize("change", ["synthetic", "audit", "contract"])
@@ -308,3 +340,28 @@ def edit(line: Line, step: str, **changes: Any) -> None:
     """Alters a record in place, as someone with access to the restricted zone could."""
     path = line.storage.root / "visits" / "all" / f"{step}.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_a_clearance_that_does_not_say_what_it_found_is_no_evidence(line: Line) -> None:
+    edit(line, "clearance", facts={"entry_id": ENTRY, "plan_digest": PLAN})
+    record = line.record("clearance")
+    with pytest.raises(ReleaseRefused, match="does not say what it found"):
+        clearance_of(PLACE, record)
+
+
+def test_what_was_found_is_part_of_what_is_approved(line: Line) -> None:
+    before = line.candidate
+    assert candidate_of(line.storage, PLACE, line.contract).clearance_hash == line.record("clearance").content_hash
+    assert before == replace(candidate_of(line.storage, PLACE, line.contract)).digest
+    assert line.check().clearance == CLEARED
+
+
+def test_what_was_found_since_stops_a_release() -> None:
+    finding = Finding("base-model", ("B", "base A", "paid-by e"), "e", "clinic", "visits")
+    check_news(PLACE, CLEARED, CLEARED)
+    check_news(PLACE, replace(CLEARED, findings=(finding,)), CLEARED)  # what is known no more is no news
+    with pytest.raises(ReleaseRefused, match="found since its clearance: a mechanism upstream") as caught:
+        check_news(PLACE, CLEARED, replace(CLEARED, findings=(finding,)))
+    assert "dpsynth run visits" in str(caught.value)
+    with pytest.raises(ReleaseRefused, match="would not be cleared any more: somebody"):
+        check_news(PLACE, CLEARED, replace(CLEARED, decision="refuse", reason="somebody told"))

@@ -26,7 +26,10 @@ def browse(page: Path, profile: Path, *arguments: str) -> str:
 
 def test_the_page_shows_what_a_reviewer_needs(released: Published, tmp_path: Path) -> None:
     shown = browse(released.path / "dossier.html", tmp_path / "profile", "--dump-dom")
-    for words in ("What this means", "Not covered", "Tried by attack", "Who approved it", "grace", "How to verify"):
+    for words in (
+        "What this means", "Not covered", "Tried by attack", "Before the mechanism", "Who approved it", "grace",
+        "models/clinic-base", "How to verify", "sha256sum -c", "dossier.schema.json",
+    ):  # fmt: skip
         assert words in shown
     assert "&lt;b&gt;made up&lt;/b&gt;" in shown, "text of the contract stays text"
     assert "<script" not in shown
@@ -36,3 +39,14 @@ def test_the_page_is_drawn(released: Published, tmp_path: Path) -> None:
     picture = tmp_path / "page.png"
     browse(released.path / "dossier.html", tmp_path / "profile", f"--screenshot={picture}", "--window-size=1100,1400")
     assert picture.stat().st_size > 30_000, "an empty page is a small picture"
+
+
+def test_the_page_fits_a_telephone_and_hides_nothing(released: Published, tmp_path: Path) -> None:
+    """At 390 pixels only tables may be wider than the window, and they scroll by themselves."""
+    page = tmp_path / "measured.html"
+    measure = "<script>document.title = 'width ' + document.documentElement.scrollWidth</script>"
+    html = (released.path / "dossier.html").read_text().replace("default-src 'none'", "default-src 'unsafe-inline'")
+    page.write_text(html.replace("</body>", f"{measure}</body>"))
+    shown = browse(page, tmp_path / "profile", "--dump-dom", "--window-size=500,900")
+    width = int(shown.partition("<title>width ")[2].partition("<")[0])
+    assert width <= 500

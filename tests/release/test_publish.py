@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from deltalake import DeltaTable
 
 from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.release import publish as module
+from dpsynth_platform.release.attestation import Envelope
 from dpsynth_platform.release.dossier import Evidence
 from dpsynth_platform.release.publish import Published, publish
 from dpsynth_platform.release.verify import verify_release
@@ -25,13 +25,16 @@ def visible(target: Path) -> list[str]:
 def test_a_release_is_whole_and_readable(released: Published, rows: list[pa.RecordBatch]) -> None:
     path = released.path
     assert sorted(item.name for item in path.iterdir()) == [
-        "data", "dossier.html", "dossier.json", "manifest.json", "manifest.sig", "public_key.pem",
+        "README.md", "attestation.dsse.json", "croissant.json", "data", "dossier.html", "dossier.json",
+        "dossier.schema.json", "public_key.pem",
     ]  # fmt: skip
     assert DeltaTable(str(path / "data")).to_pyarrow_table().sort_by("patient_id").equals(pa.Table.from_batches(rows))
     for item in path.rglob("*"):
         assert stat.S_IMODE(item.stat().st_mode) == (0o755 if item.is_dir() else 0o644)
     assert stat.S_IMODE(path.stat().st_mode) == 0o755
-    listed = {entry["path"] for entry in json.loads((path / "manifest.json").read_text())["files"]}
+    listed = {
+        item["name"] for item in Envelope.read((path / "attestation.dsse.json").read_bytes()).statement()["subject"]
+    }
     assert any(name.startswith("data/_delta_log/") for name in listed)
     assert any(name.endswith(".parquet") for name in listed)
     assert (released.rows, released.reused) == (400, False)
@@ -44,12 +47,12 @@ def test_the_same_candidate_is_published_once(
         raise AssertionError("the rows must not be read again")
         yield
 
-    before = (released.path / "manifest.json").stat()
+    before = (released.path / "attestation.dsse.json").stat()
     later = with_approvals(created_at="2027-01-01T00:00:00+00:00")
     again = publish(later, never(), pa.schema([]), released.path.parent, signing_key)
     assert again.reused
     assert (again.path, again.rows, again.size) == (released.path, released.rows, released.size)
-    assert (released.path / "manifest.json").stat() == before
+    assert (released.path / "attestation.dsse.json").stat() == before
     assert visible(released.path.parent) == [released.release_id]
 
 
@@ -117,7 +120,7 @@ def test_a_killed_publication_shows_nothing_and_is_cleared_by_the_next(
             publish(evidence, rows, rows[0].schema, target, signing_key)
     assert visible(target) == []
     (leftover,) = target.glob(".staging-*")
-    assert (leftover / "manifest.sig").is_file(), "staged in full, but never shown"
+    assert (leftover / "attestation.dsse.json").is_file(), "staged in full, but never shown"
     done = publish(evidence, rows, rows[0].schema, target, signing_key)
     assert visible(target) == [done.release_id]
     assert not leftover.exists()

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import random
 import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpsynth_platform.errors import VerificationFailed
-from dpsynth_platform.release import manifest as manifests
-from dpsynth_platform.release import signature
-from dpsynth_platform.release.publish import Published
-from dpsynth_platform.release.verify import verify_release
+from dpsynth_platform.ledger.records import Head
+from dpsynth_platform.release import layout, signature
+from dpsynth_platform.release.attestation import Envelope, release_statement
+from dpsynth_platform.release.dossier import Evidence
+from dpsynth_platform.release.publish import Published, publish
+from dpsynth_platform.release.verify import KIND_WORDS, main, verify_release, verify_releases
 
 
 def pem(key: Ed25519PrivateKey) -> bytes:
@@ -25,17 +32,28 @@ def pem(key: Ed25519PrivateKey) -> bytes:
 
 
 def resign(path: Path, key: Ed25519PrivateKey, **changes: Any) -> None:
-    """What someone with a key of their own can do: sign whatever is there now."""
-    dossier = json.loads((path / "dossier.json").read_text())
-    fingerprint = signature.fingerprint(key.public_key())
-    content = manifests.to_bytes(manifests.build(path, dossier, fingerprint) | changes)
-    (path / "manifest.json").write_bytes(content)
-    (path / "manifest.sig").write_bytes(signature.sign(key, content))
-    (path / "public_key.pem").write_bytes(pem(key))
+    """What someone with a key of their own can do: sign whatever is there now, with a changed predicate or subjects."""
+    (path / layout.PUBLIC_KEY).write_bytes(pem(key))
+    statement = release_statement(path, json.loads((path / layout.DOSSIER).read_text()))
+    statement["subject"] = changes.pop("subject", statement["subject"])
+    statement["predicate"] |= changes
+    (path / layout.ATTESTATION).write_bytes(Envelope.seal(statement, key).to_bytes())
+
+
+def rewrite(path: Path, key: Ed25519PrivateKey, change: Callable[[dict[str, Any]], None]) -> None:
+    """A dossier that its own publisher changed and signed again."""
+    dossier = json.loads((path / layout.DOSSIER).read_text())
+    change(dossier)
+    (path / layout.DOSSIER).write_text(json.dumps(dossier))
+    resign(path, key)
 
 
 def files(path: Path) -> list[str]:
-    return sorted(manifests.regular_files(path))
+    return sorted(layout.regular_files(path))
+
+
+def kinds(path: Path, key: bytes | None = None) -> list[str]:
+    return verify_release(path, key).to_json()["failures"]
 
 
 def named(path: Path, key: bytes | None = None) -> set[str]:
@@ -46,7 +64,7 @@ def test_an_untouched_release_verifies(released: Published, signing_key: Ed25519
     report = verify_release(released.path, pem(signing_key))
     assert report.ok
     assert report.key_trusted
-    assert (report.release_id, report.rows, report.files) == (released.release_id, 400, len(files(released.path)) - 3)
+    assert (report.release_id, report.rows, report.files) == (released.release_id, 400, len(files(released.path)) - 1)
     report.raise_for_problems()
     assert "that you gave" in report.key_note
     moved = released.path.rename(released.path.parent / "downloaded")
@@ -74,7 +92,7 @@ def test_every_file_is_covered_byte_by_byte(released: Published, signing_key: Ed
             file.write_bytes(changed)
             for key in (pem(signing_key), None):
                 found = named(released.path, key)
-                expected = "manifest.sig" if key is None and name == "public_key.pem" else name
+                expected = layout.ATTESTATION if key is None and name == layout.PUBLIC_KEY else name
                 assert found & {name, expected}, (name, position)
         file.write_bytes(content)
     assert verify_release(released.path, pem(signing_key)).ok
@@ -179,13 +197,63 @@ def test_a_change_in_the_dossier_is_told_by_its_path(released: Published) -> Non
 def test_another_signer_is_seen_with_a_trusted_key_only(released: Published, signing_key: Ed25519PrivateKey) -> None:
     resign(released.path, Ed25519PrivateKey.generate())
     assert verify_release(released.path).ok
-    assert named(released.path, pem(signing_key)) == {"manifest.sig", "public_key.pem", "manifest.json"}
+    assert named(released.path, pem(signing_key)) == {layout.ATTESTATION, layout.PUBLIC_KEY}
+    assert kinds(released.path, pem(signing_key)) == ["signature"]
+
+
+def test_every_kind_of_failure_is_told_apart(released: Published, signing_key: Ed25519PrivateKey) -> None:
+    """One failure of each kind by itself: it is told as that kind and as no other, and in its own words."""
+
+    def table(path: Path) -> None:
+        rewrite(path, signing_key, lambda dossier: dossier["synthetic"].update(rows=401))
+
+    def change(path: Path) -> None:
+        file = path / layout.CARD
+        file.write_text(file.read_text() + " ")
+
+    planted: dict[str, Callable[[Path], object]] = {
+        "signature": lambda path: resign(path, Ed25519PrivateKey.generate()),
+        "missing": lambda path: (path / layout.PAGE).unlink(),
+        "unlisted": lambda path: (path / "more.txt").write_text("x"),
+        "hash": change,
+        "schema": lambda path: rewrite(path, signing_key, lambda dossier: dossier["guarantee"].update(tier="best")),
+        "chain-head": lambda path: resign(path, signing_key, ledgerHead={"sequence": 16, "hash": "c1" * 32}),
+        "table": table,
+    }
+    assert planted.keys() == KIND_WORDS.keys()
+    for kind, plant in planted.items():
+        copy = released.path.parent / kind
+        shutil.copytree(released.path, copy)
+        plant(copy)
+        report = verify_release(copy, pem(signing_key))
+        assert report.to_json()["failures"] == [kind]
+        assert f"{kind} failure ({KIND_WORDS[kind]})" in report.words
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda dossier: dossier.update(format="dpsynth-dossier/9"), "$.format"),
+        (lambda dossier: dossier["ledger"].update(spent=3.5), "$.ledger"),
+        (lambda dossier: dossier["release"].pop("owners"), "$.release"),
+        (lambda dossier: dossier["commitments"].update(model="plain"), "$.commitments.model"),
+        (lambda dossier: dossier["audit"]["report"].update(publishable=False), "$.audit.report.publishable"),
+        (lambda dossier: dossier.update(synthetic=5), "$.synthetic"),
+    ],
+)
+def test_a_signed_dossier_of_another_form_is_told_by_path_without_values(
+    released: Published, signing_key: Ed25519PrivateKey, change: Callable[[dict[str, Any]], None], where: str
+) -> None:
+    rewrite(released.path, signing_key, change)
+    (problem,) = verify_release(released.path, pem(signing_key)).problems
+    assert (problem.kind, problem.file, problem.where) == ("schema", layout.DOSSIER, where)
+    assert not {"3.5", "plain", "dpsynth-dossier/9"} & set(problem.message.split())
 
 
 def test_parts_of_two_releases_do_not_mix(released: Published, signing_key: Ed25519PrivateKey) -> None:
-    resign(released.path, signing_key, release_id="visits-other")
-    problems = verify_release(released.path, pem(signing_key)).problems
-    assert [(problem.file, problem.where) for problem in problems] == [("dossier.json", "$.release.id")]
+    resign(released.path, signing_key, release="visits-other")
+    (problem,) = verify_release(released.path, pem(signing_key)).problems
+    assert (problem.kind, problem.file, problem.where) == ("schema", layout.DOSSIER, "$.release.id")
 
 
 def test_the_table_is_held_against_the_dossier(released: Published, signing_key: Ed25519PrivateKey) -> None:
@@ -201,38 +269,74 @@ def test_the_table_is_held_against_the_dossier(released: Published, signing_key:
     (released.path / "data" / "x").write_text("x")
     resign(released.path, signing_key)
     (problem,) = verify_release(released.path, pem(signing_key)).problems
-    assert "cannot be opened as a Delta table" in problem.message
+    assert (problem.kind, problem.file) == ("table", "data")
 
 
-def test_a_table_that_points_outside_is_not_opened(released: Published, signing_key: Ed25519PrivateKey) -> None:
+def test_a_table_is_one_commit_of_its_own_files(released: Published, signing_key: Ed25519PrivateKey) -> None:
+    """A log that names a file outside, another file, or removes one; and files that are no Parquet."""
     (log,) = (released.path / "data" / "_delta_log").glob("*.json")
     (parquet,) = (released.path / "data").glob("*.parquet")
-    outside = parquet.rename(released.path.parent / "outside.parquet")
-    log.write_text(log.read_text().replace(parquet.name, f"../../{outside.name}"))
+    original, content = log.read_text(), parquet.read_bytes()
+    for changed in (
+        original.replace(parquet.name, f"../../{parquet.name}"),
+        original.replace(parquet.name, f"%2E%2E/{parquet.name}"),
+        original.replace(parquet.name, "other.parquet"),
+        original + json.dumps({"remove": {"path": parquet.name}}) + "\n",
+        original.replace('"partitionColumns":[]', '"partitionColumns":["department"]'),
+        "[]\n",
+        "{",
+    ):
+        log.write_text(changed)
+        resign(released.path, signing_key)
+        assert kinds(released.path, pem(signing_key)) == ["table"], changed
+    log.write_text(original)
+    parquet.write_bytes(content[:-9])
     resign(released.path, signing_key)
-    (problem,) = verify_release(released.path, pem(signing_key)).problems
-    assert problem.file == "data"
+    assert kinds(released.path, pem(signing_key)) == ["table"]
+    parquet.write_bytes(content)
+    resign(released.path, signing_key)
+    assert verify_release(released.path, pem(signing_key)).rows == 400
 
 
 @pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "data/../x", "./dossier.json"])
-def test_a_manifest_cannot_name_files_outside(released: Published, signing_key: Ed25519PrivateKey, path: str) -> None:
-    resign(released.path, signing_key, files=[{"path": path, "sha256": "0" * 64, "size": 1}])
+def test_an_attestation_cannot_name_files_outside(
+    released: Published, signing_key: Ed25519PrivateKey, path: str
+) -> None:
+    resign(released.path, signing_key, subject=[{"name": path, "digest": {"sha256": "0" * 64}}])
     (problem,) = verify_release(released.path, pem(signing_key)).problems
-    assert problem.where == "$.files[0]"
+    assert (problem.kind, problem.where) == ("schema", "$.subject")
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format":"dpsynth-release/1"}\n', b"\xff", b'{"a":NaN}'])
-def test_a_manifest_that_is_none_is_a_problem_not_a_crash(released: Published, content: bytes) -> None:
-    (released.path / "manifest.json").write_bytes(content)
-    assert {"manifest.json", "manifest.sig"} <= named(released.path)
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"{}", b"\xff", b'{"a":NaN}', b"[" * 100_000, b'{"payload":"e30=","signatures":[]}',
+     b'{"payload":5,"payloadType":"x","signatures":[{"keyid":"a","sig":"e30="}]}\n'],
+)  # fmt: skip
+def test_an_attestation_that_is_none_is_a_problem_not_a_crash(released: Published, content: bytes) -> None:
+    (released.path / layout.ATTESTATION).write_bytes(content)
+    assert named(released.path) == {layout.ATTESTATION}
+    assert kinds(released.path) == ["signature"]
 
 
-def test_a_dossier_of_other_make_is_a_problem_not_a_crash(released: Published, signing_key: Ed25519PrivateKey) -> None:
-    dossier = json.loads((released.path / "dossier.json").read_text())
-    odd = {key: dossier[key] for key in ("release", "commitments", "ledger")} | {"synthetic": 5}
-    (released.path / "dossier.json").write_text(json.dumps(odd))
-    resign(released.path, signing_key)
-    assert named(released.path, pem(signing_key)) == {"dossier.json"}
+@pytest.mark.parametrize("payload", [b"[]", b"{ }", b"no", b"\xff", b'{"_type": 1}'])
+def test_a_signed_payload_that_is_no_statement_is_a_problem_not_a_crash(
+    released: Published, signing_key: Ed25519PrivateKey, payload: bytes
+) -> None:
+    signed = b"DSSEv1 28 application/vnd.in-toto+json %d %s" % (len(payload), payload)
+    envelope = Envelope(payload, signature.fingerprint(signing_key.public_key()), signature.sign(signing_key, signed))
+    (released.path / layout.ATTESTATION).write_bytes(envelope.to_bytes())
+    assert kinds(released.path, pem(signing_key)) == ["schema"]
+
+
+def test_a_dossier_that_is_none_is_a_problem_not_a_crash(released: Published, signing_key: Ed25519PrivateKey) -> None:
+    statement = Envelope.read((released.path / layout.ATTESTATION).read_bytes()).statement()
+    for content in (b"", b"[]", b"5", b"\xff", b"[" * 100_000):
+        (released.path / layout.DOSSIER).write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        listed = [item for item in statement["subject"] if item["name"] != layout.DOSSIER]
+        changed = statement | {"subject": [*listed, {"name": layout.DOSSIER, "digest": {"sha256": digest}}]}
+        (released.path / layout.ATTESTATION).write_bytes(Envelope.seal(changed, signing_key).to_bytes())
+        assert kinds(released.path, pem(signing_key)) == ["schema"], content[:10]
 
 
 def test_there_must_be_a_release_and_a_key(released: Published, tmp_path: Path) -> None:
@@ -243,8 +347,91 @@ def test_there_must_be_a_release_and_a_key(released: Published, tmp_path: Path) 
         verify_release(tmp_path / "link")
     with pytest.raises(VerificationFailed, match="Ed25519"):
         verify_release(released.path, b"no key")
-    for name in ("manifest.json", "manifest.sig", "public_key.pem"):
+    for name in (layout.ATTESTATION, layout.PUBLIC_KEY):
         (released.path / name).unlink()
     report = verify_release(released.path)
-    assert {problem.file for problem in report.problems} == {"manifest.json", "public_key.pem"}
+    assert {problem.file for problem in report.problems} == {layout.ATTESTATION, layout.PUBLIC_KEY}
     assert "not checked" in report.key_note
+
+
+def export(path: Path, hashes: dict[int, str]) -> Path:
+    path.write_text(json.dumps({"events": [{"sequence": number, "hash": hashes[number]} for number in hashes]}))
+    return path
+
+
+def test_a_head_must_stand_in_the_chain_that_is_known(
+    released: Published, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = {number: f"{number:064x}" for number in range(1, 21)} | {17: "c0" * 32}
+    for hashes, words in (
+        (whole, None),
+        ({number: whole[number] for number in range(1, 15)}, "ends at 14: it was cut, or is older"),
+        (whole | {17: "c1" * 32}, "is not link 17 of the chain in ledger.json: that chain was rewritten"),
+    ):
+        arguments = [str(released.path), "--json", "--ledger", str(export(tmp_path / "ledger.json", hashes))]
+        assert main(arguments) == (0 if words is None else 1)
+        (told,) = json.loads(capsys.readouterr().out)
+        assert told["failures"] == ([] if words is None else ["chain-head"])
+        assert all(words and words in problem["message"] for problem in told["problems"])
+    (tmp_path / "ledger.json").write_text('{"events": [{"sequence": "x"}]}')
+    assert main([str(released.path), "--ledger", str(tmp_path / "ledger.json")]) == 2
+    assert "is no export of a ledger" in capsys.readouterr().err
+
+
+def test_the_heads_of_several_releases_are_of_one_chain(
+    released: Published, evidence: Evidence, rows: list[pa.RecordBatch], signing_key: Ed25519PrivateKey
+) -> None:
+    def another(candidate: str, created_at: str, head: Head) -> Path:
+        commitments = {"candidate": candidate * 32}
+        changed = replace(evidence, commitments=commitments, created_at=created_at, ledger_head=head)
+        return publish(changed, rows, rows[0].schema, released.path.parent, signing_key).path
+
+    later = another("a1", "2026-12-20T07:00:00+00:00", Head(40, "d0" * 32))
+    at_once = another("a2", "2026-11-20T06:30:00+00:00", Head(17, "c0" * 32))
+    reports = verify_releases([later, released.path, at_once], pem(signing_key))
+    assert [report.to_json()["failures"] for report in reports] == [[], [], []]
+
+    forked = another("a3", "2026-12-20T07:00:00+00:00", Head(40, "d1" * 32))
+    cut = another("a4", "2027-01-20T07:00:00+00:00", Head(30, "e0" * 32))
+    for other, words in ((forked, "as that of"), (cut, "the chain was cut in between")):
+        reports = verify_releases([later, released.path, other], pem(signing_key))
+        told = [problem for report in reports for problem in report.problems]
+        assert [(problem.kind, words in problem.message) for problem in told] == [("chain-head", True)]
+    # What is not the publisher's own says nothing about the publisher's releases.
+    resign(forked, Ed25519PrivateKey.generate())
+    reports = verify_releases([later, forked], pem(signing_key))
+    assert [report.to_json()["failures"] for report in reports] == [[], ["signature"]]
+
+
+def test_the_command_of_its_own(
+    released: Published, signing_key: Ed25519PrivateKey, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "key.pem").write_bytes(pem(signing_key))
+    assert main([str(released.path), "--public-key", str(tmp_path / "key.pem")]) == 0
+    assert "verified; " in capsys.readouterr().out
+    (released.path / layout.PAGE).unlink()
+    assert main([str(released.path), "--public-key", str(tmp_path / "key.pem")]) == 1
+    assert "missing failure" in capsys.readouterr().out
+    for arguments in ([str(tmp_path / "none")], [str(released.path), "--public-key", str(tmp_path / "none")]):
+        assert main(arguments) == 2
+        assert str(tmp_path / "none") in capsys.readouterr().err
+
+
+def test_anyone_can_check_the_signature_without_this_library(released: Published) -> None:
+    """The words of the page, with openssl and the standard library alone."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    envelope = json.loads((released.path / layout.ATTESTATION).read_text())
+    payload = base64.b64decode(envelope["payload"])
+    kind = envelope["payloadType"]
+    work = released.path.parent
+    (work / "signed").write_bytes(f"DSSEv1 {len(kind)} {kind} {len(payload)} ".encode() + payload)
+    (work / "signature").write_bytes(base64.b64decode(envelope["signatures"][0]["sig"]))
+    command = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", str(released.path / layout.PUBLIC_KEY), "-rawin",
+               "-in", str(work / "signed"), "-sigfile", str(work / "signature")]  # fmt: skip
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    (work / "signed").write_bytes((work / "signed").read_bytes() + b" ")
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 1
+    for item in json.loads(payload)["subject"]:
+        content = (released.path / item["name"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == item["digest"]["sha256"]

@@ -54,6 +54,7 @@ def models(draw):
         release=RELEASE,
         total=100.0,
         cover=(),
+        groups=(),
     )
 
 
@@ -163,7 +164,7 @@ def releasable_shares(column, states):
 
 
 def joint_of(beliefs):
-    sizes = beliefs.tree.sizes
+    sizes = beliefs.tree.sizes[: beliefs.tree.attributes.columns]
     grids, joint = np.indices(sizes), np.ones(sizes)
     for axes, conditional in zip(beliefs.tree.axes, beliefs.conditionals, strict=True):
         shape = [sizes[index] for index in axes]
@@ -189,7 +190,7 @@ def test_the_distribution_is_the_models_given_that_rows_keep_them(model, some, o
     check_possible(model.domain, conditions)
     under = conditioned(model.domain, model.states, conditions, list(model.potentials))
     found = joint_of(under.beliefs(model.potentials, releasable=True))
-    wanted = np.zeros(under.sizes)
+    wanted = np.zeros(found.shape)
     for values, probability in expected.items():
         place = []
         for column, states, value in zip(under.domain, under.states, values, strict=True):
@@ -264,6 +265,7 @@ def model_of(*columns, **potentials):
         release=release,
         total=100.0,
         cover=(),
+        groups=(),
         conditions=Conditions(),
     )
 

@@ -27,11 +27,13 @@ def model(directory):
 
 def joint_over_states(model, *, releasable):
     beliefs = model.beliefs(releasable=releasable)
-    grids = np.indices(model.sizes)
-    joint = np.ones(model.sizes)
+    sizes = [column.size for column in model.states]
+    grids = np.indices(sizes)
+    every = [*grids, *(levels[-1][grid] for levels, grid in zip(model.groups, grids, strict=True))]
+    joint = np.ones(sizes)
     for axes, conditional in zip(beliefs.tree.axes, beliefs.conditionals, strict=True):
-        shape = [model.sizes[index] for index in axes]
-        joint *= conditional.numpy().reshape(shape)[tuple(grids[index] for index in axes)]
+        shape = [model.attributes.sizes[index] for index in axes]
+        joint *= conditional.numpy().reshape(shape)[tuple(every[index] for index in axes)]
     return joint
 
 
@@ -130,7 +132,7 @@ def test_samples_follow_the_joint(model):
     states = np.stack([column.state_of[drawn[:, index]] for index, column in enumerate(model.states)])
     kept = (0, 3, 4)  # age, city, member: few enough cells to fill all of them
     joint = joint_over_states(model, releasable=True).sum(axis=(1, 2)).ravel()
-    sizes = [model.sizes[index] for index in kept]
+    sizes = [model.attributes.sizes[index] for index in kept]
     observed = np.bincount(np.ravel_multi_index(states[list(kept)], sizes), minlength=joint.size)
     assert (observed[joint == 0] == 0).all()
     order = np.argsort(-joint)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpsynth_platform.synth.tabular.junction import junction_tree
+from dpsynth_platform.synth.tabular.junction import Attributes, junction_tree
 from dpsynth_platform.synth.tabular.propagation import Layout, Propagator, marginal, pair_marginals
 
 pytestmark = [
@@ -50,7 +50,7 @@ def test_marginals_are_those_of_mbi(mbi, name, scale):
     sizes, cliques = MODELS[name]
     layout = Layout(sizes, cliques)
     potentials = torch.from_numpy(np.random.default_rng(len(cliques)).normal(0, scale, layout.cells))
-    beliefs, marginals = Propagator(junction_tree(sizes, cliques), layout).run(potentials)
+    beliefs, marginals = Propagator(junction_tree(Attributes.of(sizes), cliques), layout).run(potentials)
     oracle = model_in(mbi, layout, potentials)
 
     def close(values, clique):

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpsynth_platform.synth.tabular.junction import covering, junction_tree
+from dpsynth_platform.synth.tabular.junction import Attributes, covering, junction_tree
 from dpsynth_platform.synth.tabular.propagation import Layout, Propagator, marginal, pair_marginals
 
 
@@ -46,7 +46,7 @@ def test_every_marginal_equals_brute_force(model, seed):
     layout = Layout(sizes, cliques)
     potentials = potentials_of(layout, seed)
     joint, log_sum = brute_force(layout, potentials)
-    beliefs, marginals = Propagator(junction_tree(sizes, cliques), layout).run(potentials)
+    beliefs, marginals = Propagator(junction_tree(Attributes.of(sizes), cliques), layout).run(potentials)
     assert float(beliefs.log_partition) == pytest.approx(log_sum, abs=1e-9)
     for clique in cliques:
         np.testing.assert_allclose(layout.view(marginals, clique).numpy(), summed(joint, clique), atol=1e-12)
@@ -64,13 +64,13 @@ def test_every_marginal_equals_brute_force(model, seed):
 @given(models())
 def test_junction_trees_are_valid(model):
     sizes, cliques = model
-    assert_valid(junction_tree(sizes, cliques), cliques)
+    assert_valid(junction_tree(Attributes.of(sizes), cliques), cliques)
 
 
 def assert_valid(tree, cliques):
     """A junction tree of maximal cliques, which covers the given ones and every attribute."""
     assert all(tree.home(clique) is not None for clique in cliques)
-    assert all(tree.home((index,)) is not None for index in range(len(tree.sizes)))
+    assert all(tree.home((index,)) is not None for index in range(tree.attributes.columns))
     assert not any(set(one) < set(other) for one in tree.cliques for other in tree.cliques)
     assert tree.cells == sum(tree.shape_cells(clique) for clique in tree.cliques)
     for index, (clique, parent, separator) in enumerate(zip(tree.cliques, tree.parents, tree.separators, strict=True)):
@@ -78,7 +78,7 @@ def assert_valid(tree, cliques):
         assert set(separator) == (set(clique) & set(tree.cliques[parent]) if parent >= 0 else set())
         assert sorted(tree.axes[index]) == list(clique)
     # Running intersection: the cliques that hold an attribute are connected, so one of them alone has it as new.
-    for attribute in range(len(tree.sizes)):
+    for attribute in range(tree.attributes.columns):
         new = [
             axes[len(separator) :].count(attribute) for axes, separator in zip(tree.axes, tree.separators, strict=True)
         ]
@@ -90,7 +90,7 @@ def assert_valid(tree, cliques):
 def test_a_tree_grows_by_what_was_said(model, data):
     """Candidates are admitted by `extended_cells`: what is then measured must not take more."""
     sizes, cliques = model
-    tree = junction_tree(sizes, cliques)
+    tree = junction_tree(Attributes.of(sizes), cliques)
     for _ in range(4):
         clique = tuple(sorted(data.draw(st.sets(st.integers(0, len(sizes) - 1), min_size=1, max_size=4))))
         extended = tree.extended(clique)
@@ -101,7 +101,7 @@ def test_a_tree_grows_by_what_was_said(model, data):
         assert_valid(covering_tree, [*cliques, clique])
         assert covering_tree.cells <= extended.cells
         # As it is stored: made anew of its own cliques, a tree is no larger.
-        assert junction_tree(sizes, covering_tree.cliques).cells <= covering_tree.cells
+        assert junction_tree(Attributes.of(sizes), covering_tree.cliques).cells <= covering_tree.cells
         tree, cliques = covering_tree, (*cliques, clique)
 
 
@@ -110,16 +110,16 @@ def test_the_size_of_wide_trees_with_one_clique_more():
     rng = np.random.default_rng(5)
     sizes = tuple(rng.integers(2, 9, 200).tolist())
     loops = [tuple(sorted(rng.choice(np.arange(at, at + 8), 2, replace=False).tolist())) for at in range(0, 192, 3)]
-    tree = junction_tree(sizes, [*((index, index + 1) for index in range(199) if index % 70), *loops])
+    tree = junction_tree(Attributes.of(sizes), [*((index, index + 1) for index in range(199) if index % 70), *loops])
     pairs = list(itertools.combinations(range(200), 2))
     for place in rng.choice(len(pairs), 40, replace=False):
         assert tree.extended(pairs[place]).cells == tree.extended_cells(pairs[place])
 
 
 def test_a_star_is_as_small_as_its_pairs():
-    tree = junction_tree((2, 10, 20, 30), [(0, 1), (0, 2), (0, 3)])
+    tree = junction_tree(Attributes.of((2, 10, 20, 30)), [(0, 1), (0, 2), (0, 3)])
     assert tree.cells == 2 * (10 + 20 + 30)
-    assert junction_tree((5,) * 4, [(0, 1), (1, 2), (2, 3), (0, 3)]).cells == 2 * 125
+    assert junction_tree(Attributes.of((5,) * 4), [(0, 1), (1, 2), (2, 3), (0, 3)]).cells == 2 * 125
 
 
 def test_impossible_cells_and_extreme_potentials():
@@ -128,7 +128,7 @@ def test_impossible_cells_and_extreme_potentials():
     layout.view(potentials, (0,)).copy_(torch.tensor([900.0, -900.0]))
     layout.view(potentials, (1,)).copy_(torch.tensor([0.0, -torch.inf, 0.0]))
     layout.view(potentials, (1, 2))[0] = -torch.inf
-    _, marginals = Propagator(junction_tree(layout.sizes, layout.cliques), layout).run(potentials)
+    _, marginals = Propagator(junction_tree(Attributes.of(layout.sizes), layout.cliques), layout).run(potentials)
     np.testing.assert_allclose(layout.view(marginals, (1,)).numpy(), [0, 0, 1])
     np.testing.assert_allclose(layout.view(marginals, (1, 2)).numpy(), [[0, 0], [0, 0], [0.5, 0.5]])
     assert torch.isfinite(marginals).all()
@@ -139,7 +139,9 @@ def test_pairs_among_many_attributes():
     sizes = (2,) * 60
     cliques = tuple((index, index + 1) for index in range(59))
     layout = Layout(sizes, cliques)
-    beliefs, _ = Propagator(junction_tree(sizes, cliques), layout).run(torch.zeros(layout.cells, dtype=torch.float64))
+    beliefs, _ = Propagator(junction_tree(Attributes.of(sizes), cliques), layout).run(
+        torch.zeros(layout.cells, dtype=torch.float64)
+    )
     for values in pair_marginals(beliefs, [(0, 59), (10, 55)]).values():
         np.testing.assert_allclose(values.numpy(), 0.25)
 
@@ -147,6 +149,6 @@ def test_pairs_among_many_attributes():
 def test_what_does_not_fit_is_refused():
     layout = Layout((2, 2, 2), ((0, 1), (1, 2), (0, 2)))
     with pytest.raises(ValueError, match="not covered"):
-        Propagator(junction_tree((2, 2, 2), [(0, 1)]), layout)
+        Propagator(junction_tree(Attributes.of((2, 2, 2)), [(0, 1)]), layout)
     with pytest.raises(ValueError, match="does not exist"):
-        junction_tree((2, 2), [(0, 2)])
+        junction_tree(Attributes.of((2, 2)), [(0, 2)])

@@ -1,6 +1,7 @@
 """Values of every type to cells and back: nothing is lost that the contract declares, nothing lies outside of it."""
 
 import datetime as dt
+import warnings
 from decimal import Decimal
 
 import numpy as np
@@ -224,3 +225,81 @@ def test_codes_that_no_integer_spells_are_refused(values):
         ContractError, match=r"columns\.city\.values: '\w+', but the source holds int8; accepted: whole"
     ):
         release_schema(contract, schema)
+
+
+EXTREMES = {
+    "real": [1.7976931348623157e308, -1.7976931348623157e308, 5e-324, float("inf"), float("-inf"), float("nan")],
+    "whole": [2**63 - 1, -(2**63), 0, -1],
+    "moment": [2**63 - 1, -(2**63) + 1, 0, -1],
+}
+REALS = (pa.float16(), pa.float32(), pa.float64())
+WHOLES = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+SWEPT = [
+    *(({"type": "float", "min": 0, "max": 10, **more}, type_) for type_ in REALS for more in ({}, {"points": [0.1]})),
+    *(({"type": "float", "min": -5, "max": 9, "decimals": d}, type_) for type_ in REALS for d in (0, 2, 12)),
+    *(
+        ({"type": "float", "min": 0, "max": 9, "decimals": 2}, type_)
+        for type_ in (pa.decimal128(38, 2), pa.decimal256(76, 2))
+    ),
+    *(({"type": "integer", "min": -3, "max": 99}, type_) for type_ in (*REALS, *WHOLES)),
+    *(({"type": "integer", "min": -(2**63), "max": 2**63 - 1}, type_) for type_ in (*REALS, *WHOLES)),
+    *(({"type": "date", "min": "2000-01-01", "max": "2001-01-01"}, type_) for type_ in (pa.date32(), pa.date64())),
+    *(
+        ({"type": kind, "min": "2000-01-01", "max": "2001-01-01"}, pa.timestamp(unit, zone))
+        for kind in ("date", "datetime")
+        for unit in ("s", "ms", "us", "ns")
+        for zone in (None, "UTC")
+    ),
+    *(({"type": "time"}, type_) for type_ in (pa.time32("s"), pa.time64("ns"), pa.string())),
+    ({"type": "boolean"}, pa.bool_()),
+    ({"type": "categorical", "values": ["1", "2"]}, pa.string()),
+    ({"type": "categorical", "values": ["1", "2"]}, pa.int64()),
+]
+
+
+def extremes(type_):
+    """The utmost values that a column of a type can arrive with."""
+    if pa.types.is_floating(type_):
+        with np.errstate(over="ignore"):
+            return pa.array(np.array(EXTREMES["real"]).astype(type_.to_pandas_dtype()))
+    if pa.types.is_integer(type_):
+        ends = np.iinfo(type_.to_pandas_dtype())
+        return pa.array([ends.min, ends.max, 0], type_)
+    if pa.types.is_decimal(type_):
+        nines = "9" * (type_.precision - type_.scale)
+        return pa.array([Decimal(f"{nines}.99"), Decimal(f"-{nines}.99")], type_)
+    if pa.types.is_time(type_):
+        most = 86_400 * 10 ** {"s": 0, "ms": 3, "us": 6, "ns": 9}[type_.unit] - 1
+        return pa.array([0, most], pa.int32() if type_.bit_width == 32 else pa.int64()).cast(type_)
+    if pa.types.is_temporal(type_):
+        # As `kept` and any Delta table hand them over: between the years 1 and 9999.
+        days = (
+            [dt.date(1, 1, 1), dt.date(9999, 12, 31)] if getattr(type_, "unit", "") != "ns" else [dt.date(1678, 1, 1)]
+        )
+        return (
+            pa.array(days, pa.date32()).cast(pa.timestamp("s")).cast(type_)
+            if pa.types.is_timestamp(type_)
+            else (pa.array(days, type_))
+        )
+    return pa.array([True, False] if pa.types.is_boolean(type_) else ["", "9" * 1000, "99:99", "\x00"], type_)
+
+
+@pytest.mark.parametrize(("declared", "type_"), SWEPT, ids=str)
+def test_nobodys_extreme_value_is_told_by_a_warning(declared, type_):
+    domain = column(**declared)
+    values = pa.concat_arrays([extremes(type_), pa.nulls(1, type_)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        codes = domain.encode(values)
+        apart = [domain.encode(values.slice(place, 1))[0] for place in range(len(values))]
+    assert codes.tolist() == apart
+    assert codes[-1] == domain.missing
+    assert codes.min() >= 0
+    assert codes.max() <= domain.missing
+
+
+def test_what_is_far_outside_is_at_the_end_of_a_range_with_decimals():
+    domain = column(type="float", min=-5, max=9, decimals=12)
+    found = domain.encode(pa.array([9.0, 1e308, float("inf"), -5.0, -1e308, float("-inf")])).tolist()
+    assert found == [found[0]] * 3 + [found[3]] * 3
+    assert found[0] != found[3]

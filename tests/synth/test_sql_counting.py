@@ -182,7 +182,6 @@ def test_what_sql_cannot_tell_exactly_is_counted_here(tmp_path, engine, monkeypa
     table = pa.table({"x": pa.array(values, type_)})
     monkeypatch.setattr(counting, "table_schema", lambda path: schema)
     monkeypatch.setattr(counting, "read_table", lambda path, columns: iter(table.to_batches()))
-    monkeypatch.setattr(counting, "count_rows", lambda path: table.num_rows)
     assert Records(tmp_path, domain, engine=engine).one_way()[0].sum() == 1
 
 

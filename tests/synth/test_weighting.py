@@ -92,7 +92,6 @@ def counted(monkeypatch, owners, weighting="owners"):
     """Every pair's exact counts, as one vector in parts of a record."""
     table = owned(owners, ("a", "b"))
     monkeypatch.setattr(counting, "read_table", lambda path, columns: iter(table.select(columns).to_batches()))
-    monkeypatch.setattr(counting, "count_rows", lambda path: table.num_rows)
     domain = Domain.from_json(weighted_plan("mst", categories(a=2, b=2)).columns)
     states = [dataclasses.replace(IDENTITY, state_of=np.arange(3, dtype=np.int32)) for _ in range(2)]
     return Records("in memory", domain, weighting).cliques(states, [(0, 1)])[0, 1].ravel()
@@ -224,7 +223,6 @@ def test_weighted_counts_of_a_real_table_are_the_sums_by_hand(tmp_path):
 def test_a_table_that_changes_while_it_is_counted_is_refused(monkeypatch):
     tables = iter([owned([[(0, 0, 0)]]), owned([[(0, 0, 0)]] * 2), owned([[(0, 0, 0)]] * 2)])
     monkeypatch.setattr(counting, "read_table", lambda path, columns: iter(next(tables).select(columns).to_batches()))
-    monkeypatch.setattr(counting, "count_rows", lambda path: 1)
     with pytest.raises(BoundingError, match="changed while it was counted"):
         Records("in memory", Domain.from_json(weighted_plan("mst").columns), "owners").one_way()
 

@@ -125,6 +125,14 @@ def test_every_format_of_further_rows(made: Synthesis, tmp_path: Path) -> None:
         assert found.statement == tmp_path / "more.statement.md"
 
 
+def test_a_file_that_is_no_output_is_not_written_over(made: Synthesis, tmp_path: Path) -> None:
+    precious = tmp_path / "precious.csv"
+    precious.write_text("kept")
+    with pytest.raises(ContractError, match=r"precious.csv: is there already, and no rows of an earlier run"):
+        more_rows(tmp_path / "out", 5, to=precious)
+    assert precious.read_text() == "kept"
+
+
 @pytest.mark.parametrize("written", ["parquet", "csv", "delta"])
 def test_ids_go_on_from_batch_to_batch(make: Make, monkeypatch: pytest.MonkeyPatch, written: str) -> None:
     monkeypatch.setattr(sampling, "BATCH_ROWS", 7)
@@ -160,7 +168,7 @@ def test_what_cannot_be_drawn_is_said(made: Synthesis, tmp_path: Path) -> None:
         ({"given": {"age": []}}, ContractError, "given.age: an empty list"),
         ({"to": tmp_path / "rows.xlsx"}, SourceError, r"accepted: a name that ends with .parquet or .csv"),
         ({"to": tmp_path / "no" / "rows.csv"}, ContractError, "there is no directory"),
-        ({"to": tmp_path / "tables"}, SourceError, "a directory that is no table"),
+        ({"to": tmp_path / "tables"}, ContractError, "is there already, and no rows of an earlier run"),
         ({"to": out / "synthetic.csv"}, ContractError, "belongs to the run"),
         ({"to": out / "restricted" / "x.csv"}, ContractError, "belongs to the run"),
         ({"out": tmp_path / "tables"}, ConfigurationError, "no model of an earlier run is here"),

@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from pyarrow import csv
 from synthesis_cases import SCHEMA, SECRET, Make, people
 
+from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import (
     BudgetExceeded,
     ConfigurationError,
@@ -29,9 +30,12 @@ from dpsynth_platform.errors import (
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.storage import read_table
 from dpsynth_platform.synth.tabular.mst import Mst
-from dpsynth_platform.synthesis import Synthesis, rows, run
+from dpsynth_platform.synthesis import Options, Synthesis, rows, run, synthesize
 from dpsynth_platform.synthesis.budget import least_cap
 from dpsynth_platform.synthesis.place import held
+from dpsynth_platform.synthesis.task import task_of
+from dpsynth_platform.vault import SIGNING_KEY, key_id
+from dpsynth_platform.worker import counting
 
 
 def ledger_of(made: Synthesis) -> Ledger:
@@ -447,3 +451,55 @@ def test_a_weak_guarantee_needs_a_reason(make: Make) -> None:
         make(epsilon=12.0)
     made = make(epsilon=12.0, accept_weak_guarantee="the people are fictional")
     assert "Accepted although it is weak: the people are fictional" in made.statement.read_text()
+
+
+@pytest.mark.parametrize("method", ["mst", "aim", "mwem", "privbayes"])
+def test_progress_does_not_tell_how_many_rows_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """8,192 and 8,193 rows, and either way of counting, go through the same steps."""
+
+    def told(rows: int, least_rows: int) -> list[tuple[str, int, int]]:
+        monkeypatch.setattr(counting, "LEAST_ROWS", least_rows)
+        place = tmp_path / f"{rows}-{least_rows}"
+        place.mkdir()
+        table = people(rows, rows).select(["age", "rich", "city"])
+        pq.write_table(table.set_column(2, "city", table["city"].cast(pa.string())), place / "t.parquet")
+        schema = {
+            "age": {"type": "integer", "min": 0, "max": 99, "bins": 5},
+            "rich": {"type": "boolean"},
+            "city": {"type": "categorical", "values": ["Aix", "Bern"]},
+        }
+        (place / "t.yaml").write_text(json.dumps({"columns": schema}))
+        steps: list[tuple[str, int, int]] = []
+        options = Options(epsilon=4, delta=1e-6, method=method, schema=place / "t.yaml", rows=5)  # type: ignore[arg-type]
+        synthesize(place / "t.parquet", place / "out", options, progress=lambda *step: steps.append(step))
+        # Of others, noisy counts decide how many there are: combinations that are chosen, rounds until a model fits.
+        return [step for step in steps if step[0].startswith(("reading", "bounding", "counting", "drawing"))]
+
+    first, more, by_engine = told(8192, 10**9), told(8193, 10**9), told(8193, 1)
+    assert first == more == by_engine
+    for stage in ("reading rows", "counting pairs" if method == "mst" else "counting combinations"):
+        assert [step for step in first if step[0] == stage] == [(stage, 0, 1), (stage, 1, 1)]
+
+
+def test_what_the_ledger_exports_confirms_no_guess_at_the_table(make: Make, tables: Path, tmp_path: Path) -> None:
+    """The key of a run names the table's content under a secret of the output, so that nobody else can."""
+    made = [make(out=name) for name in ("a", "b")]
+    keys = [ledger_of(one).entries()[0].key for one in made]
+    assert keys[0] != keys[1]  # the same table and options
+    options = {"epsilon": 4.0, "delta": 1e-5, "owners": "person", "contributions": 2, "method": "mst"}
+    task = task_of(tables / "people.parquet", Options(schema=tables / "people.yaml", **options))  # type: ignore[arg-type]
+    secret = held_key(tmp_path / "a")
+    assert keys[0] == task.key(secret)
+    guess = {"mechanism": task.contract.mechanism_snapshot(), "source": task.source.version, "plan": task.plan.digest}
+    for public in ({}, {"place": key_id(secret)}):
+        assert canonical_digest(guess | public)[:32] not in keys
+    # Whoever has all that is public can try keys; there are 2^256 of them.
+    assert len(secret) == 32
+    assert task.key(bytes(32)) not in keys
+
+
+def held_key(out: Path) -> bytes:
+    with held(out) as place:
+        return place.vault.read(SIGNING_KEY)

@@ -37,7 +37,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -190,21 +189,24 @@ class Aim(SelectionGenerator):
         one_way = draws.columns(records, _noise_of_one_way(chosen, len(domain)), progress)
         states, groups, estimator = started(domain, one_way)
         links, weights, sums = _links(chosen, len(domain)), chosen.weights, Sums(groups)
-        exact = records.cliques(states, {*links, *weights}, partial(progress, "counting combinations"))
+        exact = records.cliques(states, {*links, *weights}, progress)
         if links:
             sigma = chosen.noise(chosen.target_share / len(links))
             for link in links:
                 estimator.add([as_measurement(draws.joint(View.finest(link), exact[link], sigma))])
             estimator.fit(LINK_ITERATIONS)
         rounds = _Rounds(chosen, draws.left)
+        every = [view for clique in weights for view in sums.views(clique)]
         while (sigma_now := rounds.sigma) is not None:
-            cliques = admissible(estimator, weights, rounds.most_cells)
+            views = admissible(estimator, every, rounds.most_cells)
+            cliques = list(dict.fromkeys(view.clique for view in views))
             expected = expected_counts(estimator, cliques)
             worth = {
                 view: weights[clique] * value
                 for clique in cliques
                 for view, value in scores(clique, exact[clique], expected[clique], sums, sigma_now, records.parts)
             }
+            worth = {view: worth[view] for view in views}
             known: dict[View, Array] = {}
             hidden = 0.0
             while worth and len(known) < chosen.choices_per_fit and (sigma_now := rounds.sigma) is not None:
@@ -219,7 +221,7 @@ class Aim(SelectionGenerator):
                 progress("measuring combinations", rounds.done, chosen.rounds)
             estimator.fit(ROUND_ITERATIONS)
             learned = sum(
-                np.abs(view.sums(estimator.expected(view.clique).numpy(), groups) - before).sum()
+                np.abs(estimator.expected(view.attributes(len(groups))).numpy() - before).sum()
                 for view, before in known.items()
             )
             if learned <= hidden:
@@ -253,9 +255,8 @@ def _apart(worth: Mapping[View, int], clique: Clique, estimator: Estimator, most
 
     A link that follows from another, through a column of both, would seem as strong as before.
     """
-    apart = {view.clique for view in worth if not set(view.clique) & set(clique)}
-    kept = set(within(estimator, apart, most_cells))
-    return {view: value for view, value in worth.items() if view.clique in kept}
+    apart = [view for view in worth if not set(view.clique) & set(clique)]
+    return {view: worth[view] for view in within(estimator, apart, most_cells)}
 
 
 def scores(

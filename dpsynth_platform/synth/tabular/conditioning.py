@@ -37,8 +37,9 @@ from dpsynth_platform.synth.tabular.constraints import (
 )
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 from dpsynth_platform.synth.tabular.estimation import Array
-from dpsynth_platform.synth.tabular.junction import Clique, JunctionTree, covering, junction_tree
+from dpsynth_platform.synth.tabular.junction import Attributes, Clique, JunctionTree, covering, junction_tree
 from dpsynth_platform.synth.tabular.propagation import IMPOSSIBLE, Beliefs, Layout, Propagator
+from dpsynth_platform.synth.tabular.resolution import Groups, coarse
 
 Indices = npt.NDArray[np.int64]
 Rule = Boxes | Dependency | Order
@@ -79,8 +80,8 @@ class Conditioned:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of parts of each column."""
-        return tuple(column.size for column in self.states)
+        """Number of parts of each column, and of the groups of each."""
+        return self.tree.sizes
 
     @cached_property
     def judge(self) -> Judge:
@@ -93,7 +94,12 @@ class Conditioned:
 
     def whole(self, clique: Clique, values: Array) -> Array:
         """Values over parts that are the same in all parts of a state, over states."""
-        firsts = [np.unique(self.parents[index], return_index=True)[1] for index in clique]
+        firsts = [
+            np.unique(self.parents[index], return_index=True)[1]
+            if index < len(self.parents)
+            else np.arange(self.sizes[index])
+            for index in clique
+        ]
         return values[np.ix_(*firsts)]
 
     def beliefs(self, potentials: Mapping[Clique, Array], *, releasable: bool = False) -> Beliefs:
@@ -106,7 +112,8 @@ class Conditioned:
         Raises:
             ContractError: nothing is left.
         """
-        flat = {clique: values[np.ix_(*(self.parents[i] for i in clique))] for clique, values in potentials.items()}
+        parents = [*self.parents, *map(np.arange, self.sizes[len(self.parents) :])]
+        flat = {clique: values[np.ix_(*(parents[i] for i in clique))] for clique, values in potentials.items()}
         for clique, factor in self.factors.items():
             flat[clique] = flat[clique] + factor if clique in flat else factor
         if releasable:
@@ -125,7 +132,11 @@ class Conditioned:
 
 
 def conditioned(
-    domain: Domain, states: Sequence[ColumnStates], conditions: Conditions, cliques: Sequence[Clique]
+    domain: Domain,
+    states: Sequence[ColumnStates],
+    conditions: Conditions,
+    cliques: Sequence[Clique],
+    groups: Groups = (),
 ) -> Conditioned:
     """A model's states under conditions.
 
@@ -134,6 +145,7 @@ def conditioned(
         states: the model's.
         conditions: all of them known.
         cliques: of the tree that the model was fitted on.
+        groups: the resolutions of the model's states.
 
     Raises:
         ContractError: the model would not fit into memory with its states cut so.
@@ -150,7 +162,12 @@ def conditioned(
         parents.append(parent)
         if signatures:
             factors[(index,)] = np.log(np.maximum(mass, LEAST_SHARE))
-    tree = junction_tree([column.size for column in parts], cliques)
+    grouped = coarse(groups) or [None] * len(parts)
+    attributes = Attributes.of(
+        [column.size for column in parts],
+        [None if group is None else group[parent] for group, parent in zip(grouped, parents, strict=True)],
+    )
+    tree = junction_tree(attributes, cliques)
     if tree.cells > MOST_TREE_CELLS:
         raise ContractError(
             f"{CONSTRAINTS}: they tell so many values apart that the model would not fit into memory; accepted: fewer, "

@@ -23,12 +23,12 @@ START_SECONDS = 0.05
 """Reading and writing small files."""
 COUNT_SECONDS = 16e-9
 """To count a record in one clique."""
-WEIGH_SECONDS = 70e-6
+WEIGH_SECONDS = 90e-6
 """To find out for one clique whether it is admissible, what is expected of it, and what it is worth."""
 DRAW_SECONDS = 2e-3
 """To draw the noise of a measurement and write it to disk."""
-ARRANGE_SECONDS = 100e-6
-"""To arrange the model anew with a measurement, for each column."""
+ARRANGE_SECONDS = 300e-6
+"""To arrange the model anew with a measurement, and to ask what may come beside it; for each column."""
 STEP_SECONDS = 0.3e-3
 """Of each step of a fit; and for each measured clique, and for each cell of the model."""
 STEP_SECONDS_PER_CLIQUE = 16e-6

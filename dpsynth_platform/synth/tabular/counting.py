@@ -23,7 +23,8 @@ from dpsynth_platform.compute.engine import Engine, EngineError
 from dpsynth_platform.errors import BoundingError
 from dpsynth_platform.privacy.units import RECORD_PARTS, row_weight
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, Fingerprints, distinct_owners, fingerprints_from_hex
-from dpsynth_platform.storage import count_rows, read_table, table_schema
+from dpsynth_platform.storage import read_table, table_schema
+from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.synth.tabular.blocks import blocks_of, marginals_of
 from dpsynth_platform.synth.tabular.coding import coding_of
 from dpsynth_platform.synth.tabular.compression import ColumnStates
@@ -36,10 +37,6 @@ _Found = TypeVar("_Found")
 
 LONGEST_VALUE = 200
 """Bytes of a text that may be a value. Longer ones are no categories, and are not told apart from missing ones."""
-
-
-def untold(done: int, total: int) -> None:
-    """Progress that nobody asks for."""
 
 
 @dataclass(frozen=True)
@@ -96,40 +93,39 @@ class Records:
         return counts
 
     def cliques(
-        self, states: Sequence[ColumnStates], cliques: Iterable[Clique], tell: Callable[[int, int], None] = untold
+        self,
+        states: Sequence[ColumnStates],
+        cliques: Iterable[Clique],
+        progress: Progress = silent,
+        stage: str = "counting combinations",
     ) -> dict[Clique, Counts]:
         """Records in every cell of every clique, over states, in `parts`; each of the shape of its columns' states.
 
         Args:
             states: of every column.
             cliques: attribute indices.
-            tell: called with how many percent are done, and 100.
+            progress: told of the stage's beginning and end only. Whatever lies between hangs on the number of records,
+                or on the engine that it decides on.
         """
+        progress(stage, 0, 1)
         sizes = [column.size for column in states]
         blocks = blocks_of(sizes, list(dict.fromkeys(cliques)))
-        share = _percent(tell)
-        found = self._by_engine(lambda sql: sql.cliques(states, list(blocks), share))
-        counts = marginals_of(blocks, self._blocks(states, list(blocks), share) if found is None else found)
-        share(1.0)
+        found = self._by_engine(lambda sql: sql.cliques(states, list(blocks)))
+        counts = marginals_of(blocks, self._blocks(states, list(blocks)) if found is None else found)
+        progress(stage, 1, 1)
         return counts
 
-    def _blocks(
-        self, states: Sequence[ColumnStates], blocks: Sequence[Clique], share: Callable[[float], None]
-    ) -> dict[Clique, Counts]:
+    def _blocks(self, states: Sequence[ColumnStates], blocks: Sequence[Clique]) -> dict[Clique, Counts]:
         sizes = [column.size for column in states]
         shapes = {block: tuple(sizes[index] for index in block) for block in blocks}
         counts = {block: np.zeros(math.prod(shape), dtype=np.int64) for block, shape in shapes.items()}
-        rows, before = max(1, count_rows(self.bounded)), 0
         for codes, weights in self._batches():
             merged = [column.state_of[codes[:, index]].astype(np.int64) for index, column in enumerate(states)]
-            for number, (block, total) in enumerate(counts.items()):
-                # Percent of rows and blocks together, so that they do not show how many rows are read at once.
-                share((before + len(codes) * number / len(counts)) / rows)
+            for block, total in counts.items():
                 cells = merged[block[0]]
                 for index in block[1:]:
                     cells = cells * sizes[index] + merged[index]
                 total += _sums(cells, weights, total.size)
-            before += len(codes)
         return {block: total.reshape(shapes[block]) for block, total in counts.items()}
 
     def _by_engine(self, count: Callable[[SqlCounter], _Found]) -> _Found | None:
@@ -184,21 +180,6 @@ class Records:
         for batch in read_table(self.bounded, columns=[OWNER_COLUMN]):
             rows += np.bincount(_places(batch, owners), minlength=owners.size)
         return owners, row_weight(rows)
-
-
-def _percent(tell: Callable[[int, int], None]) -> Callable[[float], None]:
-    """Tells of a share whenever it has reached another whole percent, from none on."""
-    said = 0
-    tell(0, 100)
-
-    def share(done: float) -> None:
-        nonlocal said
-        percent = min(100, int(100 * done))
-        if percent > said:
-            said = percent
-            tell(percent, 100)
-
-    return share
 
 
 def _decoded(value: bytes) -> str | None:

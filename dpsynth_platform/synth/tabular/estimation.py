@@ -35,9 +35,9 @@ import numpy.typing as npt
 import torch
 
 from dpsynth_platform.synth.interface import Progress, silent
-from dpsynth_platform.synth.tabular.junction import Clique, JunctionTree, covering, junction_tree
+from dpsynth_platform.synth.tabular.junction import Attributes, Clique, JunctionTree, covering, junction_tree
 from dpsynth_platform.synth.tabular.propagation import Beliefs, Layout, Propagator, marginal
-from dpsynth_platform.synth.tabular.resolution import Groups, View
+from dpsynth_platform.synth.tabular.resolution import Groups, View, coarse
 
 Array = npt.NDArray[np.float64]
 
@@ -125,18 +125,19 @@ class Estimator:
     ) -> None:
         self.groups, self._device = groups, device
         self._factors = factors or {}
-        self._sizes = tuple(len(levels[0]) for levels in groups)
+        self._attributes = Attributes.of([len(levels[0]) for levels in groups], coarse(groups))
+        self._columns = self._attributes.columns
         self._combined: dict[View, Measurement] = {}
         for measurement in one_way:
             self._combine(measurement)
         self.total = estimate_total(list(self._combined.values()))
         self._parameters: dict[View, torch.Tensor] = {}
-        for index, size in enumerate(self._sizes):
+        for index, size in enumerate(self._attributes.sizes[: self._columns]):
             self._parameters[View.finest((index,))] = self._tensor(np.zeros(size))
         for view, measurement in self._combined.items():
             self._parameters[view] = self._tensor(_independent(measurement, self.total))
         self._anchors = dict(self._parameters)
-        self.tree: JunctionTree = junction_tree(self._sizes, [*self.cliques, *cover])
+        self.tree: JunctionTree = junction_tree(self._attributes, [*self.cliques, *cover])
         self._task = self._arranged()
         if self._factors:
             self._anchor_under_factors()
@@ -144,15 +145,15 @@ class Estimator:
 
     @property
     def cliques(self) -> list[Clique]:
-        """Every attribute, every measured clique and those of the factors."""
-        found = {view.clique for view in self._parameters} | set(self._factors)
-        return sorted(found, key=lambda clique: (len(clique), clique))
+        """Every attribute and every measured view in the order of the parameters, then those of the factors only."""
+        measured = [view.attributes(self._columns) for view in self._parameters]
+        return [*measured, *(clique for clique in self._factors if clique not in measured)]
 
     def add(self, measurements: Sequence[Measurement]) -> None:
         """Takes measurements in; `fit` makes use of them. Repeated ones are combined by inverse variance."""
         for measurement in measurements:
             self._combine(measurement)
-            self.tree = covering(self.tree, self.cliques, measurement.clique)
+            self.tree = covering(self.tree, self.cliques, measurement.view.attributes(self._columns))
             self._parameters.setdefault(measurement.view, self._tensor(np.zeros(measurement.counts.shape)))
         self.total = estimate_total(list(self._combined.values()))
         self._task = self._arranged()
@@ -169,16 +170,16 @@ class Estimator:
         self._keep(_lowest(self._task, self._flat(), iterations, TOLERANCE * self.total, progress, seconds))
 
     def expected(self, clique: Clique) -> torch.Tensor:
-        """Expected counts of a clique's cells, shape of its sizes."""
+        """Expected counts of a clique's cells, shape of its sizes; groups of a column are attributes, too."""
         return self.total * marginal(self.beliefs, clique)
 
     @property
     def potentials(self) -> dict[Clique, Array]:
-        """The potentials of every attribute and every measured clique, over states, without the factors."""
+        """The potentials of every attribute and every measured view, without the factors."""
         layout = self._task.propagator.layout
         flat = self._task.fitted(self._flat())
-        cliques = {view.clique for view in self._parameters}
-        return {clique: layout.view(flat, clique).cpu().numpy() for clique in layout.cliques if clique in cliques}
+        measured = [view.attributes(self._columns) for view in self._parameters]
+        return {clique: layout.view(flat, clique).cpu().numpy() for clique in measured}
 
     def _combine(self, new: Measurement) -> None:
         old = self._combined.get(new.view)
@@ -191,8 +192,8 @@ class Estimator:
 
     def _arranged(self) -> _Task:
         """Everything in flat arrays, in the order of the parameters."""
-        layout = Layout(self._sizes, tuple(self.cliques))
-        counts, prior, anchors, source, target = [], [], [], [], []
+        layout = Layout(self._attributes.sizes, tuple(self.cliques))
+        counts, prior, anchors, source = [], [], [], []
         start = 0
         for view, values in self._parameters.items():
             measured = self._combined.get(view)
@@ -200,22 +201,29 @@ class Estimator:
             counts.append(measured.counts.ravel() if measured else np.zeros(values.numel()))
             prior.append(np.sqrt(measured.variance.ravel()) / trust if measured else np.ones(values.numel()))
             anchors.append(self._anchors.get(view, torch.zeros_like(values)).reshape(-1))
-            source.append(start + view.cells(self.groups))
-            target.append(np.arange(layout.slices[view.clique].start, layout.slices[view.clique].stop))
+            source.append(start + self._places(view))
             start += values.numel()
+        places = np.concatenate(source)
         task = _Task(
-            Propagator(self.tree, layout),
+            Propagator(self.tree, layout, self._device),
             self.total,
             counts=self._tensor(np.concatenate(counts)),
             prior=self._tensor(np.concatenate(prior)),
             anchor=torch.cat(anchors),
             factors=self._tensor(np.zeros(layout.cells if self._factors else 0)),
-            source=torch.as_tensor(np.concatenate(source), device=self._device),
-            target=torch.as_tensor(np.concatenate(target), device=self._device),
+            source=torch.as_tensor(places, device=self._device) if places.size > start else None,
         )
         for clique, factor in self._factors.items():
             layout.view(task.factors, clique).copy_(self._tensor(factor))
         return task.without_impossible() if self._factors else task
+
+    def _places(self, view: View) -> npt.NDArray[np.int64]:
+        """The view's cell of each cell of its attributes: parts of a state are told apart by factors only."""
+        found = np.zeros(1, dtype=np.int64)
+        for index, level in zip(view.clique, view.levels, strict=True):
+            seen = self.groups[index][level]
+            found = (found[:, None] * (int(seen.max()) + 1) + (seen if level == 0 else np.unique(seen))).ravel()
+        return found
 
     def _anchor_under_factors(self) -> None:
         """Takes for independent columns those that have the measured shares once the factors are at work.
@@ -266,8 +274,7 @@ class _Task:
 
     Attributes:
         factors: of the cliques' cells; empty: none.
-        source, target: a cell's parameter counts in these cells of the cliques: pairs of places, one for each cell of
-            states that a cell of a view holds.
+        source: the parameter of each cell of the measured attributes; None: they are in the same order.
     """
 
     propagator: Propagator
@@ -276,23 +283,31 @@ class _Task:
     prior: torch.Tensor
     anchor: torch.Tensor
     factors: torch.Tensor
-    source: torch.Tensor
-    target: torch.Tensor
+    source: torch.Tensor | None
 
     def fitted(self, parameters: torch.Tensor) -> torch.Tensor:
-        """The potentials of the cliques' cells: of each, the sum of the parameters of all views' cells that hold it."""
-        cells = self.propagator.layout.cells
-        return parameters.new_zeros(cells).index_add_(0, self.target, parameters[self.source])
+        """The potentials of the measured attributes' cells."""
+        return parameters if self.source is None else parameters[self.source]
+
+    def gathered(self, marginals: torch.Tensor) -> torch.Tensor:
+        """Marginals of the parameters' cells."""
+        if self.source is None:
+            return marginals[: self.counts.numel()]
+        return torch.zeros_like(self.counts).index_add_(0, self.source, marginals[: self.source.numel()])
 
     def potentials(self, parameters: torch.Tensor) -> torch.Tensor:
-        """The same with the factors."""
+        """Of the cells of all views, with the factors."""
         fitted = self.fitted(parameters)
-        return fitted.add_(self.factors) if self.factors.numel() else fitted
+        if not self.factors.numel():
+            return fitted
+        found = self.factors.clone()
+        found[: fitted.numel()] += fitted
+        return found
 
     def without_impossible(self) -> _Task:
         """With no counts in cells that the factors rule out: noise or mistakes, which no parameter can meet."""
         _, marginals = self.propagator.run(self.factors)
-        possible = torch.zeros_like(self.counts).index_add_(0, self.source, marginals[self.target]) > 0
+        possible = self.gathered(marginals) > 0
         return replace(self, counts=torch.where(possible, self.counts, 0.0))
 
     def at(self, parameters: torch.Tensor) -> _Point:
@@ -300,7 +315,7 @@ class _Task:
         beliefs, marginals = self.propagator.run(self.potentials(parameters))
         off = parameters - self.anchor
         pull = self.prior * off
-        expected = torch.zeros_like(parameters).index_add_(0, self.source, marginals[self.target]).mul_(self.total)
+        expected = self.gathered(marginals) * self.total
         value = self.total * beliefs.log_partition - self.counts @ parameters + (pull @ off) / 2
         return _Point(parameters, float(value), expected - self.counts + pull, expected + self.prior, beliefs)
 

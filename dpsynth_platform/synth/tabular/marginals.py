@@ -23,7 +23,8 @@ from dp_accounting import dp_event
 
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.constraints import Constraint, Values
-from dpsynth_platform.contracts import DataContract, canonical_digest
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.events import event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -269,7 +270,7 @@ def fitted(
         return Model(plan, states, groups, potentials, estimator.total, stored, cover)
     one_way, cover = one_way_measurements(stored.one_way, states), estimator.tree.cliques
     while True:
-        under = conditioned(domain, states, conditions.known, cover)
+        under = conditioned(domain, states, conditions.known, cover, groups)
         under.beliefs({})  # refuses what leaves no row
         estimator = Estimator(
             under.groups(groups), one_way, device=device, factors=under.factors, cover=under.tree.cliques

@@ -30,17 +30,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import MechanismFailed
-from dpsynth_platform.storage import digest_file, write_durably
+from dpsynth_platform.storage import write_durably
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.compression import ColumnStates
 from dpsynth_platform.synth.tabular.constraints import Conditions
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 from dpsynth_platform.synth.tabular.estimation import Array
-from dpsynth_platform.synth.tabular.junction import Clique, junction_tree
+from dpsynth_platform.synth.tabular.junction import Attributes, Clique, junction_tree
 from dpsynth_platform.synth.tabular.measurements import Measurements, read_measurements
 from dpsynth_platform.synth.tabular.propagation import Beliefs, Layout, Propagator
-from dpsynth_platform.synth.tabular.resolution import Groups
+from dpsynth_platform.synth.tabular.resolution import Groups, coarse
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 
 MODEL_FILE = "model.json"
@@ -83,20 +84,20 @@ class Model:
         """Schema of what is sampled."""
         return ReleaseSchema.from_json(self.plan.release)
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Number of states of each column."""
-        return tuple(column.size for column in self.states)
+    @cached_property
+    def attributes(self) -> Attributes:
+        """The columns' states and the groups of each."""
+        return Attributes.of([column.size for column in self.states], coarse(self.groups))
 
     def beliefs(self, *, releasable: bool) -> Beliefs:
         """The distribution; `releasable` rules out states whose cells may all not stand in a release."""
-        layout = Layout(self.sizes, tuple(sorted(self.potentials, key=lambda clique: (len(clique), clique))))
+        layout = Layout(self.attributes.sizes, tuple(sorted(self.potentials, key=lambda clique: (len(clique), clique))))
         flat = torch.from_numpy(np.concatenate([self.potentials[clique].ravel() for clique in layout.cliques]))
         if releasable:
             for index, (column, states) in enumerate(zip(self.domain, self.states, strict=True)):
                 ruled_out = torch.from_numpy(~states.allowed(column.allowed))
                 layout.view(flat, (index,)).masked_fill_(ruled_out, -torch.inf)
-        beliefs, _ = Propagator(junction_tree(self.sizes, [*layout.cliques, *self.cover]), layout).run(flat)
+        beliefs, _ = Propagator(junction_tree(self.attributes, [*layout.cliques, *self.cover]), layout).run(flat)
         return beliefs
 
 
@@ -175,9 +176,13 @@ def log_likelihood(model: Model, table: pa.Table) -> Array:
     beliefs = model.beliefs(releasable=False)
     codes = model.domain.encode(table)
     states = _states_of(model, codes)
+    groups = [
+        column if group is None else group[column] for column, group in zip(states.T, coarse(model.groups), strict=True)
+    ]
+    states = np.concatenate([states, np.stack(groups, axis=1)], axis=1)
     likelihood = np.zeros(table.num_rows)
     for axes, conditional in zip(beliefs.tree.axes, beliefs.conditionals, strict=True):
-        cells = joint_codes(states, axes, model.sizes)
+        cells = joint_codes(states, axes, model.attributes.sizes)
         likelihood += _log(conditional.numpy().ravel()[cells])
     for index, column in enumerate(model.states):
         likelihood += _log(column.share[codes[:, index]])

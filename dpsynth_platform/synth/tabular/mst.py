@@ -18,7 +18,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -100,7 +99,7 @@ class Mst(MarginalGenerator):
         draws = Draws(log, precision, columns - 1, budget.epsilon_select, sensitivity, records.parts)
         one_way = draws.columns(records, budget.sigma_one, progress)
         states = compress(domain, one_way)
-        pairs = records.cliques(states, itertools.combinations(range(columns), 2), partial(progress, "counting pairs"))
+        pairs = records.cliques(states, itertools.combinations(range(columns), 2), progress, "counting pairs")
         scores = pair_scores(pairs, one_way, states, records.parts)
         candidates = {View.finest(pair): score for pair, score in scores.items()}
         components = list(range(columns))

@@ -30,7 +30,6 @@ import heapq
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 from dpsynth_platform.contracts import DataContract
@@ -134,10 +133,11 @@ class Mwem(SelectionGenerator):
         draws = chosen.draws(log, WEIGHT_SCALE * score_sensitivity(plan), records.parts)
         one_way = draws.columns(records, chosen.noise(chosen.one_way_share / len(domain)), progress)
         states, _, estimator = started(domain, one_way)
-        exact = records.cliques(states, weights, partial(progress, "counting combinations"))
+        exact = records.cliques(states, weights, progress)
         hidden = {clique: expected_error(sigma or 0.0) * counts.size for clique, counts in exact.items()}
         while sigma is not None and draws.choices:
-            cliques = admissible(estimator, weights, chosen.model_cells)
+            views = admissible(estimator, [View.finest(clique) for clique in weights], chosen.model_cells)
+            cliques = [view.clique for view in views]
             expected = expected_counts(estimator, cliques)
             view = draws.choice(
                 {

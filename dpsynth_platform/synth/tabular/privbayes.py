@@ -39,7 +39,6 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -168,11 +167,7 @@ class PrivBayes(SelectionGenerator):
             error = expected_error(chosen.sigma_joint(columns))
             useful = estimate_total(measured) / (chosen.usefulness * error)
             families = useful_families(states, chosen.parents, min(useful, chosen.model_cells / columns))
-            exact = records.cliques(
-                states,
-                [*families, *((index,) for index in range(columns))],
-                partial(progress, "counting combinations"),
-            )
+            exact = records.cliques(states, [*families, *((index,) for index in range(columns))], progress)
             shares = [whole_shares(item) for item in measured]
             network: list[Clique] = []
             while scored := dict(_candidates(families, network)):

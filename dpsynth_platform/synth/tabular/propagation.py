@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import torch
 
-from dpsynth_platform.synth.tabular.junction import Clique, JunctionTree
+from dpsynth_platform.synth.tabular.junction import Attributes, Clique, JunctionTree
 
 # Stands for the logarithm of zero where -inf would make differences of infinities.
 _NEVER = -1e30
@@ -67,7 +67,8 @@ class Beliefs:
 
     Attributes:
         tree: the junction tree.
-        conditionals: P[rest | separator] of each clique, shape (cells of the separator, cells of the rest).
+        conditionals: P[rest | separator] of each clique, shape (cells of the separator, cells of the rest). Where the
+            clique has an attribute in place of its groups, so have the rows: P[attribute, rest | groups, ...].
         cliques: marginal of each clique, shape (sizes of its `axes`).
         log_partition: logarithm of the sum of all unnormalized probabilities.
     """
@@ -76,6 +77,39 @@ class Beliefs:
     conditionals: tuple[torch.Tensor, ...]
     cliques: tuple[torch.Tensor, ...]
     log_partition: torch.Tensor
+
+
+@dataclass(frozen=True)
+class _Grouping:
+    """An axis of states that stands for an axis of their groups.
+
+    Attributes:
+        axis: its place.
+        group: of every state.
+        size: number of groups.
+    """
+
+    axis: int
+    group: torch.Tensor
+    size: int
+
+    def spread(self, values: torch.Tensor) -> torch.Tensor:
+        """Values of groups, as those of their states."""
+        return values.index_select(self.axis, self.group)
+
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        """Sums of the states of each group."""
+        shape = (*values.shape[: self.axis], self.size, *values.shape[self.axis + 1 :])
+        return values.new_zeros(shape).index_add_(self.axis, self.group, values)
+
+
+def _groupings(attributes: Attributes, axes: Clique, some: Clique, device: torch.device) -> list[_Grouping]:
+    """Where some attributes are groups of what stands in the same place of the axes."""
+    return [
+        _Grouping(place, torch.as_tensor(attributes.groups[axis], device=device), attributes.sizes[attribute])
+        for place, (axis, attribute) in enumerate(zip(axes, some, strict=True))
+        if axis != attribute
+    ]
 
 
 @dataclass(frozen=True)
@@ -88,6 +122,7 @@ class _Part:
         shape: sizes that broadcast over the axes up to the level.
         away: of those axes, the ones to sum over for the clique's marginal.
         back: `order` the other way round.
+        groupings: where the larger one has a column and the clique its groups, among the clique's axes as ordered.
     """
 
     level: int
@@ -95,26 +130,37 @@ class _Part:
     shape: tuple[int, ...]
     away: tuple[int, ...]
     back: tuple[int, ...] | None
+    groupings: tuple[_Grouping, ...]
 
     @classmethod
-    def of(cls, tree: JunctionTree, home: int, clique: Clique) -> _Part:
-        axes = tree.axes[home]
-        places = [axes.index(attribute) for attribute in clique]
+    def of(cls, attributes: Attributes, axes: Clique, clique: Clique, device: torch.device) -> _Part:
+        finest = attributes.refined(clique, axes)
+        places = [axes.index(attribute) for attribute in finest]
         order = sorted(range(len(clique)), key=places.__getitem__)
         back = sorted(range(len(clique)), key=order.__getitem__)
         level = max(places, default=-1)
-        shape = tuple(tree.sizes[axis] if axis in clique else 1 for axis in axes[: level + 1])
-        away = tuple(place for place in range(level + 1) if axes[place] not in clique)
+        shape = tuple(attributes.sizes[axes[place]] if place in places else 1 for place in range(level + 1))
+        away = tuple(place for place in range(level + 1) if place not in places)
         plain = order == list(range(len(clique)))
-        return cls(level, None if plain else tuple(order), shape, away, None if plain else tuple(back))
+        groupings = _groupings(
+            attributes, tuple(finest[place] for place in order), tuple(clique[place] for place in order), device
+        )
+        return cls(
+            level, None if plain else tuple(order), shape, away, None if plain else tuple(back), tuple(groupings)
+        )
 
     def spread(self, values: torch.Tensor) -> torch.Tensor:
         """The clique's array, ready to be added to one over the axes up to the level."""
-        return (values if self.order is None else values.permute(self.order)).reshape(self.shape)
+        values = values if self.order is None else values.permute(self.order)
+        for grouping in self.groupings:
+            values = grouping.spread(values)
+        return values.reshape(self.shape)
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """An array over the axes up to the level, summed to the clique."""
         values = values.sum(dim=self.away) if self.away else values
+        for grouping in self.groupings:
+            values = grouping.gather(values)
         return values if self.back is None else values.permute(self.back)
 
 
@@ -124,13 +170,15 @@ class Propagator:
     Args:
         tree: covers every clique of the layout.
         layout: on which cliques there are potentials; marginals are given for the same ones.
+        device: torch's, where the potentials will be.
 
     Raises:
         ValueError: the tree does not cover a clique.
     """
 
-    def __init__(self, tree: JunctionTree, layout: Layout) -> None:
+    def __init__(self, tree: JunctionTree, layout: Layout, device: str = "cpu") -> None:
         self.tree, self.layout = tree, layout
+        attributes, where = tree.attributes, torch.device(device)
         count = len(tree.cliques)
         # By clique of the tree and level: (clique of the layout, its part), and (child, its separator's part).
         self._factors: list[list[list[tuple[Clique, _Part]]]] = [[[] for _ in axes] for axes in tree.axes]
@@ -139,14 +187,21 @@ class Propagator:
             home = tree.home(clique)
             if home is None:
                 raise ValueError(f"clique {clique} is not covered by the tree")
-            part = _Part.of(tree, home, clique)
+            part = _Part.of(attributes, tree.axes[home], clique, where)
             self._factors[home][part.level].append((clique, part))
         for child in range(count):
-            if tree.parents[child] >= 0:
-                part = _Part.of(tree, tree.parents[child], tree.separators[child])
-                self._messages[tree.parents[child]][part.level].append((child, part))
-        self._shapes = [tuple(tree.sizes[axis] for axis in axes) for axes in tree.axes]
-        self._rows = [tree.shape_cells(separator) for separator in tree.separators]
+            parent = tree.parents[child]
+            if parent >= 0:
+                part = _Part.of(attributes, tree.axes[parent], tree.separators[child], where)
+                self._messages[parent][part.level].append((child, part))
+        self._shapes = [attributes.shape(axes) for axes in tree.axes]
+        # The separators as the cliques have them, and the separator's cell of each of their rows where they differ.
+        firsts = [axes[: len(separator)] for axes, separator in zip(tree.axes, tree.separators, strict=True)]
+        self._rows = [tree.shape_cells(first) for first in firsts]
+        self._row_of = [
+            None if first == separator else rows_in_groups(attributes, first, separator, where)
+            for first, separator in zip(firsts, tree.separators, strict=True)
+        ]
 
     def run(self, potentials: torch.Tensor) -> tuple[Beliefs, torch.Tensor]:
         """Beliefs of P(x) proportional to exp(sum of potentials), and its marginals in the same layout.
@@ -170,12 +225,17 @@ class Propagator:
             peak = scores.amax(dim=1, keepdim=True).clamp_(min=_NEVER)
             weights = scores.sub_(peak).exp_()
             norm = weights.sum(dim=1, keepdim=True).clamp_(min=least)
-            conditionals[index] = weights.div_(norm)
-            message = peak.add_(norm.log_())
+            row_of = self._row_of[index]
+            if row_of is None:
+                conditionals[index] = weights.div_(norm)
+                message = peak.add_(norm.log_())
+            else:
+                message, parts = _by_group((peak + norm.log()).ravel(), row_of, least, tree.separator_cells[index])
+                conditionals[index] = weights.mul_(parts.unsqueeze(1) / norm)
             if tree.parents[index] < 0:
                 log_partition = log_partition + message.squeeze()
             else:
-                messages[index] = message.view([tree.sizes[attribute] for attribute in tree.separators[index]])
+                messages[index] = message.view(tree.attributes.shape(tree.separators[index]))
         return conditionals, log_partition
 
     def _scores(self, index: int, potentials: torch.Tensor, messages: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -196,7 +256,10 @@ class Propagator:
         cliques: list[torch.Tensor] = []
         given = [marginals] * len(conditionals)
         for index, conditional in enumerate(conditionals):
-            joint = conditional if self.tree.parents[index] < 0 else conditional * given[index].reshape(-1, 1)
+            joint = conditional
+            if self.tree.parents[index] >= 0:
+                above, row_of = given[index].reshape(-1, 1), self._row_of[index]
+                joint = conditional * (above if row_of is None else above[row_of])
             joint = joint.view(self._shapes[index])
             cliques.append(joint)
             for level in range(len(self._shapes[index]) - 1, -1, -1):
@@ -206,6 +269,22 @@ class Propagator:
                     given[child] = part.gather(joint)
                 joint = joint.sum(dim=-1)
         return cliques
+
+
+def rows_in_groups(attributes: Attributes, first: Clique, separator: Clique, device: torch.device) -> torch.Tensor:
+    """The separator's cell of each cell of the same attributes as a clique has them, both flat."""
+    cells = torch.arange(math.prod(attributes.shape(separator)), device=device).view(attributes.shape(separator))
+    for grouping in _groupings(attributes, first, separator, device):
+        cells = grouping.spread(cells)
+    return cells.ravel()
+
+
+def _by_group(scores: torch.Tensor, row_of: torch.Tensor, least: float, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logarithm of the sum of exp(scores) of each group, and the part of it that each score has."""
+    peak = scores.new_full((rows,), _NEVER).scatter_reduce_(0, row_of, scores, "amax")
+    weights = torch.exp(scores - peak[row_of])
+    norm = scores.new_zeros(rows).index_add_(0, row_of, weights).clamp_(min=least)
+    return peak + norm.log(), weights / norm[row_of]
 
 
 def marginal(beliefs: Beliefs, clique: Clique) -> torch.Tensor:
@@ -218,8 +297,11 @@ def marginal(beliefs: Beliefs, clique: Clique) -> torch.Tensor:
     if home is not None:
         return _read(beliefs, home, clique)
     roots = [index for index, parent in enumerate(tree.parents) if parent < 0]
-    parts = [part for part in (_collected(beliefs, root, clique) for root in roots) if part[1]]
-    return _einsum(parts, clique)
+    columns = tuple(index % tree.attributes.columns for index in clique)
+    found = _einsum([part for part in (_collected(beliefs, root, columns) for root in roots) if part[1]], columns)
+    for grouping in _groupings(tree.attributes, columns, clique, found.device):
+        found = grouping.gather(found)
+    return found
 
 
 def pair_marginals(beliefs: Beliefs, wanted: Iterable[Clique]) -> dict[Clique, torch.Tensor]:
@@ -231,10 +313,10 @@ def pair_marginals(beliefs: Beliefs, wanted: Iterable[Clique]) -> dict[Clique, t
     tree = beliefs.tree
     found: dict[Clique, torch.Tensor] = {}
     # Attributes by the clique that brings them in, and for each such clique the partners that its attributes await.
-    owner = {}
+    owner: dict[int, int] = {}
     for index, axes in enumerate(tree.axes):
-        for attribute in axes[len(tree.separators[index]) :]:
-            owner[attribute] = index
+        for attribute in axes:
+            owner.setdefault(attribute, index)
     awaited: dict[int, set[Clique]] = {}
     single = {attribute: _read(beliefs, index, (attribute,)) for attribute, index in owner.items()}
     for a, b in wanted:
@@ -254,33 +336,92 @@ def pair_marginals(beliefs: Beliefs, wanted: Iterable[Clique]) -> dict[Clique, t
     return found
 
 
+@dataclass(frozen=True)
+class _Move:
+    """P[target | given] within a clique, for rows of probabilities over what is given.
+
+    Attributes:
+        conditional: over the axes of both, those of what is given first; columns in place of their groups.
+        above: where these stand for groups that are given, in the rows.
+        below: and for groups of the target, in the result.
+        given: numbers of the rows' axes.
+        axes: of the conditional's.
+        target: of the result's.
+    """
+
+    conditional: torch.Tensor
+    above: tuple[_Grouping, ...]
+    below: tuple[_Grouping, ...]
+    given: tuple[int, ...]
+    axes: tuple[int, ...]
+    target: tuple[int, ...]
+
+    @classmethod
+    def of(cls, beliefs: Beliefs, index: int, given: Clique, target: Clique) -> _Move:
+        attributes, device = beliefs.tree.attributes, beliefs.log_partition.device
+        axes = attributes.together(given, target)
+        first, ends = attributes.refined(given, axes), attributes.refined(target, axes)
+        joint = _read(beliefs, index, axes)
+        above = _groupings(attributes, first, given, device)
+        away = tuple(range(len(first), len(axes)))
+        norm = joint.sum(dim=away) if away else joint
+        for grouping in above:
+            norm = grouping.spread(grouping.gather(norm))
+        norm = norm.reshape(norm.shape + (1,) * len(away))
+        return cls(
+            conditional=torch.where(norm > 0, joint / norm, 0.0),
+            above=_behind_rows(above),
+            below=_behind_rows(_groupings(attributes, ends, target, device)),
+            given=(len(axes), *range(len(first))),
+            axes=tuple(range(len(axes))),
+            target=(len(axes), *map(axes.index, ends)),
+        )
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """P[., target] of rows P[., given], shape (rows, sizes of the target)."""
+        for grouping in self.above:
+            rows = grouping.spread(rows)
+        found: torch.Tensor = torch.einsum(rows, self.given, self.conditional, self.axes, self.target)
+        for grouping in self.below:
+            found = grouping.gather(found)
+        return found
+
+
+def _behind_rows(groupings: Sequence[_Grouping]) -> tuple[_Grouping, ...]:
+    """The same, where an axis for rows comes first."""
+    return tuple(replace(grouping, axis=grouping.axis + 1) for grouping in groupings)
+
+
 class _Steps:
-    """Conditionals from separator to separator, each computed once."""
+    """Moves from separator to separator, each computed once."""
 
     def __init__(self, beliefs: Beliefs) -> None:
         self.beliefs, self.tree = beliefs, beliefs.tree
-        self._known: dict[tuple[int, Clique, Clique], torch.Tensor] = {}
+        self._known: dict[tuple[int, Clique, Clique], _Move] = {}
 
     def neighbours(self, index: int) -> list[tuple[int, Clique]]:
         """(neighbour, separator) of a clique."""
         up = [(self.tree.parents[index], self.tree.separators[index])] if self.tree.parents[index] >= 0 else []
         return up + [(child, self.tree.separators[child]) for child in self.tree.children[index]]
 
-    def conditional(self, index: int, given: Clique, target: Clique) -> tuple[torch.Tensor, Clique]:
-        """P[target | given] within a clique, over the axes given + (target without given)."""
+    def move(self, index: int, given: Clique, target: Clique) -> _Move:
+        """From what is given to a target within a clique."""
         key = (index, given, target)
-        axes = given + tuple(attribute for attribute in target if attribute not in given)
         if key not in self._known:
-            joint = _read(self.beliefs, index, tuple(sorted(axes)))
-            joint = joint.permute([sorted(axes).index(attribute) for attribute in axes])
-            norm = joint.sum(dim=list(range(len(given), len(axes))), keepdim=True) if len(axes) > len(given) else joint
-            self._known[key] = torch.where(norm > 0, joint / norm, 0.0)
-        return self._known[key], axes
+            self._known[key] = _Move.of(self.beliefs, index, given, target)
+        return self._known[key]
 
-    def singles(self, index: int, given: Clique, target: int) -> torch.Tensor:
-        """P[target | given] of an attribute that is not given, shape (cells of what is given, states)."""
-        conditional, _ = self.conditional(index, given, (target,))
-        return conditional.reshape(-1, self.tree.sizes[target])
+    def singles(self, rows: torch.Tensor, index: int, given: Clique, targets: Sequence[int]) -> torch.Tensor:
+        """P[., target] of rows P[., given] for several attributes that are not given, their states side by side."""
+        moves = [self.move(index, given, (target,)) for target in targets]
+        # One product for all of them, except where groups of one are given.
+        plain = [move for move in moves if not move.above]
+        products: Iterator[torch.Tensor] = iter(())
+        if plain:
+            matrices = [move.conditional.reshape(-1, move.conditional.shape[-1]) for move in plain]
+            values = rows.reshape(len(rows), -1) @ torch.cat(matrices, dim=1)
+            products = iter(torch.split(values, [matrix.shape[1] for matrix in matrices], 1))
+        return torch.cat([move(rows) if move.above else next(products) for move in moves], dim=1)
 
 
 def _walk(
@@ -297,7 +438,6 @@ def _walk(
                 wanted.setdefault(owner[other], []).append(other)
     targets = {clique: sorted(set(others)) for clique, others in wanted.items()}
     needed = _on_the_way(tree, start, set(targets))
-    row = len(tree.sizes)  # a label beyond all attributes
     queue: list[tuple[int, int, Clique, torch.Tensor]] = []
     for neighbour, separator in steps.neighbours(start):
         if neighbour in needed:
@@ -307,9 +447,7 @@ def _walk(
         before, index, given, rows = queue.pop()
         others = targets.get(index, [])
         if others:
-            # One product for all of them, their states side by side.
-            together = torch.cat([steps.singles(index, given, other) for other in others], dim=1)
-            values = rows.reshape(len(rows), -1) @ together
+            values = steps.singles(rows, index, given, others)
             for other, block in zip(
                 others, torch.split(values, [tree.sizes[other] for other in others], 1), strict=True
             ):
@@ -320,9 +458,7 @@ def _walk(
                         yield pair, (found if source < other else found.T)
         for neighbour, separator in steps.neighbours(index):
             if neighbour != before and neighbour in needed:
-                conditional, axes = steps.conditional(index, given, separator)
-                moved = _einsum([(rows, (row, *given)), (conditional, axes)], (row, *separator))
-                queue.append((index, neighbour, separator, moved))
+                queue.append((index, neighbour, separator, steps.move(index, given, separator)(rows)))
 
 
 def _on_the_way(tree: JunctionTree, start: int, targets: set[int]) -> set[int]:
@@ -347,22 +483,28 @@ def _on_the_way(tree: JunctionTree, start: int, targets: set[int]) -> set[int]:
 
 def _labelled(beliefs: Beliefs, index: int, source: int, separator: Clique) -> torch.Tensor:
     """P[source, separator] within a clique, shape (states of the source, sizes of the separator)."""
-    if source not in separator:
-        axes = tuple(sorted((source, *separator)))
-        joint = _read(beliefs, index, axes)
-        return joint.permute([axes.index(attribute) for attribute in (source, *separator)])
-    joint = _read(beliefs, index, separator)
-    place = separator.index(source)
-    states = beliefs.tree.sizes[source]
-    mask = torch.eye(states, dtype=joint.dtype, device=joint.device)
-    shape = [states] + [states if n == place else 1 for n in range(len(separator))]
-    return joint.unsqueeze(0) * mask.view(shape)
+    columns = beliefs.tree.attributes.columns
+    held = next((name for name in (source, source + columns) if name in separator), None)
+    if held is None:
+        return _read(beliefs, index, (source, *separator))
+    place = separator.index(held)
+    joint = _read(beliefs, index, (source, *separator[:place], *separator[place + 1 :])).unsqueeze(place + 1)
+    inside = _membership(beliefs.tree.attributes, source, held, joint)
+    return joint * inside.view([len(inside)] + [inside.shape[1] if n == place else 1 for n in range(len(separator))])
+
+
+def _membership(attributes: Attributes, column: int, name: int, like: torch.Tensor) -> torch.Tensor:
+    """1 where a column's state is that state, or in that group; shape (states, sizes of what is named)."""
+    found = torch.eye(attributes.sizes[column], dtype=like.dtype, device=like.device)
+    for grouping in _groupings(attributes, (column,), (name,), like.device):
+        found = replace(grouping, axis=1).gather(found)
+    return found
 
 
 def _read(beliefs: Beliefs, home: int, clique: Clique) -> torch.Tensor:
     """Marginal of a clique inside of one of the tree's."""
-    part = _Part.of(beliefs.tree, home, clique)
-    values = beliefs.cliques[home]
+    tree, values = beliefs.tree, beliefs.cliques[home]
+    part = _Part.of(tree.attributes, tree.axes[home], clique, values.device)
     above = tuple(range(part.level + 1, values.dim()))
     return part.gather(values.sum(dim=above) if above else values)
 
@@ -372,15 +514,23 @@ def _collected(beliefs: Beliefs, index: int, wanted: Clique) -> tuple[torch.Tens
     tree = beliefs.tree
     below = [part for part in (_collected(beliefs, child, wanted) for child in tree.children[index]) if part[1]]
     axes = tree.axes[index]
-    brought = set(axes[len(tree.separators[index]) :])
+    brought = set(axes) - set(tree.separators[index])
     kept = (brought & set(wanted)).union(*(set(part_axes) & set(wanted) for _, part_axes in below)) - set(
         tree.separators[index]
     )
     if not kept:
         return beliefs.log_partition, ()
-    shape = [tree.sizes[attribute] for attribute in axes]
+    shape = tree.attributes.shape(axes)
     target = (*tree.separators[index], *sorted(kept))
-    return _einsum([(beliefs.conditionals[index].view(shape), axes), *below], target), target
+    parts = [(beliefs.conditionals[index].view(shape), axes), *below]
+    # Groups of what the clique has, in a separator: which state is in which.
+    named = {*target, *(name for _, part_axes in below for name in part_axes)}
+    for column in axes:
+        name = column + tree.attributes.columns
+        if name in named:
+            inside = _membership(tree.attributes, column, name, beliefs.conditionals[index])
+            parts.append((inside, (column, name)))
+    return _einsum(parts, target), target
 
 
 def _einsum(parts: Sequence[tuple[torch.Tensor, Clique]], target: Clique) -> torch.Tensor:

@@ -49,6 +49,10 @@ class View:
         """The clique with all states told apart."""
         return cls(clique, (0,) * len(clique))
 
+    def attributes(self, columns: int) -> Clique:
+        """What is measured, as attributes of a junction tree: `columns + i` for the groups of `i`; in this order."""
+        return tuple(index + columns * level for index, level in zip(self.clique, self.levels, strict=True))
+
     def cells(self, groups: Groups) -> npt.NDArray[np.int64]:
         """The view's cell of each cell of the clique's states, both flat; shape (cells of the clique's states,)."""
         found = np.zeros(1, dtype=np.int64)
@@ -72,6 +76,11 @@ class View:
     def counts(self, values: npt.NDArray[np.int64], groups: Groups) -> npt.NDArray[np.int64]:
         """The same of whole numbers, exactly (below 2^53)."""
         return self.sums(values.astype(np.float64), groups).astype(np.int64)
+
+
+def coarse(groups: Groups) -> list[npt.NDArray[np.int64] | None]:
+    """The groups of each attribute's states, None where all states are told apart anyway."""
+    return [levels[1] if len(levels) > 1 else None for levels in groups]
 
 
 def views_of(clique: Clique, groups: Groups) -> Iterator[View]:

@@ -28,6 +28,7 @@ from dpsynth_platform.synth.tabular.marginals import MAX_CELLS, SCORE_SCALE, Mar
 from dpsynth_platform.synth.tabular.measurements import MeasurementLog
 from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.tabular.propagation import marginal, pair_marginals
+from dpsynth_platform.synth.tabular.resolution import View
 
 ROUND_ITERATIONS = 6
 """Steps of the fit in each round: enough to choose by; the last fit takes more."""
@@ -158,19 +159,21 @@ def hidden_by_noise(expected: Array, sigma: float) -> float:
     return float(np.minimum(expected, expected_error(sigma)).sum())
 
 
-def admissible(estimator: Estimator, cliques: Collection[Clique], most_cells: float) -> list[Clique]:
-    """The cliques with which the model stays within its size; those that it covers already always do.
+def admissible(estimator: Estimator, views: Collection[View], most_cells: float) -> list[View]:
+    """The views with which the model stays within its size; those that it covers already always do.
 
     What is measured extends the model's tree by no more than is asked here. There is always one: the smallest, if none
     fits.
     """
-    return within(estimator, cliques, most_cells) or [min(cliques, key=estimator.tree.shape_cells)]
+    columns, tree = len(estimator.groups), estimator.tree
+    found = within(estimator, views, most_cells)
+    return found or [min(views, key=lambda view: tree.shape_cells(view.attributes(columns)))]
 
 
-def within(estimator: Estimator, cliques: Iterable[Clique], most_cells: float) -> list[Clique]:
+def within(estimator: Estimator, views: Iterable[View], most_cells: float) -> list[View]:
     """The same, where there may be none."""
-    tree = estimator.tree
-    return [clique for clique in cliques if tree.home(clique) is not None or tree.extended_cells(clique) <= most_cells]
+    columns, tree = len(estimator.groups), estimator.tree
+    return [view for view in views if tree.extended_cells(view.attributes(columns)) <= max(most_cells, tree.cells)]
 
 
 def expected_counts(estimator: Estimator, cliques: Sequence[Clique]) -> dict[Clique, Array]:

@@ -23,6 +23,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import torch
 
 from dpsynth_platform.constraints import Values
 from dpsynth_platform.errors import ContractError
@@ -33,7 +34,7 @@ from dpsynth_platform.synth.tabular.constraints import CONSTRAINTS, Conditions, 
 from dpsynth_platform.synth.tabular.domain import Codes
 from dpsynth_platform.synth.tabular.estimation import Array
 from dpsynth_platform.synth.tabular.model import Model, joint_codes
-from dpsynth_platform.synth.tabular.propagation import Beliefs
+from dpsynth_platform.synth.tabular.propagation import Beliefs, rows_in_groups
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema, completed
 
 BATCH_ROWS = 2**18
@@ -83,7 +84,7 @@ class Sampler:
     def of(cls, model: Model, given: Mapping[str, Values] | None = None) -> Sampler:
         """For a model, and values that all rows shall have. Raises `ContractError` if none can."""
         conditions = model.conditions.joined(Conditions.of(model.domain, given=given))
-        under = conditioned(model.domain, model.states, conditions, (*model.potentials, *model.cover))
+        under = conditioned(model.domain, model.states, conditions, (*model.potentials, *model.cover), model.groups)
         return cls(under, under.beliefs(model.potentials, releasable=True), model.release)
 
     def batches(self, rows: int, progress: Progress = silent) -> Iterator[pa.RecordBatch]:
@@ -184,14 +185,24 @@ class Sampler:
 
 def draw_states(beliefs: Beliefs, rows: int, rng: np.random.Generator) -> Codes:
     """States of all columns, shape (rows, columns)."""
-    tree = beliefs.tree
+    tree, attributes = beliefs.tree, beliefs.tree.attributes
     states = np.empty((rows, len(tree.sizes)), dtype=np.int32, order="F")
     for axes, separator, conditional in zip(tree.axes, tree.separators, beliefs.conditionals, strict=True):
-        given = joint_codes(states, separator, tree.sizes)
-        drawn = systematic(conditional.cpu().numpy(), given, rng)
-        for index in reversed(axes[len(separator) :]):
+        given, weights = joint_codes(states, separator, tree.sizes), conditional.cpu().numpy()
+        first = axes[: len(separator)]
+        if first == separator:
+            drawn, brought = systematic(weights, given, rng), axes[len(separator) :]
+        else:  # groups of some are known: the rows of the same groups are outcomes, too
+            row_of = rows_in_groups(attributes, first, separator, torch.device("cpu")).numpy()
+            group = np.repeat(row_of, weights.shape[1])
+            order = np.argsort(group, kind="stable")
+            starts = np.searchsorted(group[order], np.arange(tree.shape_cells(separator)))
+            drawn, brought = order[_systematic(weights.ravel()[order], starts, given, rng)], axes
+        for index in reversed(brought):
             drawn, states[:, index] = np.divmod(drawn, tree.sizes[index])
-    return states
+            if index < attributes.columns and (groups := attributes.groups[index]) is not None:
+                states[:, attributes.columns + index] = groups[states[:, index]]
+    return states[:, : attributes.columns]
 
 
 def systematic(conditional: Array, given: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.int64]:

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 SECOND = 1_000_000
 _TIME_OF_DAY = r"^(?P<h>[01]?\d|2[0-3]):(?P<m>[0-5]\d)(?P<s>:[0-5]\d)?(?P<f>\.\d{1,6})?$"
 _WORDS = 2**64
+_LARGEST = 1e300
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class Scale:
         if self.kind == "integer":
             return Steps(_offsets_of_reals(np.floor(values), int(low), int(high)), absent)
         if self.decimals is not None:
+            # Inside of what can be multiplied, far beyond any range: a warning would tell of somebody's extreme value.
+            values = np.clip(values, -_LARGEST / 10**self.decimals, _LARGEST / 10**self.decimals)
             return Steps(_offsets_of_reals(np.rint(values * 10**self.decimals), int(low), int(high)), absent)
         if points is not None and points.size and column.type.bit_width < 64:
             held = points.astype(column.type.to_pandas_dtype()).astype(np.float64)

@@ -8,7 +8,7 @@ last record, whichever engine counts them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -79,15 +79,12 @@ class SqlCounter:
         found = self._tables(self._coded, self._sizes, columns)
         return [found[column] for column in columns]
 
-    def cliques(
-        self, states: Sequence[ColumnStates], cliques: Sequence[Clique], share: Callable[[float], None] = lambda _: None
-    ) -> dict[Clique, Counts]:
+    def cliques(self, states: Sequence[ColumnStates], cliques: Sequence[Clique]) -> dict[Clique, Counts]:
         """Records in every cell of every clique, over states; each of their shape.
 
         Args:
             states: of every column.
             cliques: attribute indices.
-            share: called with the share of them that is counted.
 
         Raises:
             EngineError: the engine stopped.
@@ -107,21 +104,14 @@ class SqlCounter:
             merged = {"columns": ", ".join([*columns, *weight]), "source": self._coded, "joins": " ".join(joins)}
             self._engine.materialize("merged", _MERGED_SQL.format(**merged))
             source = "merged"
-        return self._tables(source, [column.size for column in states], cliques, share)
+        return self._tables(source, [column.size for column in states], cliques)
 
-    def _tables(
-        self,
-        source: str,
-        sizes: Sequence[int],
-        cliques: Sequence[Clique],
-        share: Callable[[float], None] = lambda _: None,
-    ) -> dict[Clique, Counts]:
+    def _tables(self, source: str, sizes: Sequence[int], cliques: Sequence[Clique]) -> dict[Clique, Counts]:
         shapes = {clique: tuple(sizes[index] for index in clique) for clique in cliques}
         counts = {clique: np.zeros(math.prod(shape), dtype=np.int64) for clique, shape in shapes.items()}
         for first in range(0, len(cliques), TABLES_AT_ONCE):
             some = cliques[first : first + TABLES_AT_ONCE]
             self._fill(source, shapes, some, [counts[clique] for clique in some])
-            share((first + len(some)) / len(cliques))
         return {clique: total.reshape(shapes[clique]) for clique, total in counts.items()}
 
     def _fill(

@@ -1,0 +1,102 @@
+"""What several entries promise together: one guarantee for a unit that took part in all of them.
+
+What belongs here: composing the events of entries of one unit and one adjacency. What does not: which entries concern
+the same people (`kinship`), and what an account may spend (`filter`).
+
+The bound is for the worst case, a unit in every one of the mechanisms; it depends on the entries alone and is public.
+It holds if the plans were fixed in advance: parameters that are chosen in the light of earlier results need a filter
+(Rogers, Roth, Ullman & Vadhan 2016), and of whole accounts, what holds whatever follows is the sum of their caps: each
+filter makes its account one interactive mechanism, and such mechanisms compose, also where they run at the same time
+(Vadhan & Zhang 2023; Lyu 2022).
+
+Entries of different units or adjacencies have no common guarantee here: they are not converted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.ledger.records import CostRequest
+from dpsynth_platform.privacy.renyi import RenyiCurve
+
+Bound = Literal["pld", "renyi", "basic"]
+
+# Different mechanisms of which privacy loss distributions are composed; beyond, Renyi curves are added alone.
+MOST_LEAVES = 48
+_UP = 1 + 2.0**-40
+
+
+@dataclass(frozen=True)
+class Composition:
+    """Differential privacy of several mechanisms together, for a unit that took part in all. Public.
+
+    Attributes:
+        epsilon: the smallest of three bounds at `delta`.
+        delta: the sum of the mechanisms' own.
+        accounting: which bound it is: `pld` or `renyi` of the composed event, or `basic`, the sum of the epsilons.
+        unit: whom it protects.
+        adjacency: which datasets are neighbours.
+        mechanisms: how many there are.
+    """
+
+    epsilon: float
+    delta: float
+    accounting: Bound
+    unit: str
+    adjacency: str
+    mechanisms: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON value."""
+        return asdict(self)
+
+
+def compose(requests: Sequence[CostRequest]) -> Composition | None:
+    """What the mechanisms promise together, or None where they have no common guarantee.
+
+    They have none where units or adjacencies differ, or the deltas add up to 1. Each keeps its own contribution bound,
+    which is in its event.
+    """
+    kinds = {(item.guarantee.unit, item.guarantee.adjacency) for item in requests}
+    delta = math.fsum(item.guarantee.delta for item in requests)
+    if len(kinds) != 1 or delta >= 1:
+        return None
+    ((unit, adjacency),) = kinds
+    bounds: dict[Bound, float] = {
+        "basic": math.fsum(item.guarantee.epsilon for item in requests) * _UP,
+        "renyi": _renyi(requests, delta),
+    }
+    by_losses = _pld(requests, delta)
+    if by_losses is not None:
+        bounds["pld"] = by_losses
+    least = min(bounds, key=lambda name: bounds[name])
+    return Composition(bounds[least], delta, least, unit, adjacency, len(requests))
+
+
+def _pld(requests: Sequence[CostRequest], delta: float) -> float | None:
+    """By privacy loss distributions; None where they do not reach, or there are too many different mechanisms."""
+    from dp_accounting import ComposedDpEvent
+
+    from dpsynth_platform.privacy.accounting import pld_epsilon
+    from dpsynth_platform.privacy.events import event_from_json, leaves
+
+    event = ComposedDpEvent([event_from_json(item.event) for item in requests])
+    if len({leaf for leaf, _ in leaves(event)}) > MOST_LEAVES:
+        return None
+    try:
+        return pld_epsilon(event, delta)
+    except AccountingError:  # too many ways through parallel branches together
+        return None
+
+
+def _renyi(requests: Sequence[CostRequest], delta: float) -> float:
+    """By the curves that the ledger holds, at the delta that their slacks leave."""
+    total = RenyiCurve.upper(
+        [math.fsum(values) for values in zip(*(item.curve.values for item in requests), strict=True)]
+    )
+    rest = delta - math.fsum(item.delta_slack for item in requests) * _UP
+    return total.epsilon(rest)

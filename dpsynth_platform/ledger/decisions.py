@@ -1,0 +1,108 @@
+"""Decisions of people about release candidates: approvals, refusals and withdrawals, each an event of the chain.
+
+What belongs here: who may decide what, in one transaction with the record of it. What does not: whether the candidate's
+evidence holds (`release.evidence`), and what a withdrawal does to a published release (`withdrawing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlalchemy import Connection
+
+from dpsynth_platform.errors import LedgerError, ReleaseRefused
+from dpsynth_platform.ledger import chain, rows
+from dpsynth_platform.ledger.records import Decision
+from dpsynth_platform.people import person_key
+
+
+def of_candidate(connection: Connection, candidate: str, entry_id: str) -> list[Decision]:
+    """Approvals and refusals of a candidate, and withdrawals of whatever its model was released as, in order.
+
+    The withdrawals are those of its entry: an edited description makes another candidate of the same rows.
+    """
+    decided = chain.events(connection, kinds=(chain.APPROVED, chain.REFUSED), subject=candidate)
+    withdrawn = [
+        event for event in chain.events(connection, kinds=[chain.WITHDRAWN]) if event.payload["entry"] == entry_id
+    ]
+    return [rows.decision_of(event) for event in sorted(decided + withdrawn, key=lambda event: event.sequence)]
+
+
+def withdrawals(connection: Connection) -> list[Decision]:
+    """All withdrawals, in order."""
+    return [rows.decision_of(event) for event in chain.events(connection, kinds=[chain.WITHDRAWN])]
+
+
+def approve(
+    connection: Connection,
+    candidate: str,
+    by: str,
+    entry_id: str,
+    reason: str,
+    runners: Collection[str],
+    after_withdrawal: bool,
+) -> Decision:
+    """See `store.Ledger.approve`."""
+    _check_person(by)
+    entry = rows.get_entry(connection, entry_id)
+    place = entry.request.place
+    if _is_one_of(by, (*runners, entry.request.runner)):
+        raise ReleaseRefused(f"{place}: {by!r} ran this release and cannot approve it; somebody else must")
+    withdrawn = [item for item in of_candidate(connection, candidate, entry_id) if item.decision == "withdraw"]
+    if _is_one_of(by, [item.by for item in withdrawn]):
+        raise ReleaseRefused(
+            f"{place}: {by!r} withdrew a release of this content and cannot approve it again; somebody else must"
+        )
+    if withdrawn and not after_withdrawal:
+        last = withdrawn[-1]
+        raise ReleaseRefused(
+            f"{place}: this content was withdrawn as release {last.release} on {last.at[:10]}; to have it published "
+            "all the same, approve it with --after-withdrawal"
+        )
+    if after_withdrawal and not withdrawn:
+        raise ReleaseRefused(f"{place}: no release of this content was withdrawn; leave --after-withdrawal out")
+    payload = {"by": by, "entry": entry_id, "reason": reason}
+    if after_withdrawal:
+        payload["after_withdrawal"] = withdrawn[-1].release or ""
+    return _append(connection, chain.APPROVED, candidate, payload)
+
+
+def refuse(connection: Connection, candidate: str, by: str, entry_id: str, reason: str) -> Decision:
+    """See `store.Ledger.refuse`."""
+    _check_person(by)
+    _check_reason(reason, "refusal")
+    rows.get_entry(connection, entry_id)
+    return _append(connection, chain.REFUSED, candidate, {"by": by, "entry": entry_id, "reason": reason})
+
+
+def withdraw(connection: Connection, release_id: str, by: str, reason: str) -> Decision:
+    """See `store.Ledger.withdraw`."""
+    earlier = chain.events(connection, kinds=[chain.WITHDRAWN], subject=release_id)
+    if earlier:
+        return rows.decision_of(earlier[0])
+    _check_person(by)
+    _check_reason(reason, "withdrawal")
+    published = chain.events(connection, kinds=[chain.RELEASED], subject=release_id)
+    if not published:
+        raise LedgerError(f"the ledger records no publication of a release {release_id!r}")
+    facts = published[0].payload
+    payload = {"by": by, "entry": facts["entry"], "candidate": facts["candidate"], "reason": reason}
+    return _append(connection, chain.WITHDRAWN, release_id, payload)
+
+
+def _append(connection: Connection, kind: str, subject: str, payload: chain.Values) -> Decision:
+    return rows.decision_of(chain.append(connection, rows.now_text(connection), kind, subject, payload))
+
+
+def _is_one_of(name: str, others: Collection[str]) -> bool:
+    return person_key(name) in {person_key(other) for other in others}
+
+
+def _check_person(by: str) -> None:
+    if not person_key(by):
+        raise LedgerError("a decision needs a name; set DPSYNTH_USER")
+
+
+def _check_reason(reason: str, noun: str) -> None:
+    if not person_key(reason):
+        raise LedgerError(f"a {noun} needs a reason, in words that can be seen")

@@ -1,0 +1,210 @@
+"""Column lineage of the asset line: which column of a step comes from which columns before it, and how.
+
+What belongs here: the descent of every column of every step that has a table, told from the contract and the schemas
+alone, in fixed sentences. What does not: OpenLineage's classes (`facets.column_lineage` makes the facet), names of
+places, or a look at rows.
+
+    source -> scrubbed -> bounded -> (model: no columns) -> synthetic -> released
+                 canaries -^
+
+`raw` pins a version of the source and copies none of it: the raw columns are those of the source. The model has no
+columns, so a synthetic column names the bounded one that the model was made from. A column without any origin in the
+data says why (`ColumnDescent.without`): ids that were made anew, text that came back empty, records of canaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dpsynth_platform.contracts import Column, DataContract
+from dpsynth_platform.lineage.naming import DatasetName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HASHED = "The whole value is replaced by a keyed hash."
+MASKED = "What identifies people is replaced by the name of its kind (best effort)."
+REPLACED = "What identifies people is replaced by fictional values (best effort)."
+CLUE = "What this column says of a person is looked for in the text."
+FINGERPRINT = "Owners' ids are replaced by keyed fingerprints."
+RECORD_ID = "A keyed id of the record, from its owners and its key."
+OWNED = "Records without an owner are left out."
+OF_PERIOD = "Records of other periods are left out."
+CLEARED = "Owners that are held out or not cleared are left out; of everybody else as many records as the bound allows."
+ORDERED = "Says which of an owner's records are kept first."
+MODELLED = "Drawn from a differentially private model of noisy counts of this column, alone and with others."
+JOINTLY = "Rows are drawn from one model of all modelled columns together."
+WEIGHED = "Each of an owner's records counts as a part of one."
+PUBLISHED = "Published as it was drawn."
+
+FROM_CONTRACT = "Made from the contract alone: no record of anybody is looked at."
+COIN = "A fair coin: whether the canary joins the data."
+FRESH_IDS = "Fresh ids that are linked to nobody."
+LEFT_EMPTY = "Present for the schema's sake and empty: the model does not know this column."
+
+SENTENCES = frozenset(
+    {
+        HASHED, MASKED, REPLACED, CLUE, FINGERPRINT, RECORD_ID, OWNED, OF_PERIOD, CLEARED, ORDERED, MODELLED,
+        JOINTLY, WEIGHED, PUBLISHED, FROM_CONTRACT, COIN, FRESH_IDS, LEFT_EMPTY,
+    }
+)  # fmt: skip
+"""Every sentence that stands in a column's lineage. All are fixed, so that none can tell of the data."""
+
+SUBTYPES = frozenset({"IDENTITY", "TRANSFORMATION", "AGGREGATION", "FILTER", "SORT", "GROUP_BY", "CONDITIONAL"})
+"""OpenLineage's words for how a column enters, as far as the line uses them."""
+_DIRECT = frozenset({"IDENTITY", "TRANSFORMATION", "AGGREGATION"})
+_TREATED = {"hash": HASHED, "mask": MASKED, "replace": REPLACED}
+
+
+@dataclass(frozen=True)
+class ColumnOrigin:
+    """One column that another one, or every row, comes from.
+
+    Attributes:
+        subtype: how, one of `SUBTYPES`.
+        masking: whether the transformation hides the original value.
+        description: one of `SENTENCES`, or empty.
+    """
+
+    source: DatasetName
+    column: str
+    subtype: str = "IDENTITY"
+    masking: bool = False
+    description: str = ""
+
+    @property
+    def direct(self) -> bool:
+        """Whether values are made of its values; otherwise it only decides over them."""
+        return self.subtype in _DIRECT
+
+
+@dataclass(frozen=True)
+class ColumnDescent:
+    """Where the columns of one table come from.
+
+    Attributes:
+        origins: of each column that has any.
+        without: of each column that has none, why.
+        rows: columns that decide which rows there are, or over all their values together.
+    """
+
+    origins: Mapping[str, tuple[ColumnOrigin, ...]] = field(default_factory=dict)
+    without: Mapping[str, str] = field(default_factory=dict)
+    rows: tuple[ColumnOrigin, ...] = ()
+
+
+def scrubbed(contract: DataContract, source: DatasetName, columns: Iterable[str]) -> ColumnDescent:
+    """`columns` of the scrubbed table, from those of the source: declared ones, owners and the record's id."""
+    from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, OWNERS_COLUMN, RECORD_COLUMN
+
+    owners, keys = contract.privacy.owner_columns, contract.source.key
+    own = {
+        OWNER_COLUMN: _from(source, owners, "TRANSFORMATION", FINGERPRINT),
+        OWNERS_COLUMN: _from(source, owners, "TRANSFORMATION", FINGERPRINT),
+        RECORD_COLUMN: _from(source, dict.fromkeys((*owners, *keys)), "TRANSFORMATION", RECORD_ID),
+    }
+    origins = {name: own[name] if name in own else _scrubbed_column(contract, source, name) for name in columns}
+    rows = list(_from(source, owners, "FILTER", OWNED))
+    if contract.source.period_column:
+        rows.append(ColumnOrigin(source, contract.source.period_column, "FILTER", description=OF_PERIOD))
+    return ColumnDescent(origins, rows=tuple(rows))
+
+
+def canaries(columns: Iterable[str]) -> ColumnDescent:
+    """Canaries come from nobody's records."""
+    from dpsynth_platform.bounding.output import INCLUDED_COLUMN
+
+    return ColumnDescent(without={name: COIN if name == INCLUDED_COLUMN else FROM_CONTRACT for name in columns})
+
+
+def bounded(
+    contract: DataContract, before: DatasetName, canaries: DatasetName, columns: Iterable[str]
+) -> ColumnDescent:
+    """Rows of the scrubbed table that are kept, and the canaries that joined them."""
+    from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, OWNERS_COLUMN, RECORD_COLUMN
+
+    names = list(columns)
+    # A canary has one owner, also where records have several.
+    origins = {
+        name: (
+            ColumnOrigin(before, name),
+            ColumnOrigin(canaries, OWNER_COLUMN if name == OWNERS_COLUMN else name),
+        )
+        for name in names
+    }
+    owner = OWNERS_COLUMN if contract.privacy.multi_owner else OWNER_COLUMN
+    rows = [
+        ColumnOrigin(before, owner, "FILTER", description=CLEARED),
+        ColumnOrigin(before, RECORD_COLUMN, "SORT", description=ORDERED),
+    ]
+    if contract.privacy.weight:
+        rows.append(ColumnOrigin(before, contract.privacy.weight, "SORT", description=ORDERED))
+    return ColumnDescent(origins, rows=tuple(rows))
+
+
+def synthetic(contract: DataContract, before: DatasetName, source: pa.Schema) -> ColumnDescent:
+    """Columns of the synthetic table: through the model, from those of the bounded one.
+
+    A modelled column comes from its own counts; and since rows are drawn from one joint model, every modelled column
+    (and, where an owner's records share one weight, the owner) decides over all rows.
+
+    Args:
+        before: the bounded table.
+        source: the source's schema.
+    """
+    from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
+
+    treatments = treatments_of(contract, source)
+    modelled = [name for name, treatment in treatments.items() if treatment == "modelled"]
+    words = {"regenerated": FRESH_IDS, "empty": LEFT_EMPTY}
+    rows = list(_from(before, modelled, "CONDITIONAL", JOINTLY))
+    if contract.privacy.weighting == "owners":
+        rows.append(ColumnOrigin(before, OWNER_COLUMN, "GROUP_BY", masking=True, description=WEIGHED))
+    return ColumnDescent(
+        {name: _from(before, [name], "AGGREGATION", MODELLED) for name in modelled},
+        {name: words[treatment] for name, treatment in treatments.items() if treatment in words},
+        tuple(rows),
+    )
+
+
+def released(before: DatasetName, columns: Iterable[str]) -> ColumnDescent:
+    """Columns of the release are those of the synthetic table."""
+    return ColumnDescent({name: (ColumnOrigin(before, name, description=PUBLISHED),) for name in columns})
+
+
+def treatments_of(contract: DataContract, source: pa.Schema) -> dict[str, str]:
+    """What becomes of each column of the source: modelled, regenerated, empty or absent."""
+    from dpsynth_platform.synth.tabular.restore import release_schema
+
+    return dict(release_schema(contract, source).treatments)
+
+
+def _scrubbed_column(contract: DataContract, source: DatasetName, name: str) -> tuple[ColumnOrigin, ...]:
+    from dpsynth_platform.scrub.clues import column_kind
+
+    declared = contract.columns[name]
+    if declared.type != "text":
+        return (ColumnOrigin(source, name),)
+    whole = declared.pii == "hash" or column_kind(name) is not None
+    own = _from(source, [name], "TRANSFORMATION", _TREATED[declared.pii])
+    if whole:
+        return own
+    identifying = [other for other, column in contract.columns.items() if _is_clue(other, column)]
+    return (*own, *_from(source, identifying, "CONDITIONAL", CLUE))
+
+
+def _is_clue(name: str, column: Column) -> bool:
+    """Whether a column's values are looked for in free texts (`scrub.clues`)."""
+    from dpsynth_platform.scrub.clues import column_kind
+
+    if column.type == "text":
+        return column.pii in ("drop", "hash") or column_kind(name) is not None
+    return column.type == "identifier"
+
+
+def _from(source: DatasetName, columns: Iterable[str], subtype: str, description: str) -> tuple[ColumnOrigin, ...]:
+    """One origin for each column, all hidden by what becomes of them, except where they only decide over rows."""
+    masking = subtype in ("TRANSFORMATION", "AGGREGATION", "CONDITIONAL")
+    return tuple(ColumnOrigin(source, name, subtype, masking, description) for name in columns)

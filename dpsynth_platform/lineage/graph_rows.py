@@ -1,0 +1,489 @@
+"""The stored graph's rows: queries, and what one event adds.
+
+What belongs here: reading and writing on an open connection; the rules by which an event changes nodes and edges. What
+does not: whether an event may be recorded (`store`), and walks (`walks`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, Table, delete, exists, insert, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.ledger import rows as ledger_rows
+from dpsynth_platform.ledger import schema as ledger_schema
+from dpsynth_platform.ledger.records import CostRequest
+from dpsynth_platform.lineage import tables
+from dpsynth_platform.lineage.intake import Facts, Mention
+from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName, canonical
+from dpsynth_platform.lineage.nodes import (
+    LEDGER_NAMESPACE,
+    MODELS,
+    Edge,
+    Kind,
+    Node,
+    Origin,
+    Relation,
+    StoredEvent,
+    by_name,
+)
+
+RELEASE_STEP = ".released"
+MOST_EDGES = 100_000
+_AT_ONCE = 400  # ids in one query; SQLite takes 32766 parameters, plans are quicker with few
+_LIFECYCLE = "lifecycleStateChange"
+
+_Ends = tuple[int, str]
+"""A node's id and version."""
+
+
+def key_of(name: DatasetName) -> str:
+    """Under what a node is found: SHA-256 of namespace and name, in their one spelling."""
+    name = canonical(name)
+    return hashlib.sha256(f"{name.namespace}\n{name.name}".encode()).hexdigest()
+
+
+# Events
+
+
+def sequence_of(connection: Connection, digest: str) -> int | None:
+    """The number of an event that is recorded already, or None."""
+    query = select(tables.event.c.sequence).where(tables.event.c.digest == digest)
+    return connection.execute(query).scalar_one_or_none()
+
+
+def has_own(connection: Connection) -> bool:
+    """Whether an event of ours is recorded."""
+    query = select(tables.event.c.sequence).where(tables.event.c.origin == "own").limit(1)
+    return connection.execute(query).one_or_none() is not None
+
+
+def own_runs(connection: Connection) -> set[str]:
+    """Ids of the runs of which an event of ours is recorded."""
+    column = tables.event.c
+    return set(connection.execute(select(column.run_id).where(column.origin == "own").distinct()).scalars())
+
+
+def heard_of(connection: Connection, run_id: str) -> Sequence[Row[str, str, str]]:
+    """Kind, origin and source of each event of a run."""
+    column = tables.event.c
+    return connection.execute(select(column.kind, column.origin, column.source).where(column.run_id == run_id)).all()
+
+
+def stands(connection: Connection, facts: Facts) -> bool:
+    """Whether a run of ours has its START or its end already, so that this other one is not recorded."""
+    if not facts.run_id or facts.kind not in (tables.START, *tables.TERMINAL):
+        return False
+    kinds = {item.kind for item in heard_of(connection, facts.run_id) if item.origin == "own"}
+    ended = bool(kinds & set(tables.TERMINAL))
+    return ended or (facts.kind == tables.START and tables.START in kinds)
+
+
+def insert_event(
+    connection: Connection, facts: Facts, kind: str, text: str, digest: str, origin: Origin, source: str
+) -> int:
+    """Adds an event at the end; returns its number. Only in a writing transaction."""
+    last = select(tables.event.c.sequence).order_by(tables.event.c.sequence.desc()).limit(1)
+    sequence = (connection.execute(last).scalar_one_or_none() or 0) + 1
+    connection.execute(
+        insert(tables.event).values(
+            sequence=sequence,
+            digest=digest,
+            received_at=ledger_rows.now_text(connection),
+            event_time=facts.event_time,
+            origin=origin,
+            source=source,
+            run_id=facts.run_id,
+            kind=kind,
+            job_namespace=facts.job.namespace,
+            job_name=facts.job.name,
+            payload=text,
+        )
+    )
+    return sequence
+
+
+def events(connection: Connection, *, after: int, run_id: str | None, most: int) -> list[StoredEvent]:
+    """The next events after a number, of all runs or of one."""
+    query = select(tables.event).where(tables.event.c.sequence > after).order_by(tables.event.c.sequence).limit(most)
+    if run_id is not None:
+        query = query.where(tables.event.c.run_id == run_id)
+    return [_stored(row) for row in connection.execute(query)]
+
+
+def unfinished(connection: Connection) -> list[dict[str, Any]]:
+    """START events of runs of ours without a terminal one, in order."""
+    event, end = tables.event.c, tables.event.alias("end").c
+    ended = exists().where(end.run_id == event.run_id, end.origin == "own", end.kind.in_(tables.TERMINAL))
+    query = select(event.payload).where(event.origin == "own", event.kind == tables.START, ~ended)
+    return [json.loads(text) for text in connection.execute(query.order_by(event.sequence)).scalars()]
+
+
+def events_reading(connection: Connection, nodes: Collection[int], facet: str) -> list[StoredEvent]:
+    """Events that carry a run facet, of runs that read one of some nodes; in order."""
+    event, access = tables.event.c, tables.access.c
+    read = exists().where(
+        access.origin == event.origin, access.run_id == event.run_id, access.role == "input", access.node.in_(nodes)
+    )
+    query = select(tables.event).where(event.run_id != "", read, event.payload.contains(json.dumps(facet)))
+    found = [_stored(row) for row in connection.execute(query.order_by(event.sequence))]
+    return [item for item in found if facet in (item.payload["run"].get("facets") or {})]
+
+
+# Nodes and edges
+
+
+def find_nodes(connection: Connection, names: Iterable[DatasetName]) -> dict[DatasetName, Node]:
+    """Those of some names that the graph knows, however they are spelled."""
+    keys = {name: key_of(name) for name in names}
+    rows = _in_parts(connection, select(tables.node), tables.node.c.key, dict.fromkeys(keys.values()))
+    found = {row.key: _node(row) for row in rows}
+    return {name: found[key] for name, key in keys.items() if key in found}
+
+
+def readers_of(connection: Connection, nodes: Collection[int]) -> dict[int, list[str]]:
+    """Of each of some nodes the names of our datasets whose steps read it, whether or not they completed."""
+    event, access = tables.event.c, tables.access.c
+    query = (
+        select(access.node, event.job_name)
+        .distinct()
+        .join(tables.event, (event.origin == access.origin) & (event.run_id == access.run_id))
+        .where(access.origin == "own", access.role == "input", event.job_namespace == JOB_NAMESPACE)
+        .order_by(access.node, event.job_name)
+    )
+    found: dict[int, list[str]] = {}
+    for row in _in_parts(connection, query, access.node, sorted(nodes)):
+        found.setdefault(row.node, []).append(row.job_name.rpartition(".")[0])
+    return found
+
+
+def nodes_by_id(connection: Connection, ids: Collection[int]) -> dict[int, Node]:
+    """Nodes by their ids."""
+    return {row.id: _node(row) for row in _in_parts(connection, select(tables.node), tables.node.c.id, sorted(ids))}
+
+
+def all_facets(connection: Connection) -> dict[DatasetName, dict[str, Any]]:
+    """Every dataset with its facets."""
+    query = select(tables.node).where(tables.node.c.kind != "mechanism")
+    return {node.name: dict(node.facets) for node in map(_node, connection.execute(query))}
+
+
+def search(connection: Connection, text: str, names: Collection[DatasetName]) -> list[Node]:
+    """Nodes by name, `namespace:name`, one of some full names, or a release's id; see `LineageStore.find`."""
+    column = tables.node.c
+    named = or_(
+        column.name == text,
+        column.namespace + ":" + column.name == text,
+        column.key.in_([key_of(name) for name in names]),
+    )
+    found = {row.id: _node(row) for row in connection.execute(select(tables.node).where(named))}
+    releases = select(tables.node).where(column.kind == "release")
+    for node in map(_node, connection.execute(releases)):
+        if node.facets.get("version", {}).get("datasetVersion") == text:
+            found[node.id] = node
+    return by_name({there.id: there for node in found.values() for there in _behind(connection, node)}.values())
+
+
+def _behind(connection: Connection, node: Node) -> list[Node]:
+    """What a name that was only ever mentioned as a symlink leads to; any other node itself."""
+    if node.facets:
+        return [node]
+    query = select(tables.edge.c.parent).where(tables.edge.c.child == node.id, tables.edge.c.relation == "alias")
+    return list(nodes_by_id(connection, set(connection.execute(query).scalars())).values()) or [node]
+
+
+def edges_at(connection: Connection, name: DatasetName) -> list[Edge]:
+    """All edges of a node, in the order in which they were told."""
+    here = find_nodes(connection, [name]).get(name)
+    if here is None:
+        return []
+    edge = tables.edge.c
+    query = select(tables.edge).where(or_(edge.child == here.id, edge.parent == here.id)).order_by(edge.id)
+    rows = connection.execute(query).all()
+    nodes = nodes_by_id(connection, {end for row in rows for end in (row.child, row.parent)})
+    return [
+        Edge(
+            nodes[row.child].name,
+            nodes[row.parent].name,
+            row.relation,
+            row.run_id,
+            row.child_version,
+            row.parent_version,
+            row.event,
+        )
+        for row in rows
+    ]
+
+
+def insert_nodes(connection: Connection, kinds: Mapping[DatasetName, Kind]) -> None:
+    """Adds nodes of others; those that are there stay as they are."""
+    values = [
+        {
+            "key": key_of(name),
+            "kind": kind,
+            "namespace": name.namespace,
+            "name": name.name,
+            "own": False,
+            "facets": "{}",
+        }
+        for name, kind in kinds.items()
+    ]
+    _insert_new(connection, tables.node, values)
+
+
+# What an event adds
+
+
+def relate(connection: Connection, facts: Facts, origin: Origin, sequence: int) -> None:
+    """Adds what an event tells to nodes and edges.
+
+    Of our own runs only what a run that completed read and wrote is related; of others, everything that a run was ever
+    said to read and write, since a checkpoint may be used before its training has ended.
+
+    Raises:
+        LineageRefused: the run relates more than `MOST_EDGES` pairs.
+    """
+    _Relating(connection, facts, origin, sequence).all()
+
+
+class _Relating:
+    """One event's additions, within one transaction."""
+
+    def __init__(self, connection: Connection, facts: Facts, origin: Origin, sequence: int) -> None:
+        self._connection = connection
+        self._facts = facts
+        self._own = origin == "own"
+        self._origin = origin
+        self._sequence = sequence
+        insert_nodes(connection, dict.fromkeys(facts.names, "dataset"))
+        self._nodes = find_nodes(connection, facts.names)
+
+    def all(self) -> None:
+        """Everything."""
+        for mention in self._facts.mentions:
+            self._nodes[mention.name] = self._merged(mention)
+        edges = [*self._aliases(), *self._mechanisms(), *self._training(), *self._derivations()]
+        _insert_new(self._connection, tables.edge, edges)
+
+    def _writes(self, mention: Mention) -> bool:
+        """Whether our platform wrote this dataset; a product that a use names is not ours."""
+        return self._own and mention.role == "output" and not self._facts.purpose
+
+    def _merged(self, mention: Mention) -> Node:
+        """The node with its kind and facets as they are after this event; changed rows are written."""
+        node = self._nodes[mention.name]
+        if not self._own and (node.own or node.name.namespace == JOB_NAMESPACE):
+            return node
+        kept: dict[str, Any] = json.loads(node.stored_facets)
+        own = node.own or self._writes(mention)
+        if own and not node.own:  # what others told of it before we wrote it
+            kept = {name: facet for name, facet in kept.items() if facet["origin"] == "own"}
+            self._forget_entries(node)
+        if self._writes(mention) and mention.version:
+            kept.pop(_LIFECYCLE, None)  # what was dropped and is written anew is there again
+        for name, value in mention.facets.items():
+            before = kept.get(name)
+            if before is None or (before["value"] != value and (self._own or before["origin"] != "own")):
+                kept[name] = {"event": self._sequence, "origin": self._origin, "value": value}
+        merged = Node(node.id, self._kind(node, mention), node.name, own, json.dumps(kept, sort_keys=True))
+        if merged != node or merged.stored_facets != node.stored_facets:
+            self._write(merged)
+        return merged
+
+    def _forget_entries(self, node: Node) -> None:
+        """Drops the ledger entries that others named for a dataset before we wrote it."""
+        edge = tables.edge.c
+        self._connection.execute(
+            delete(tables.edge).where(edge.child == node.id, edge.relation.in_(("paid-by", "claims")))
+        )
+
+    def _write(self, node: Node) -> None:
+        values = {"kind": node.kind, "own": node.own, "facets": node.stored_facets}
+        self._connection.execute(update(tables.node).where(tables.node.c.id == node.id).values(values))
+
+    def _kind(self, node: Node, mention: Mention) -> Kind:
+        if self._writes(mention):
+            released = self._facts.job.namespace == JOB_NAMESPACE and self._facts.job.name.endswith(RELEASE_STEP)
+            if mention.is_release or released:
+                return "release"
+            if mention.is_model:
+                return "model"
+            return node.kind if node.own else "dataset"
+        if self._own and not node.own and "dpsynth_privacyUnit" in mention.facets:
+            return "dataset"  # a table of people's records, whatever others took it for
+        if not self._may_turn(node):
+            return node.kind
+        product = self._facts.purpose in ("train", "evaluate") and mention.role == "output"
+        return "checkpoint" if mention.is_model or product else node.kind
+
+    def _may_turn(self, node: Node) -> bool:
+        """Whether this event may make a checkpoint of it: ours of what others made, others' of what we said nothing of.
+
+        A registered use is somebody's word, too.
+        """
+        if node.kind != "dataset" or node.own:
+            return False
+        trusted = self._own and not self._facts.purpose
+        return trusted or not (node.is_told_by_us or node.name.namespace == JOB_NAMESPACE)
+
+    def _aliases(self) -> Iterator[dict[str, Any]]:
+        """Both ways, so that walks need not know."""
+        for mention in self._facts.mentions:
+            here = self._nodes[mention.name].id
+            for alias in mention.aliases:
+                there = self._nodes[alias].id
+                yield self._edge((here, ""), (there, ""), "alias", run_id="")
+                yield self._edge((there, ""), (here, ""), "alias", run_id="")
+
+    def _mechanisms(self) -> Iterator[dict[str, Any]]:
+        """From what carries a guarantee to the ledger entry that it names."""
+        told = [(mention, entry) for mention in self._facts.mentions for entry in self._entries_of(mention)]
+        if not told:
+            return
+        names = {entry: DatasetName(LEDGER_NAMESPACE, entry) for _, (entry, _) in told}
+        insert_nodes(self._connection, dict.fromkeys(names.values(), "mechanism"))
+        nodes = find_nodes(self._connection, names.values())
+        for mention, (entry, proven) in told:
+            child = (self._nodes[mention.name].id, mention.version)
+            yield self._edge(child, (nodes[names[entry]].id, ""), "paid-by" if proven else "claims")
+
+    def _training(self) -> Iterator[dict[str, Any]]:
+        """What a model says it was made from, by facets of its own."""
+        for mention in filter(self._believed, self._facts.mentions):
+            child = (self._nodes[mention.name].id, mention.version)
+            relations: tuple[tuple[Relation, tuple[DatasetName, ...]], ...] = (
+                ("base", mention.bases),
+                ("trained-on", mention.trained_on),
+            )
+            for relation, names in relations:
+                for name in names:
+                    parent = self._nodes[name]
+                    if relation == "base" and self._may_turn(parent):
+                        self._write(replace(parent, kind="checkpoint"))
+                    yield self._edge(child, (parent.id, ""), relation)
+
+    def _believed(self, mention: Mention) -> bool:
+        """Whether what our facets say of this dataset counts: from us what completed, from others of theirs."""
+        if self._own:
+            return self._facts.kind == "COMPLETE" and self._writes(mention)
+        return not self._nodes[mention.name].own
+
+    def _entries_of(self, mention: Mention) -> Iterator[tuple[str, bool]]:
+        """The ledger entries that are named for a dataset, and whether the ledger agrees."""
+        if not self._believed(mention):
+            return
+        if mention.guarantee is not None:
+            entry = mention.guarantee["ledgerEntry"]
+            request = self._request(entry)
+            yield entry, request is not None and (self._own or _agrees(request, mention.guarantee))
+        if not self._own and mention.role == "output" and self._facts.participants is not None:
+            entry = self._facts.participants["ledgerEntry"]
+            yield entry, self._commitment(entry) == self._facts.participants.get("commitment", "")
+
+    def _request(self, entry: str) -> CostRequest | None:
+        table = ledger_schema.entry.c
+        text = self._connection.execute(select(table.request).where(table.entry_id == entry)).scalar_one_or_none()
+        return None if text is None else CostRequest.from_json(json.loads(text))
+
+    def _commitment(self, entry: str) -> str | None:
+        table = ledger_schema.entry.c
+        return self._connection.execute(select(table.commitment).where(table.entry_id == entry)).scalar_one_or_none()
+
+    def _derivations(self) -> Iterator[dict[str, Any]]:
+        """From every output of the run to every input."""
+        if self._facts.run_id:
+            reads, writes = self._accesses()
+            if self._own and self._facts.kind != "COMPLETE":
+                return
+        else:
+            reads, writes = self._mentioned("input"), self._mentioned("output")
+        if len(reads) * len(writes) > MOST_EDGES:
+            raise LineageRefused(f"a run relates too much; accepted: inputs times outputs at most {MOST_EDGES}")
+        nodes = nodes_by_id(self._connection, {end for end, _ in (*reads, *writes)})
+        for child in writes:
+            for parent in reads:
+                if child[0] != parent[0]:
+                    yield self._edge(child, parent, self._relation(nodes[child[0]], nodes[parent[0]]))
+
+    def _mentioned(self, role: str) -> list[_Ends]:
+        return [(self._nodes[item.name].id, item.version) for item in self._facts.mentions if item.role == role]
+
+    def _accesses(self) -> tuple[list[_Ends], list[_Ends]]:
+        """What the run read and wrote by all its events: what one left out, another may have told."""
+        run = {"origin": self._origin, "run_id": self._facts.run_id}
+        values = [
+            {**run, "node": self._nodes[item.name].id, "role": item.role, "version": item.version}
+            for item in self._facts.mentions
+        ]
+        _insert_new(self._connection, tables.access, values)
+        column = tables.access.c
+        query = select(column.node, column.role, column.version).where(
+            column.origin == self._origin, column.run_id == self._facts.run_id
+        )
+        found = self._connection.execute(query.order_by(column.node, column.version)).all()
+        versioned = {(row.node, row.role) for row in found if row.version}
+        exact = [row for row in found if row.version or (row.node, row.role) not in versioned]
+        return tuple([(row.node, row.version) for row in exact if row.role == role] for role in ("input", "output"))  # type: ignore[return-value]
+
+    def _relation(self, child: Node, parent: Node) -> Relation:
+        if self._facts.purpose == "evaluate":
+            return "evaluated-on"
+        if self._facts.purpose == "other":
+            return "used-by"
+        if child.kind not in MODELS:
+            return "derived"
+        return "base" if parent.kind in MODELS else "trained-on"
+
+    def _edge(self, child: _Ends, parent: _Ends, relation: Relation, run_id: str | None = None) -> dict[str, Any]:
+        return {
+            "child": child[0],
+            "parent": parent[0],
+            "relation": relation,
+            "run_id": self._facts.run_id if run_id is None else run_id,
+            "child_version": child[1],
+            "parent_version": parent[1],
+            "event": self._sequence,
+        }
+
+
+def _agrees(request: CostRequest, claim: Mapping[str, Any]) -> bool:
+    """Whether a guarantee that others claim is one that the ledger's entry pays for."""
+    paid = request.guarantee
+    epsilon, delta = claim.get("epsilon"), claim.get("delta")
+    return (
+        isinstance(epsilon, int | float)
+        and isinstance(delta, int | float)
+        and 0 < epsilon <= paid.epsilon * (1 + 1e-9)
+        and math.isclose(delta, paid.delta)
+        and claim.get("unit") == paid.unit
+        and claim.get("adjacency") == paid.adjacency
+    )
+
+
+def _stored(row: Row[Any]) -> StoredEvent:
+    return StoredEvent(**{**row._asdict(), "payload": json.loads(row.payload)})
+
+
+def _node(row: Row[Any]) -> Node:
+    return Node(row.id, row.kind, DatasetName(row.namespace, row.name), row.own, row.facets)
+
+
+def _in_parts(connection: Connection, query: Select[Any], column: Any, values: Iterable[Any]) -> Iterator[Row[Any]]:
+    waiting = iter(values)
+    while part := list(islice(waiting, _AT_ONCE)):
+        yield from connection.execute(query.where(column.in_(part)))
+
+
+def _insert_new(connection: Connection, table: Table, values: Sequence[Mapping[str, Any]]) -> None:
+    """Inserts what is not there."""
+    if values:
+        dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+        connection.execute(dialect.insert(table).on_conflict_do_nothing(), list(values))

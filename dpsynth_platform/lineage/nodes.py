@@ -1,0 +1,258 @@
+"""The stored graph's nouns: nodes, edges, walks and events as callers get them. Frozen.
+
+What belongs here: what `LineageStore` hands out. What does not: SQL (`store`), reading events (`intake`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from dpsynth_platform.lineage.naming import DatasetName
+
+Origin = Literal["own", "ingested"]
+Kind = Literal["dataset", "model", "checkpoint", "release", "mechanism"]
+Purpose = Literal["train", "evaluate", "other"]
+Relation = Literal["derived", "base", "trained-on", "alias", "paid-by", "claims", "evaluated-on", "used-by"]
+"""How a child comes by its parent.
+
+`paid-by` leads to the ledger entry that the child's guarantee names. `claims` does so too, where the entry is unknown
+or was described otherwise than the ledger has it: such a reference proves nothing. Along `evaluated-on` nothing of the
+parent reaches the child; walks leave it out.
+"""
+
+LEDGER_NAMESPACE = "dpsynth:ledger"
+PRODUCT_NAMESPACE = "dpsynth:products"
+MODELS: tuple[Kind, ...] = ("model", "checkpoint")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A dataset in OpenLineage's sense (a model is one), a release of ours, or a mechanism, which is a ledger entry.
+
+    Attributes:
+        kind: `model` is one that we trained, `checkpoint` any other.
+        own: our platform wrote it.
+    """
+
+    id: int
+    kind: Kind
+    name: DatasetName
+    own: bool
+    stored_facets: str = field(default="{}", repr=False)
+
+    @cached_property
+    def facets(self) -> Mapping[str, Any]:
+        """The latest of each facet that may be believed: of our own nodes, only what we said ourselves."""
+        return {name: kept["value"] for name, kept in self._kept.items()}
+
+    @cached_property
+    def told_by(self) -> Mapping[str, int]:
+        """For each facet the sequence number of the event that it came with."""
+        return {name: kept["event"] for name, kept in self._kept.items()}
+
+    @cached_property
+    def is_told_by_us(self) -> bool:
+        """Whether a facet of it is of ours."""
+        return any(kept["origin"] == "own" for kept in self._kept.values())
+
+    @cached_property
+    def zones(self) -> tuple[str, ...]:
+        """Of its tags, the zones that it lies in; what is no tag is passed over."""
+        tags = self.facets.get("tags", {}).get("tags")
+        found = [tag for tag in tags if isinstance(tag, Mapping)] if isinstance(tags, list) else []
+        return tuple(str(tag.get("value")) for tag in found if tag.get("key") == "zone")
+
+    @cached_property
+    def _kept(self) -> dict[str, Any]:
+        kept: dict[str, Any] = json.loads(self.stored_facets)
+        return kept
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One way in which one node came by another.
+
+    Attributes:
+        run_id: the OpenLineage run; empty for an alias and for what a job or dataset event told.
+        event: sequence number of the event that told it first.
+    """
+
+    child: DatasetName
+    parent: DatasetName
+    relation: Relation
+    run_id: str
+    child_version: str
+    parent_version: str
+    event: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a path: the node that it leads to, and how."""
+
+    node: DatasetName
+    relation: Relation
+    run_id: str
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A node on a walk.
+
+    Attributes:
+        distance: steps from the start that are no aliases.
+        previous: the node before it on a shortest path, None for a start.
+    """
+
+    node: Node
+    distance: int
+    previous: Relative | None = field(default=None, repr=False)
+    relation: Relation | None = None
+    run_id: str = ""
+
+    @property
+    def path(self) -> tuple[Step, ...]:
+        """A shortest path from a start to here; empty for a start."""
+        steps = []
+        here = self
+        while here.previous is not None and here.relation is not None:
+            steps.append(Step(here.node.name, here.relation, here.run_id))
+            here = here.previous
+        return tuple(reversed(steps))
+
+    @property
+    def start(self) -> DatasetName:
+        """Where the path begins."""
+        here = self
+        while here.previous is not None:
+            here = here.previous
+        return here.node.name
+
+
+@dataclass(frozen=True)
+class Ancestry:
+    """Everything on a walk from some starts, and what is not known about it.
+
+    Attributes:
+        relatives: the starts (distance 0) and all that was reached, nearest first.
+        missing: starts that the graph does not know.
+        unknown: models and checkpoints of which nothing is known that they were made from (or nothing but each other),
+            and that nobody declared public.
+    """
+
+    relatives: tuple[Relative, ...]
+    missing: tuple[DatasetName, ...] = ()
+    unknown: tuple[DatasetName, ...] = ()
+
+    def of_kind(self, *kinds: Kind) -> list[Relative]:
+        """The relatives of some kinds, nearest first."""
+        return [relative for relative in self.relatives if relative.node.kind in kinds]
+
+    def get(self, name: DatasetName) -> Relative | None:
+        """One of them by name, or None."""
+        return self._by_name.get(name)
+
+    def __contains__(self, name: DatasetName) -> bool:
+        return name in self._by_name
+
+    @cached_property
+    def _by_name(self) -> dict[DatasetName, Relative]:
+        return {relative.node.name: relative for relative in self.relatives}
+
+
+@dataclass(frozen=True)
+class StoredEvent:
+    """An event as it was recorded.
+
+    Attributes:
+        kind: START, RUNNING, COMPLETE, ABORT, FAIL, OTHER; JOB or DATASET for events without a run. A second START of a
+            run of others is kept as RUNNING.
+        source: who sent it; empty for our own.
+        run_id: empty for events without a run.
+        payload: the event.
+    """
+
+    sequence: int
+    digest: str
+    received_at: str
+    event_time: str
+    origin: Origin
+    source: str
+    run_id: str
+    kind: str
+    job_namespace: str
+    job_name: str
+    payload: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What became of an event.
+
+    Attributes:
+        sequence: its number; that of the first time if it was recorded before; None if another event stands for it.
+        new: it was not known.
+    """
+
+    sequence: int | None
+    new: bool
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run of ours that started and has no terminal event.
+
+    Attributes:
+        parent_run_id: the Dagster run's id.
+        launcher: who runs it (`emitter.StepRun`); only of `dagster` can Dagster say whether it goes on.
+        start: its START event.
+    """
+
+    run_id: str
+    parent_run_id: str
+    launcher: str
+    job: str
+    started_at: str
+    start: Mapping[str, Any] = field(repr=False, compare=False, default_factory=dict)
+
+    @classmethod
+    def of(cls, start: Mapping[str, Any]) -> OpenRun:
+        """The run that a START event began."""
+        parent = start["run"].get("facets", {}).get("parent", {})
+        run_id, launcher = parent.get("run", {}).get("runId", ""), parent.get("job", {}).get("namespace", "")
+        return cls(start["run"]["runId"], run_id, launcher, start["job"]["name"], start["eventTime"], start)
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """Somebody's word, in the ledger's chain, that something is public: no person's data that we guard is in it."""
+
+    name: DatasetName
+    by: str
+    reason: str
+    at: str
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Use:
+    """A registered use of a release.
+
+    Attributes:
+        product: what was trained or evaluated, if anything was named.
+        event: sequence number of the event that records it.
+    """
+
+    release: DatasetName
+    purpose: Purpose
+    product: DatasetName | None
+    event: int
+
+
+def by_name(nodes: Iterable[Node]) -> list[Node]:
+    """Nodes in the order of their names."""
+    return sorted(nodes, key=lambda node: node.name)

@@ -1,0 +1,153 @@
+"""Where events go: the operator's own record, and the transport of the standard OpenLineage configuration.
+
+What belongs here: delivering one event, and telling a failure that may pass from one that will not. What does not:
+order, retries and what is stuck (`outbox`), and what of an event may leave (`export`).
+
+A delivery counts when the transport says so. OpenLineage's asynchronous transports are waited for; a composite one
+answers for its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from openlineage.client.client import OpenLineageClient
+from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
+from openlineage.client.transport.noop import NoopConfig, NoopTransport
+
+from dpsynth_platform.errors import DpsynthError
+from dpsynth_platform.lineage.export import public_event
+from dpsynth_platform.lineage.outbox import FILE, TRANSPORT, Refusal
+from dpsynth_platform.lineage.record import JsonLines
+
+_OF_THE_RECEIVER = (401, 403, 404, 405, 407, 408, 425, 429)
+"""Answers that speak of the receiver or its configuration and not of the event: another try may do."""
+_LONGEST_WAIT_SECONDS = 60.0
+
+
+class Client(Protocol):
+    """The part of `OpenLineageClient` that is used here."""
+
+    def emit(self, event: RunEvent) -> None:
+        """Sends one event, or raises."""
+
+
+class NotConfirmed(DpsynthError):
+    """There is no transport any more, or it did not say that it has delivered."""
+
+    code = "lineage"
+
+
+def standard_client() -> Client | None:
+    """OpenLineage's own client, or None where the standard configuration names no transport.
+
+    The client reads OPENLINEAGE_* and `openlineage.yml` itself. Left alone without configuration it would print events
+    to the console, so a first client with a transport that does nothing is asked for the configuration.
+
+    Raises:
+        ValueError: the configuration is there but does not name a usable transport.
+    """
+    if not OpenLineageClient(transport=NoopTransport(NoopConfig())).config.transport:
+        return None
+    client = OpenLineageClient()
+    wanted = (client.config.transport or {}).get("type")
+    if client.transport.kind == "console" and wanted != "console":
+        raise ValueError("the OpenLineage configuration has a transport without a type")
+    return client
+
+
+class RecordFile:
+    """The operator's full record, a file of JSON lines."""
+
+    target = FILE
+
+    def __init__(self, path: Path) -> None:
+        self._record = JsonLines(path)
+
+    def send(self, event: Mapping[str, Any]) -> None:
+        """Appends the event, unless it is the last one there: then a killed process has delivered it."""
+        with self._record.locked() as descriptor:
+            if self._record.last(descriptor) != event:
+                self._record.append(descriptor, dict(event))
+
+
+class StandardTransport:
+    """The public part of events, through OpenLineage's client."""
+
+    target = TRANSPORT
+
+    def __init__(self, find: Callable[[], Client | None], client: Client | None = None) -> None:
+        """`find` is asked for the client where there is none yet: its configuration may have been mended since."""
+        self._find = find
+        self._client = client
+
+    def send(self, event: Mapping[str, Any]) -> None:
+        """Sends the event's public part; see `outbox.Receiver`."""
+        client = self._found()
+        try:
+            leaving = run_event(public_event(event))
+        except Exception as error:
+            raise Refusal(f"it has no public form: {type(error).__name__}") from None
+        failed_before = _failures(client)
+        try:
+            client.emit(leaving)
+        except Exception as error:
+            answer = getattr(getattr(error, "response", None), "status_code", None)
+            if isinstance(answer, int) and 400 <= answer < 500 and answer not in _OF_THE_RECEIVER:
+                raise Refusal(f"HTTP {answer}") from None
+            raise
+        _confirm(client, failed_before)
+
+    def _found(self) -> Client:
+        if self._client is None:
+            self._client = self._find()
+        if self._client is None:
+            raise NotConfirmed("the OpenLineage configuration names no transport any more")
+        return self._client
+
+
+def run_event(event: Mapping[str, Any]) -> RunEvent:
+    """A recorded run event as OpenLineage's client takes it. Raises KeyError or ValueError for what is none of ours."""
+    run, job = event["run"], event["job"]
+    return RunEvent(
+        eventType=RunState(event["eventType"]),
+        eventTime=event["eventTime"],
+        run=Run(run["runId"], dict(run.get("facets", {}))),
+        job=Job(job["namespace"], job["name"], dict(job.get("facets", {}))),
+        inputs=[
+            InputDataset(
+                item["namespace"],
+                item["name"],
+                facets=dict(item.get("facets", {})),
+                inputFacets=dict(item.get("inputFacets", {})),
+            )
+            for item in event.get("inputs", [])
+        ],
+        outputs=[
+            OutputDataset(
+                item["namespace"],
+                item["name"],
+                facets=dict(item.get("facets", {})),
+                outputFacets=dict(item.get("outputFacets", {})),
+            )
+            for item in event.get("outputs", [])
+        ],
+        producer=event["producer"],
+    )
+
+
+def _confirm(client: Client, failed_before: int) -> None:
+    """Waits for a transport that sends in the background. Raises `NotConfirmed`."""
+    wait = getattr(getattr(client, "transport", None), "wait_for_completion", None)
+    if wait is not None and not wait(_LONGEST_WAIT_SECONDS):
+        raise NotConfirmed("the transport has not delivered in time")
+    if _failures(client) > failed_before:
+        raise NotConfirmed("the transport could not deliver")
+
+
+def _failures(client: Client) -> int:
+    """How many events an asynchronous transport has given up; 0 for others, which raise."""
+    stats: Mapping[str, int] = getattr(getattr(client, "transport", None), "get_stats", dict)()
+    return stats.get("failed", 0)

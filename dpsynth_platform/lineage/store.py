@@ -1,0 +1,361 @@
+"""The stored graph: every lineage event once, and what follows from it about datasets, models and mechanisms.
+
+What belongs here: deciding whether an event is recorded, what it adds to the graph, and questions about the graph.
+What does not: the shape of events (`intake`), rows (`graph_rows`), sending events on (`outbox`), and judging what is
+found (clearance).
+
+    store = LineageStore(settings.ledger_url)
+    store.record(event)                                            # ours: START once, one terminal event, else no-op
+    store.record(event, origin="ingested", source="team-search")   # of others
+    store.ancestry([name])                                         # everything that it came from, with the paths
+
+What others tell can only add suspicion. Their events never change or remove what we wrote about our own datasets, end
+no run of ours, and a guarantee that they claim counts only as far as the ledger agrees. Times are kept and decide
+nothing: an event that is dated back changes no relation. Relations are between datasets whatever their version, since
+a name that was ever derived from something may still hold it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
+from openlineage.client.serde import Serde
+from sqlalchemy import Connection, insert
+
+from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger import rows as ledger_rows
+from dpsynth_platform.ledger.database import Database
+from dpsynth_platform.ledger.records import ChainEvent
+from dpsynth_platform.lineage import facets, intake, tables
+from dpsynth_platform.lineage import graph_rows as rows
+from dpsynth_platform.lineage.graph import LineageGraph
+from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName, canonical, dataset_name, is_place
+from dpsynth_platform.lineage.nodes import (
+    LEDGER_NAMESPACE,
+    PRODUCT_NAMESPACE,
+    Ancestry,
+    Declaration,
+    Edge,
+    Node,
+    OpenRun,
+    Origin,
+    Purpose,
+    Recorded,
+    StoredEvent,
+    Use,
+)
+from dpsynth_platform.lineage.walks import walk
+from dpsynth_platform.people import recorded
+
+DECLARED_PUBLIC = "declared-public"
+PURPOSES: tuple[Purpose, ...] = ("train", "evaluate", "other")
+_PAGE = 500
+
+Event = dict[str, Any]
+
+
+class LineageStore:
+    """The lineage of a deployment, in the ledger's database.
+
+    Args:
+        url: as the ledger's.
+
+    Raises:
+        LedgerError: the database cannot be used. Every method raises it too when the database is out of reach.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.database = Database(url)
+
+    # Events
+
+    def record(
+        self, event: Mapping[str, Any], *, origin: Origin = "own", source: str = "", targets: Iterable[str] = ()
+    ) -> Recorded:
+        """Takes in an OpenLineage event (run, job or dataset event), durably; the same event again changes nothing.
+
+        Of a run of ours a second START or second terminal event is not recorded either: the first one stands.
+
+        Args:
+            origin: `own` if this platform made it.
+            source: who sent it, for events of others.
+            targets: to whom the outbox shall send it on.
+
+        Raises:
+            LineageRefused: it is no usable event; or, from others, it speaks for our jobs or runs, for another
+                producer's run, or ends a run that has ended otherwise (`conflict`).
+            LedgerError: the database is away; nothing was recorded.
+        """
+        arrived = _Arrived.of(event, origin, source)
+        chosen = tuple(targets)
+        return self.database.write(lambda connection: _record(connection, arrived, chosen), guards=("lineage_event",))
+
+    def take_over(self, events: Iterable[Mapping[str, Any]]) -> int:
+        """Takes in an earlier record of our own events, at once, if none of ours is here yet; returns how many.
+
+        What cannot be taken in is passed over: it was no event of ours.
+        """
+        earlier = []
+        for event in events:
+            with suppress(LineageRefused):
+                earlier.append(_Arrived.of(event, "own", ""))
+
+        def work(connection: Connection) -> int:
+            if not rows.has_own(connection):
+                return sum(_record(connection, arrived, ()).new for arrived in earlier)
+            return 0
+
+        return self.database.write(work, guards=("lineage_event",)) if earlier else 0
+
+    def events(self, *, after: int = 0, run_id: str | None = None) -> Iterator[StoredEvent]:
+        """Events in the order in which they were recorded, page by page: all after a number, or those of one run."""
+        while True:
+            page = self.database.read(
+                lambda connection, after=after: rows.events(connection, after=after, run_id=run_id, most=_PAGE)  # type: ignore[misc]
+            )
+            yield from page
+            if len(page) < _PAGE:
+                return
+            after = page[-1].sequence
+
+    def has_own(self) -> bool:
+        """Whether an event of ours was ever recorded."""
+        return self.database.read(rows.has_own)
+
+    def open_runs(self) -> list[OpenRun]:
+        """Runs of ours that started and have no terminal event, in the order in which they started."""
+        return [OpenRun.of(start) for start in self.database.read(rows.unfinished)]
+
+    # The graph
+
+    def graph(self) -> LineageGraph:
+        """Datasets, jobs and runs as they are now, for looking around; clearance asks `ancestry`.
+
+        Of a run of ours only what we told: others may have known its id first.
+        """
+        facets, ours = self.database.read(lambda connection: (rows.all_facets(connection), rows.own_runs(connection)))
+        told = (
+            event for event in self.events() if event.run_id and (event.origin == "own" or event.run_id not in ours)
+        )
+        return LineageGraph((event.payload for event in told), facets)
+
+    def node(self, name: DatasetName) -> Node | None:
+        """One node by its exact name, or None."""
+        return self.database.read(lambda connection: rows.find_nodes(connection, [name]).get(name))
+
+    def find(self, text: str) -> list[Node]:
+        """Nodes by what people call them: name, `namespace:name`, logical name, path or URI, or a release's id.
+
+        A name that is only a symlink gives what it leads to.
+        """
+        names = [DatasetName(JOB_NAMESPACE, text), DatasetName(PRODUCT_NAMESPACE, text)]
+        if is_place(text):
+            names.append(dataset_name(text))
+        return self.database.read(lambda connection: rows.search(connection, text, names))
+
+    def edges(self, name: DatasetName) -> list[Edge]:
+        """Every edge at a node, above and below, as it was told."""
+        return self.database.read(lambda connection: rows.edges_at(connection, name))
+
+    def ancestry(self, start: Iterable[DatasetName]) -> Ancestry:
+        """Everything that the starts came from: data, checkpoints, releases and the mechanisms that paid for them."""
+        names = list(start)
+        return self.database.read(lambda connection: ancestry_in(connection, names))
+
+    def descent(self, start: Iterable[DatasetName]) -> Ancestry:
+        """Everything that came of the starts."""
+        names = list(start)
+        return self.database.read(lambda connection: walk(connection, names, upward=False))
+
+    # What people say
+
+    def declare_public(self, name: DatasetName, *, by: str, reason: str) -> Declaration:
+        """Records somebody's word that a checkpoint or dataset holds no guarded person's data, in the ledger's chain.
+
+        Raises:
+            ConfigurationError: the name or the reason says nothing.
+            LineageRefused: it is our own, of which the graph knows what it came from.
+        """
+        payload = {
+            "namespace": name.namespace,
+            "name": name.name,
+            "by": recorded(by, "who declares it"),
+            "reason": recorded(reason, "the reason"),
+        }
+
+        def work(connection: Connection) -> Declaration:
+            node = rows.find_nodes(connection, [name]).get(name)
+            if node is not None and (node.own or node.kind == "mechanism"):
+                raise LineageRefused(f"{name} is this platform's own; only what others made can be declared public")
+            if node is None:
+                rows.insert_nodes(connection, {name: "checkpoint"})
+            at = ledger_rows.now_text(connection)
+            return _declaration(chain.append(connection, at, DECLARED_PUBLIC, _subject(name), payload))
+
+        return self.database.write(work, guards=("event", "lineage_event"))
+
+    def public(self, name: DatasetName) -> Declaration | None:
+        """The latest declaration that something is public, or None."""
+        found = self.database.read(
+            lambda connection: chain.events(connection, kinds=[DECLARED_PUBLIC], subject=_subject(name))
+        )
+        return _declaration(found[-1]) if found else None
+
+    def use(
+        self, release: DatasetName | str, *, by: str, purpose: Purpose, product: str | DatasetName = "", reason: str
+    ) -> Use:
+        """Registers that a release was used elsewhere: what is trained on it descends from it.
+
+        Args:
+            release: a release's name or id, or anything that `find` finds it by.
+            product: what was trained, or evaluated on it: a name in the graph, path or URI, or a new name of its own.
+
+        Raises:
+            ConfigurationError: a name or the reason says nothing.
+            LineageRefused: there is no such release, several, or no such purpose; the product is our own.
+        """
+        if purpose not in PURPOSES:
+            raise LineageRefused(f"purpose {purpose!r}; accepted: {', '.join(PURPOSES)}")
+        who, why = recorded(by, "who registers it"), recorded(reason, "the reason")
+        found = self.release(release)
+        made = self._product(product) if product else None
+        event = _use_event(found, made, purpose, who, why)
+        sequence = self.record(event, targets=("file",)).sequence
+        assert sequence is not None  # noqa: S101 - its run id is new
+        return Use(found.name, purpose, made, sequence)
+
+    def release(self, release: DatasetName | str) -> Node:
+        """One release of ours by its name or id, or anything that `find` finds it by.
+
+        Raises:
+            LineageRefused: there is none, or several.
+        """
+        if isinstance(release, str):
+            found = self.find(release)
+        else:
+            node = self.node(release)
+            found = [node] if node else []
+        releases = [node for node in found if node.kind == "release"]
+        if len(releases) != 1:
+            many = ", ".join(str(node.name) for node in releases) or "none"
+            raise LineageRefused(f"{str(release)!r} names no single release in the lineage graph; found: {many}")
+        return releases[0]
+
+    def _product(self, product: str | DatasetName) -> DatasetName:
+        if isinstance(product, DatasetName):
+            found = [node] if (node := self.node(product)) else []
+            name = product
+        else:
+            recorded(product, "the product")
+            found = self.find(product)
+            name = dataset_name(product) if is_place(product) else DatasetName(PRODUCT_NAMESPACE, product)
+        if len(found) > 1:
+            raise LineageRefused(f"{str(product)!r} names several nodes of the lineage graph; give one's full name")
+        if found and (found[0].own or found[0].kind == "mechanism"):
+            raise LineageRefused(f"{found[0].name} is this platform's own; its lineage is known")
+        return found[0].name if found else name
+
+
+def ancestry_in(connection: Connection, start: Iterable[DatasetName]) -> Ancestry:
+    """`LineageStore.ancestry` on an open connection, for a decision that must be one transaction with it."""
+    return walk(connection, list(start), upward=True, public=declared_public(connection))
+
+
+def declared_public(connection: Connection) -> dict[DatasetName, Declaration]:
+    """Everything that was declared public, with the latest declaration of each, on an open connection."""
+    found = map(_declaration, chain.events(connection, kinds=[DECLARED_PUBLIC]))
+    return {declaration.name: declaration for declaration in found}
+
+
+@dataclass(frozen=True)
+class _Arrived:
+    """An event as it came, read and ready to be recorded."""
+
+    facts: intake.Facts
+    text: str
+    digest: str
+    origin: Origin
+    source: str
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any], origin: Origin, source: str) -> _Arrived:
+        """Reads an event. Raises `LineageRefused` for what is none, or says what only we may say."""
+        facts = intake.facts_of(event)
+        text, digest = intake.canonical(event)
+        if origin == "ingested":
+            _check_names(facts)
+            recorded(source, "the source of a lineage event")
+        return cls(facts, text, digest, origin, source)
+
+
+def _record(connection: Connection, arrived: _Arrived, targets: tuple[str, ...]) -> Recorded:
+    facts, origin = arrived.facts, arrived.origin
+    known = rows.sequence_of(connection, arrived.digest)
+    if known is not None:
+        return Recorded(known, new=False)
+    if origin == "own" and rows.stands(connection, facts):
+        return Recorded(None, new=False)
+    kind = facts.kind if origin == "own" else _kind_among(connection, facts, arrived.source)
+    sequence = rows.insert_event(connection, facts, kind, arrived.text, arrived.digest, origin, arrived.source)
+    rows.relate(connection, facts, origin, sequence)
+    if targets:
+        connection.execute(insert(tables.outbox), [{"target": item, "sequence": sequence} for item in targets])
+    return Recorded(sequence, new=True)
+
+
+def _check_names(facts: intake.Facts) -> None:
+    """What only we may say. Raises `LineageRefused`."""
+    if facts.job.namespace.strip().casefold() == JOB_NAMESPACE:
+        raise LineageRefused(f"jobs of namespace {JOB_NAMESPACE!r} are this platform's own", conflict=True)
+    if any(name.namespace.strip().casefold() == LEDGER_NAMESPACE for name in facts.names):
+        raise LineageRefused(f"the namespace {LEDGER_NAMESPACE!r} is this platform's own", conflict=True)
+
+
+def _kind_among(connection: Connection, facts: intake.Facts, source: str) -> str:
+    """Under which kind an event of others is recorded beside those of its run that are. Raises `LineageRefused`."""
+    if not facts.run_id:
+        return facts.kind
+    heard = rows.heard_of(connection, facts.run_id)
+    if any(item.origin == "own" for item in heard):
+        raise LineageRefused("the run is this platform's own", conflict=True)
+    if any(item.source != source for item in heard):
+        raise LineageRefused("the run is another producer's", conflict=True)
+    kinds = {item.kind for item in heard}
+    if facts.kind in tables.TERMINAL and kinds & set(tables.TERMINAL):
+        raise LineageRefused("the run has ended before, with another event", conflict=True)
+    # Some producers repeat START with more inputs; what it adds is kept.
+    return "RUNNING" if facts.kind == tables.START and tables.START in kinds else facts.kind
+
+
+def _subject(name: DatasetName) -> str:
+    """Under what the chain finds a name, which may be longer than its subjects."""
+    return f"lineage:{rows.key_of(name)}"
+
+
+def _declaration(event: ChainEvent) -> Declaration:
+    told = event.payload
+    name = canonical(DatasetName(told["namespace"], told["name"]))
+    return Declaration(name, told["by"], told["reason"], event.at, event.sequence)
+
+
+def _use_event(release: Node, product: DatasetName | None, purpose: Purpose, by: str, reason: str) -> Event:
+    """A run of a job of ours that read the release and, if anything was named, made the product."""
+    named = release.facets.get("version", {}).get("datasetVersion") or str(release.name)
+    use = facets.use(named, purpose=purpose, product=str(product or ""), by=by, reason=reason)
+    event = RunEvent(
+        eventType=RunState.COMPLETE,
+        eventTime=dt.datetime.now(dt.UTC).isoformat(),
+        run=Run(str(uuid.uuid4()), dict(use)),
+        job=Job(JOB_NAMESPACE, f"use.{purpose}", facets.job("", ())),
+        inputs=[InputDataset(release.name.namespace, release.name.name)],
+        outputs=[OutputDataset(product.namespace, product.name)] if product else [],
+        producer=facets.PRODUCER,
+    )
+    return Serde.to_dict(event)

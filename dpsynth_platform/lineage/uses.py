@@ -1,0 +1,257 @@
+"""What came of releases elsewhere: registered uses, and evaluations and mixtures that they spoil.
+
+What belongs here: reading the uses of a release back, and finding contamination (Ponomareva et al. 2026, "How to DP-fy
+Your Data", section 7.7.1). What does not: registering a use (`store`), and privacy (`clearance`): a contaminated model
+breaks no promise to anybody, it is only worse than its figures say.
+
+- **Train-test contamination**: a product is evaluated on data of the same origin as what it was trained on. Synthetic
+  data need not repeat a row of its source to have been shaped by it, so that no search for duplicates finds this.
+- **Over-weighting**: a product has a release and, as it is, data of the release's own origin among its training data.
+
+Data are of one origin where both come from one dataset in the graph, or belong to one family: then they are about the
+same people. How strong the effect is, the graph does not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Connection
+
+from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.lineage import graph_rows as rows
+from dpsynth_platform.lineage import walks
+from dpsynth_platform.lineage.naming import DatasetName
+from dpsynth_platform.lineage.nodes import Ancestry, Kind, Node, Relative
+from dpsynth_platform.lineage.store import LineageStore, ancestry_in
+from dpsynth_platform.lineage.survey import Path, path_of, same_source
+
+USE_FACET = "dpsynth_use"
+_DATA: tuple[Kind, ...] = ("dataset", "release")
+
+Problem = Literal["train-test", "over-weighting"]
+
+
+@dataclass(frozen=True)
+class RegisteredUse:
+    """A use of a release as somebody registered it.
+
+    Attributes:
+        by, reason: a person's words; empty where a producer left them out.
+        source: the producer that reported it, or empty if it was registered here.
+        at: when it was recorded (UTC).
+        event: sequence number of the event.
+    """
+
+    purpose: str
+    product: str
+    by: str
+    reason: str
+    source: str
+    at: str
+    event: int
+
+
+@dataclass(frozen=True)
+class Families:
+    """Whose people data are about.
+
+    Attributes:
+        tables: the tables of this deployment's contracts, with their families.
+        entries: ledger entries with the families that they were charged to.
+    """
+
+    tables: Mapping[DatasetName, str]
+    entries: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Contamination:
+    """One way in which a product's training data and other data of one origin meet.
+
+    Attributes:
+        product: the model, or whatever was made.
+        data: what it is evaluated on, or what it was trained on beside the release.
+        release: the release that it was trained on; None where it saw the data's origin itself.
+        origin: the dataset that both come from, or `family NAME`.
+        product_path, data_path: from the product, and from the data, to the origin (of a family: to what belongs to
+            it).
+    """
+
+    problem: Problem
+    product: DatasetName
+    data: DatasetName
+    release: DatasetName | None
+    origin: str
+    product_path: Path
+    data_path: Path
+
+    @property
+    def words(self) -> str:
+        """In sentences."""
+        what = (
+            f"train-test contamination: {self.product} is evaluated on {self.data}"
+            if self.problem == "train-test"
+            else f"over-weighting: {self.product} was trained on {self.data}"
+        )
+        through = f" (by the release {self.release})" if self.release else ""
+        return (
+            f"{what}, and trained{through} on what comes from {self.origin}, too: {' -> '.join(self.product_path)}; "
+            f"{' -> '.join(self.data_path)}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON value."""
+        return asdict(self) | {
+            "product": str(self.product),
+            "data": str(self.data),
+            "release": None if self.release is None else str(self.release),
+            "words": self.words,
+        }
+
+
+def registered(store: LineageStore, release: Node) -> list[RegisteredUse]:
+    """The uses of a release, under all its names, in the order in which they were registered."""
+
+    def work(connection: Connection) -> list[RegisteredUse]:
+        nodes = [item.node.id for item in _same(ancestry_in(connection, [release.name]))]
+        found = []
+        for event in rows.events_reading(connection, nodes, USE_FACET):
+            told = event.payload["run"]["facets"][USE_FACET]
+            words = {key: str(told.get(key, "")) for key in ("purpose", "product", "by", "reason")}
+            found.append(RegisteredUse(**words, source=event.source, at=event.received_at, event=event.sequence))
+        return found
+
+    return store.database.read(work)
+
+
+def contaminations(
+    store: LineageStore, product: DatasetName, families: Families, *, on: Collection[DatasetName] = ()
+) -> list[Contamination]:
+    """What spoils a product: by its training data alone, and by everything that it is evaluated on.
+
+    Args:
+        on: what it is going to be evaluated on, beside what was registered.
+
+    Raises:
+        LineageRefused: the graph does not know the product, or something of `on`.
+        LedgerError: the database is away.
+    """
+
+    def work(connection: Connection) -> list[Contamination]:
+        found = _Product(connection, product, families)
+        evaluated = dict.fromkeys([*on, *found.evaluated_on()])
+        return [*(item for data in evaluated for item in found.tested_on(data)), *found.over_weighted()]
+
+    return store.database.read(work)
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    """Where data and a release of one origin meet: the origin, the release's way there, and which of the data led."""
+
+    origin: str
+    release_path: Path
+    data: Relative
+
+
+class _Product:
+    """One product on one snapshot of the graph."""
+
+    def __init__(self, connection: Connection, name: DatasetName, families: Families) -> None:
+        self._connection = connection
+        self._name = name
+        self._families = families
+        self._above = self._known(name)
+        self._releases = [(item, ancestry_in(connection, [item.node.name])) for item in self._above.of_kind("release")]
+        # Data as they are: no mechanism stands before them, and they are no release under another name.
+        names = {item.node.name for _, origins in self._releases for item in _same(origins)}
+        exposed, paid = walks.exposed(connection, [name], upward=True), walks.paid_for(connection)
+        self._in_clear = [
+            item
+            for item in exposed
+            if item.distance
+            and item.node.kind == "dataset"
+            and item.node.name not in names
+            and not _is_protected(item, paid)
+        ]
+
+    def evaluated_on(self) -> Iterator[DatasetName]:
+        """What was registered that it is evaluated on."""
+        for here in _same(self._above):
+            for edge in rows.edges_at(self._connection, here.node.name):
+                if edge.relation == "evaluated-on" and edge.child == here.node.name:
+                    yield edge.parent
+
+    def tested_on(self, data: DatasetName) -> Iterator[Contamination]:
+        """What of its training is of the data's origin, first what it saw as it is."""
+        above = self._known(data).relatives
+        seen = {item.node.name: item for item in self._in_clear}
+        itself = next((item for item in above if item.node.name in seen), None)
+        if itself is not None:
+            name = itself.node.name
+            yield Contamination("train-test", self._name, data, None, str(name), path_of(seen[name]), path_of(itself))
+        for release, origins in self._releases:
+            met = self._meeting(above, release, origins)
+            if met is not None:
+                yield self._by_release("train-test", data, release, met)
+
+    def over_weighted(self) -> Iterator[Contamination]:
+        """The releases that it was trained on beside data of their own origin; for each, the nearest such data."""
+        for release, origins in self._releases:
+            met = self._meeting(self._in_clear, release, origins)
+            if met is not None:
+                yield self._by_release("over-weighting", met.data.node.name, release, met)
+
+    def _meeting(self, data: Sequence[Relative], release: Relative, origins: Ancestry) -> _Meeting | None:
+        """By a dataset that both come from; or else, by a family."""
+        for item in data:
+            same = origins.get(item.node.name)
+            if same is not None and item.node.kind in _DATA:
+                return _Meeting(str(item.node.name), (*path_of(release), *path_of(same)[1:]), item)
+        charged = self._families_of(origins)
+        for item in data:
+            for family in sorted(self._families_around(item.node) & charged):
+                return _Meeting(f"family {family}", path_of(release), item)
+        return None
+
+    def _by_release(self, problem: Problem, data: DatasetName, release: Relative, met: _Meeting) -> Contamination:
+        return Contamination(
+            problem, self._name, data, release.node.name, met.origin, met.release_path, path_of(met.data)
+        )
+
+    def _families_of(self, origins: Ancestry) -> set[str]:
+        """Whose people a release is about."""
+        named = {self._families.tables.get(item.node.name) for item in origins.relatives}
+        paid = {self._families.entries.get(item.node.name.name) for item in origins.of_kind("mechanism")}
+        return {family for family in named | paid if family is not None}
+
+    def _families_around(self, node: Node) -> set[str]:
+        """Whose people data are about: by a contract, or by what was paid for the same table."""
+        found = {self._families.tables.get(node.name)}
+        if "dpsynth_privacyUnit" in node.facets:
+            found |= {self._families.entries.get(entry) for entry in same_source(self._connection, node.name)}
+        return {family for family in found if family is not None}
+
+    def _known(self, name: DatasetName) -> Ancestry:
+        above = ancestry_in(self._connection, [name])
+        if above.missing:
+            raise LineageRefused(f"the lineage graph does not know {name}; accepted: what some event has named")
+        return above
+
+
+def _is_protected(item: Relative, paid: Collection[int]) -> bool:
+    """Whether a mechanism paid for a node, under whatever name."""
+    here: Relative | None = item
+    while here is not None:
+        if here.node.id in paid:
+            return True
+        here = here.previous if here.relation == "alias" else None
+    return False
+
+
+def _same(above: Ancestry) -> list[Relative]:
+    """Where a walk began, under all its names."""
+    return [item for item in above.relatives if item.distance == 0]

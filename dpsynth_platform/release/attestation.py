@@ -1,0 +1,136 @@
+"""The attestation: what exactly a release consists of and rests on, as the statement that is signed.
+
+What belongs here: in-toto statements (https://in-toto.io/Statement/v1) in DSSE envelopes
+(https://github.com/secure-systems-lab/dsse, version 1), and the statement of a release. What does not: where private
+keys live (the vault), single signatures (`signature`), and judging a release (`verify`).
+
+Statement and envelope have one canonical form each, so that no byte of the file can change unnoticed. The envelope can
+be checked without this library; the page of every release says how.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from dpsynth_platform.digests import canonical_digest, canonical_json, digest_file
+from dpsynth_platform.errors import VerificationFailed
+from dpsynth_platform.release import layout, signature
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+RELEASE = "urn:dpsynth-platform:release:1"
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A signed statement.
+
+    Attributes:
+        payload: the statement's bytes.
+        key: fingerprint of the key that is said to have signed (the `keyid`).
+        signature: 64 bytes.
+    """
+
+    payload: bytes
+    key: str
+    signature: bytes
+
+    @classmethod
+    def seal(cls, statement: Mapping[str, Any], key: Ed25519PrivateKey) -> Envelope:
+        """Signs a statement."""
+        payload = canonical_json(statement).encode()
+        return cls(payload, signature.fingerprint(key.public_key()), signature.sign(key, _signed_bytes(payload)))
+
+    @classmethod
+    def read(cls, content: bytes) -> Envelope:
+        """Reads an envelope. Raises `VerificationFailed` for anything but what `to_bytes` writes."""
+        try:
+            document = json.loads(content)
+            (signed,) = document["signatures"]
+            found = cls(_decoded(document["payload"]), signed["keyid"], _decoded(signed["sig"]))
+            if found.to_bytes() != content:
+                raise ValueError("not in canonical form")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise VerificationFailed("is no DSSE envelope with one signature, in canonical form") from None
+        return found
+
+    def to_bytes(self) -> bytes:
+        """The envelope as canonical JSON, with one line feed at the end."""
+        document = {
+            "payload": base64.b64encode(self.payload).decode(),
+            "payloadType": PAYLOAD_TYPE,
+            "signatures": [{"keyid": self.key, "sig": base64.b64encode(self.signature).decode()}],
+        }
+        return canonical_json(document).encode() + b"\n"
+
+    def is_signed_by(self, key: Ed25519PublicKey) -> bool:
+        """Whether this very statement was signed with the key."""
+        return signature.is_valid(key, _signed_bytes(self.payload), self.signature)
+
+    def statement(self) -> dict[str, Any]:
+        """The statement. Raises `VerificationFailed` where the payload is no JSON object in canonical form."""
+        try:
+            document = json.loads(self.payload)
+            if isinstance(document, dict) and canonical_json(document).encode() == self.payload:
+                return document
+        except (ValueError, RecursionError):
+            pass
+        raise VerificationFailed("the signed payload is no JSON object in canonical form")
+
+
+def statement(predicate_type: str, subjects: Mapping[str, str], predicate: Mapping[str, Any]) -> dict[str, Any]:
+    """An in-toto statement about files: SHA-256 (hex) by relative name."""
+    return {
+        "_type": STATEMENT,
+        "subject": [{"name": name, "digest": {"sha256": subjects[name]}} for name in sorted(subjects)],
+        "predicateType": predicate_type,
+        "predicate": dict(predicate),
+    }
+
+
+def release_statement(directory: Path, dossier: Mapping[str, Any]) -> dict[str, Any]:
+    """The statement of a staged release: every file but the attestation itself, and what the dossier says of it.
+
+    Each part of the dossier has a digest of its own, so that a later change can be told by its JSON path.
+    """
+    subjects = {
+        name: digest_file(path) for name, path in layout.regular_files(directory).items() if name != layout.ATTESTATION
+    }
+    predicate = {
+        "release": dossier["release"]["id"],
+        "candidate": dossier["commitments"]["candidate"],
+        "ledgerHead": dossier["ledger"]["head"],
+        "dossier": {
+            "format": dossier["format"],
+            "sha256": subjects[layout.DOSSIER],
+            "parts": part_digests(dossier),
+        },
+    }
+    return statement(RELEASE, subjects, predicate)
+
+
+def part_digests(dossier: Mapping[str, Any]) -> dict[str, str]:
+    """Canonical digest of each top-level part of a dossier."""
+    return {name: canonical_digest(part) for name, part in dossier.items()}
+
+
+def _signed_bytes(payload: bytes) -> bytes:
+    """DSSE's pre-authentication encoding: what the signature is over."""
+    kind = PAYLOAD_TYPE.encode()
+    return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
+
+
+def _decoded(text: str) -> bytes:
+    """Base64 without anything that a lenient decoder would pass over. Raises ValueError."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError("no base64") from error

@@ -1,0 +1,213 @@
+"""The reviewers' dossier: what a person who decides about a candidate should have seen. Restricted.
+
+What belongs here: putting exact counts, comparisons with real rows, spend and clearance details together, as JSON and
+as a page, from what the steps recorded. What does not: anything public (`dossier`), and any gate: a decision that reads
+this is a person's, and the privacy statement lists it. It never leaves the restricted zone. Counts are those that the
+steps recorded, so that they are still there when the rows behind them have expired.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.errors import ReleaseRefused, StaleInput
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lineage.overlaps import Overlaps
+from dpsynth_platform.privacy.statement import PrivacyStatement
+from dpsynth_platform.release import evidence, schema
+from dpsynth_platform.release.evidence import Candidate
+from dpsynth_platform.storage import STEPS, Place, StepRecord, Storage, write_durably
+
+FORMAT = "dpsynth-reviewers-dossier/1"
+NOTICE = (
+    "Restricted. This holds exact counts, comparisons with real rows and what owners have spent: no guarantee covers "
+    "it. For the people who decide about this candidate, and for nobody else."
+)
+JSON_NAME = "reviewers.json"
+PAGE_NAME = "reviewers.html"
+_NOT_FACTS = ("contract", "source_schema")
+"""Recorded facts that are long, and shown elsewhere."""
+_QUALITY_PLOTS = {
+    "marginals": "Distances of marginals",
+    "classifiers": "Classifiers on held-out real rows",
+    "closeness": "Nearness to real rows",
+}
+
+
+@dataclass(frozen=True)
+class ReviewersDossier:
+    """The document, and the files that it was written to."""
+
+    document: Mapping[str, Any]
+    json_file: Path
+    page_file: Path
+
+
+def write_reviewers_dossier(
+    storage: Storage,
+    ledger: Ledger,
+    contract: DataContract,
+    candidate: Candidate,
+    statement: PrivacyStatement,
+    *,
+    standing: str,
+) -> ReviewersDossier:
+    """Puts the dossier of a candidate together and writes it into the restricted zone, one place a candidate.
+
+    Args:
+        storage: where the candidate lies.
+        ledger: with its entry.
+        contract: the snapshot that `raw` sealed.
+        candidate: as its evidence was read just now (`evidence.candidate_of`).
+        statement: what it would promise.
+        standing: whether it could be released now, in words.
+
+    Raises:
+        ReleaseRefused: the audit's report cannot be read, or a plot is not plain SVG.
+    """
+    from dpsynth_platform.release.page import render_reviewers
+
+    place = Place(candidate.dataset, candidate.period)
+    document = _document(storage, ledger, place, contract, candidate, statement, standing)
+    document = json.loads(json.dumps(document, allow_nan=False))
+    for breach in schema.breaches(document, schema.REVIEWERS):
+        raise ReleaseRefused(f"the reviewers' dossier is not as its schema asks: at {breach.where} it {breach.message}")
+    directory = storage.named_output(place, "dossier", candidate.digest[:16])
+    made = ReviewersDossier(document, directory / JSON_NAME, directory / PAGE_NAME)
+    write_durably(made.json_file, json.dumps(document, indent=1, ensure_ascii=False))
+    write_durably(made.page_file, render_reviewers(document))
+    return made
+
+
+def _overlaps(storage: Storage, place: Place, candidate: Candidate) -> dict[str, Any]:
+    """How many people the run has in common with the mechanisms that its clearance found, where that was counted."""
+    found = Overlaps.read(storage, place, candidate.entry_id)
+    return {"people": asdict(found)} if found else {}
+
+
+def _document(
+    storage: Storage,
+    ledger: Ledger,
+    place: Place,
+    contract: DataContract,
+    candidate: Candidate,
+    statement: PrivacyStatement,
+    standing: str,
+) -> dict[str, Any]:
+    records = {step: record for step in STEPS if (record := storage.read(place, step)) is not None}
+    return {
+        "format": FORMAT,
+        "notice": NOTICE,
+        "made_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "place": place.label,
+        "description": contract.description,
+        "candidate": asdict(candidate) | {"digest": candidate.digest},
+        "standing": standing,
+        "guarantee": statement.guarantee.to_json() | {"tier": statement.tier, "plain_words": statement.plain_words()},
+        "decisions": [
+            {"decision": item.decision, "by": item.by, "at": item.at, "reason": item.reason}
+            for item in ledger.approvals(candidate.digest, candidate.entry_id)
+        ],
+        "approvals_needed": contract.release.approvals,
+        "runners": list(evidence.candidate_runners(storage, place)),
+        "counts": _counts(ledger, candidate, records),
+        "scrubbing": records["scrubbed"].facts.get("report", {}) if "scrubbed" in records else {},
+        "clearance": _facts(records["clearance"]) | _overlaps(storage, place, candidate),
+        "spend": _spend(ledger, contract, candidate),
+        "audit": _audit(place, records["audit"]),
+        "quality": _quality(records.get("quality"), candidate),
+        "steps": [_step(record) for record in records.values()],
+    }
+
+
+def _counts(ledger: Ledger, candidate: Candidate, records: Mapping[str, StepRecord]) -> list[dict[str, Any]]:
+    """Exact counts along the line, in its order; what was not recorded is left out."""
+    participants = int(ledger.participants(candidate.entry_id).size)
+    known: list[tuple[str, str, Any]] = [
+        ("scrubbed", "records with an owner", _fact(records, "scrubbed", "rows")),
+        ("scrubbed", "owners", _fact(records, "scrubbed", "owners")),
+        ("clearance", "owners cleared for the mechanism", participants),
+        ("canaries", "fictional owners", _fact(records, "canaries", "canaries")),
+        ("bounded", "records before bounding", _fact(records, "bounded", "rows_before")),
+        ("bounded", "records with a repeated key", _fact(records, "bounded", "repeated_keys")),
+        ("bounded", "records that the mechanism read", _fact(records, "bounded", "rows")),
+        ("bounded", "owners whose records it read", _fact(records, "bounded", "owners")),
+        ("bounded", "of the records, fictional", _fact(records, "bounded", "canary_rows")),
+        ("synthetic", "synthetic rows", _fact(records, "synthetic", "rows")),
+    ]
+    owners = _fact(records, "scrubbed", "owners")
+    if owners is not None:
+        known.insert(3, ("clearance", "owners held out for tests, or left out", owners - participants))
+    return [{"step": step, "what": what, "count": count} for step, what, count in known if count is not None]
+
+
+def _fact(records: Mapping[str, StepRecord], step: str, name: str) -> Any:
+    return records[step].facts.get(name) if step in records else None
+
+
+def _spend(ledger: Ledger, contract: DataContract, candidate: Candidate) -> dict[str, Any]:
+    """This entry, the account with all its entries, and (where they are charged one by one) what owners have left."""
+    account = ledger.account(contract.family)
+    return {
+        "entry": ledger.entry(candidate.entry_id).summary(),
+        "account": {
+            "family": account.family,
+            "mode": account.mode,
+            "unit": account.unit,
+            "adjacency": account.adjacency,
+            "cap": {"epsilon": account.epsilon, "delta": account.delta},
+            "epsilon_left": ledger.left(account.family, account.delta),
+        },
+        "entries": [entry.summary() for entry in ledger.entries(account.family)],
+        "owners": ledger.owner_spending(account.family).to_json() if account.mode == "per-owner" else None,
+    }
+
+
+def _audit(place: Place, record: StepRecord) -> dict[str, Any]:
+    return {
+        "report": evidence.audit_report(place, record),
+        "plots": _plots(record.directory, {"roc": "Who was told from whom", "scores": "Scores of the canaries"}),
+    }
+
+
+def _quality(record: StepRecord | None, candidate: Candidate) -> dict[str, Any] | None:
+    """The quality report of this very candidate, or None: it is not there yet, was purged, or is of other rows."""
+    from dpsynth_platform.quality.shown import HEADER
+
+    if record is None or record.inputs.get("synthetic") != candidate.synthetic_hash:
+        return None
+    try:
+        directory = record.directory
+        report = json.loads((directory / "report.json").read_text(encoding="utf-8"))
+        rows = json.loads((directory / "rows.json").read_text(encoding="utf-8"))
+    except (StaleInput, OSError, ValueError):
+        return None
+    return {"header": list(HEADER), "rows": rows, "report": report, "plots": _plots(directory, _QUALITY_PLOTS)}
+
+
+def _plots(directory: Path, titles: Mapping[str, str]) -> dict[str, str]:
+    files = {title: directory / f"{name}.svg" for name, title in titles.items()}
+    return {title: file.read_text(encoding="utf-8") for title, file in files.items() if file.is_file()}
+
+
+def _step(record: StepRecord) -> dict[str, Any]:
+    return {
+        "step": record.step,
+        "made_at": record.created_at,
+        "runner": record.runner,
+        "content_hash": record.content_hash,
+        "made_from": dict(record.inputs),
+        "lineage_run": record.lineage_run,
+        "output_is_there": record.path is None or Path(record.path).is_dir(),
+        "facts": _facts(record),
+    }
+
+
+def _facts(record: StepRecord) -> dict[str, Any]:
+    return {name: value for name, value in record.facts.items() if name not in _NOT_FACTS}

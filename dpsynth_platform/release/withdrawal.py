@@ -1,0 +1,61 @@
+"""Withdrawing a release's files: its tombstone appears, then its rows are deleted; dossier and signatures stay.
+
+What belongs here: what happens in the release's directory, so that repeating it finishes whatever an earlier attempt
+left undone. What does not: the record in the ledger and the lineage event (`withdrawing`), and the tombstone's form
+(`tombstone`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dpsynth_platform.release import signature
+from dpsynth_platform.release.layout import DATA
+from dpsynth_platform.release.publish import only_one
+from dpsynth_platform.release.tombstone import TOMBSTONE, TOMBSTONE_SIGNATURE, Tombstone
+from dpsynth_platform.storage import sync
+
+
+def bury(directory: Path, tombstone: Tombstone, key: Ed25519PrivateKey) -> bool:
+    """Writes a signed tombstone into a release's directory and deletes its table, whole files and for real.
+
+    Returns:
+        Whether the table was still there.
+    """
+    with only_one(directory.parent):
+        content = tombstone.to_bytes()
+        # The signature first: whoever sees the tombstone can check it.
+        _write_public(directory / TOMBSTONE_SIGNATURE, signature.sign(key, content))
+        _write_public(directory / TOMBSTONE, content)
+        return _delete(directory / DATA)
+
+
+def has_rows(directory: Path) -> bool:
+    """Whether anything of a release's table is still there."""
+    return os.path.lexists(directory / DATA)
+
+
+def _delete(table: Path) -> bool:
+    if not os.path.lexists(table):
+        return False
+    if table.is_symlink() or not table.is_dir():
+        table.unlink()
+    else:
+        shutil.rmtree(table)
+    sync(table.parent)
+    return True
+
+
+def _write_public(path: Path, content: bytes) -> None:
+    """Replaces a file as a whole, readable by everyone and on disk."""
+    partial = path.with_name(f".{path.name}")  # one at a time writes here
+    partial.unlink(missing_ok=True)
+    partial.write_bytes(content)
+    partial.chmod(0o644)
+    sync(partial)
+    partial.replace(path)
+    sync(path.parent)

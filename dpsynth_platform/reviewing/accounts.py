@@ -1,0 +1,86 @@
+"""Budget accounts as people read them: caps, what is left, entries.
+
+What belongs here: opening the deployment's ledger for reading, and its accounts in plain values and words. What does
+not: what a run would cost (`forecasts`), deciding (`ledger`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dpsynth_platform.errors import ConfigurationError, LedgerError
+from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger.records import Account
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import Place
+
+
+def ledger(settings: Settings) -> Ledger:
+    """The deployment's ledger.
+
+    Raises:
+        ConfigurationError: there is none; looking at one makes none.
+    """
+    if not has_ledger(settings):
+        raise ConfigurationError(
+            f"there is no ledger in {settings.home} (DPSYNTH_HOME); the first run of a dataset makes it"
+        )
+    return Ledger(settings.ledger_url)
+
+
+def has_ledger(settings: Settings) -> bool:
+    """Whether the deployment's ledger was made already; one that is configured is taken to exist."""
+    return settings.ledger_url_is_configured or (settings.home / "ledger" / "ledger.db").exists()
+
+
+def check_given_up(settings: Settings, place: Place, entry_id: str) -> None:
+    """Refuses the word for a second spend where it names no entry of this dataset that could be given up."""
+    entry = ledger(settings).entry(entry_id)
+    if entry.request.place != place.label or entry.state != "started":
+        raise LedgerError(
+            f"{place.label}: entry {entry_id} is {entry.state} and of {entry.request.place}; only an entry of "
+            f"{place.label} that started and did not complete can be given up"
+        )
+
+
+def listing(settings: Settings) -> list[dict[str, Any]]:
+    """All accounts: cap, what is left (for a Gaussian-like mechanism at the cap's delta), raises asked for, entries."""
+    if not has_ledger(settings):
+        return []
+    store = ledger(settings)
+    return [
+        {
+            "family": account.family,
+            "mode": account.mode,
+            "unit": account.unit,
+            "adjacency": account.adjacency,
+            "cap": cap_of(account),
+            "epsilon_left": store.left(account.family, account.delta),
+            "raises_asked": [
+                {"event": event.sequence, "at": event.at[:19]} | event.payload
+                for event in store.history(kinds=[chain.RAISE_ASKED], subject=account.family)
+                if event.payload["was"] == cap_of(account)
+            ],
+            "entries": [entry.summary() for entry in store.entries(account.family)],
+        }
+        for account in store.accounts()
+    ]
+
+
+def left_words(left: float, mode: str) -> str:
+    """What is left of a cap at its delta, with what keeps it from being the cap less what was spent."""
+    whose = ", for an owner who was never charged" if mode == "per-owner" else ""
+    rounded_down = math.floor(left * 1000) / 1000
+    if rounded_down == 0:
+        return f"no further release would fit{whose}"
+    return (
+        f"a further release of up to epsilon {rounded_down:g} at this delta would fit{whose} (costs add up more slowly "
+        "than epsilons do)"
+    )
+
+
+def cap_of(account: Account) -> dict[str, float]:
+    """An account's cap as JSON."""
+    return {"epsilon": account.epsilon, "delta": account.delta}

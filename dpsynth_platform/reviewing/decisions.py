@@ -1,0 +1,152 @@
+"""A release candidate as a reviewer needs it, and the reviewer's word on it.
+
+What belongs here: putting a candidate's evidence together for reading, and recording approvals and refusals. What does
+not: publishing, and what is published already (`releases`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.ledger.records import Decision
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.planning import load_dataset
+from dpsynth_platform.release import evidence
+from dpsynth_platform.release.reviewers import write_reviewers_dossier
+from dpsynth_platform.reviewing import accounts
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import Place, Storage
+
+AUDIT_HEADER = ("attack", "on", "epsilon at least", "TPR at 1% FPR (95% interval)", "AUC")
+QUALITY_HEADER = ("measure", "synthetic", "real or best possible", "without any model")
+
+
+@dataclass(frozen=True)
+class Review:
+    """One candidate as a reviewer needs it. Restricted: the quality rows compare with real data.
+
+    Attributes:
+        dossier: the page of the reviewers' dossier; `reviewers.json` beside it says the same.
+    """
+
+    place: str
+    candidate: str
+    guarantee: tuple[str, ...]
+    verdict: str
+    audit_summary: str
+    audit_rows: Sequence[Sequence[str]]
+    quality_rows: Sequence[Sequence[str]]
+    runners: tuple[str, ...]
+    approvals: tuple[str, ...]
+    standing: str
+    dossier: str
+    audit: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+def review(settings: Settings, place: Place) -> Review:
+    """The present candidate of a dataset, with its reviewers' dossier, which is written anew.
+
+    Raises:
+        ReleaseRefused: there is no candidate.
+    """
+    storage, store = Storage(settings.restricted), accounts.ledger(settings)
+    contract = sealed_contract(storage, place)
+    _, family = load_dataset(settings, place.dataset)
+    candidate = evidence.candidate_of(storage, place, contract)
+    report = evidence.audit_report(place, storage.require(place, "audit"))
+    quality = storage.read(place, "quality")
+    rows = json.loads((quality.directory / "rows.json").read_text(encoding="utf-8")) if quality else []
+    cleared = evidence.clearance_of(place, storage.require(place, "clearance"))
+    statement = evidence.statement_of(contract, family, store, candidate.entry_id, candidate.method, cleared)
+    runners = evidence.candidate_runners(storage, place)
+    standing = _standing(storage, place, contract, store, runners)
+    dossier = write_reviewers_dossier(storage, store, contract, candidate, statement, standing=standing)
+    return Review(
+        place=place.label,
+        candidate=candidate.digest,
+        guarantee=statement.plain_words(),
+        verdict=report["verdict"],
+        audit_summary=report["summary"],
+        audit_rows=[attack_row(attack) for attack in report["attacks"]],
+        quality_rows=rows,
+        runners=runners,
+        approvals=tuple(_in_words(item) for item in store.approvals(candidate.digest, candidate.entry_id)),
+        standing=standing,
+        dossier=str(dossier.page_file),
+        audit=report,
+    )
+
+
+def approve(settings: Settings, place: Place, by: str, reason: str, *, after_withdrawal: bool = False) -> Decision:
+    """Records an approval of the present candidate.
+
+    Args:
+        settings: the deployment.
+        place: whose candidate.
+        by: the reviewer.
+        reason: free words, kept for ever.
+        after_withdrawal: the explicit word for content of which a release was withdrawn.
+
+    Raises:
+        ReleaseRefused: the candidate could not be released whoever approves; or the approver ran it or withdrew a
+            release of it; or the word is missing, or out of place.
+    """
+    storage, store = Storage(settings.restricted), accounts.ledger(settings)
+    candidate = evidence.check_content(storage, place, sealed_contract(storage, place), store).candidate
+    return store.approve(
+        candidate.digest,
+        by=by,
+        entry_id=candidate.entry_id,
+        reason=reason,
+        runners=evidence.candidate_runners(storage, place),
+        after_withdrawal=after_withdrawal,
+    )
+
+
+def refuse(settings: Settings, place: Place, by: str, reason: str) -> Decision:
+    """Records a refusal of the present candidate; it needs a reason, which is kept for ever."""
+    storage, store = Storage(settings.restricted), accounts.ledger(settings)
+    candidate = evidence.candidate_of(storage, place, sealed_contract(storage, place))
+    return store.refuse(candidate.digest, by=by, entry_id=candidate.entry_id, reason=reason)
+
+
+def _in_words(decision: Decision) -> str:
+    about = f" of release {decision.release}" if decision.release else ""
+    return f"{decision.decision}{about} by {decision.by} at {decision.at}"
+
+
+def sealed_contract(storage: Storage, place: Place) -> DataContract:
+    """The contract of the last run. Raises `ReleaseRefused` where nothing was run yet."""
+    raw = storage.read(place, "raw")
+    if raw is None:
+        raise ReleaseRefused(f"{place.label}: nothing was run yet; start with: dpsynth run {place.arguments}")
+    return DataContract.model_validate(raw.facts["contract"])
+
+
+def _standing(storage: Storage, place: Place, contract: DataContract, store: Ledger, runners: Sequence[str]) -> str:
+    try:
+        evidence.check_evidence(storage, place, contract, store, runners=runners)
+    except ReleaseRefused as refusal:
+        return f"not releasable now: {refusal}"
+    return "all evidence holds and it is approved"
+
+
+def attack_row(attack: dict[str, Any]) -> tuple[str, ...]:
+    """One attack of an audit's report, in the columns of `AUDIT_HEADER`."""
+    rate = attack["true_positive_rate"]
+    return (
+        attack["name"],
+        attack["target"],
+        f"{attack['epsilon_lower_bound']:.2f} (most possible {attack['highest_bound']:.2f})",
+        f"{rate['value']:.3f} ({rate['low']:.3f} to {rate['high']:.3f})",
+        f"{attack['area_under_curve']:.3f}",
+    )

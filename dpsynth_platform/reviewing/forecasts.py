@@ -1,0 +1,313 @@
+"""What a run would do and cost, from public facts.
+
+What belongs here: a dataset's plan held against its family's account, before anything runs. What does not: reserving
+anything, or reading a record.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dpsynth_platform.contracts import DataContract, FamilyBudget
+from dpsynth_platform.digests import canonical_digest
+from dpsynth_platform.errors import BudgetExceeded, ConfigurationError, LedgerError, SourceError
+from dpsynth_platform.ledger.filter import RenyiFilter
+from dpsynth_platform.ledger.records import Account, CostRequest
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lineage.clearance import Clearance, clear
+from dpsynth_platform.planning import changes, cost_request, load_dataset, plan_release, run_key
+from dpsynth_platform.privacy.figures import number_of, rounded, upper_bound
+from dpsynth_platform.privacy.guarantee import Guarantee, tier
+from dpsynth_platform.privacy.statement import WORDS, privacy_statement
+from dpsynth_platform.reviewing import accounts
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.source import pin
+from dpsynth_platform.storage import Place, Storage
+from dpsynth_platform.synth.tabular.domain import Domain
+
+_MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run would do and cost, from public facts.
+
+    Attributes:
+        event: the privacy event, as JSON.
+        event_in_words: the same for people.
+        claimed: the epsilon that the release would claim: the smaller of PLD and Renyi, never above the target.
+        preparation: which columns are counted finely first, in words.
+        cap: the account's, or the one that its family's file declares where there is no account yet.
+        left: what is left of that cap for a Gaussian-like mechanism, before this run.
+        mode: how the family is charged.
+        fits: whether the run would be admitted.
+        refusal: why not, where it would not.
+        standing: ledger entry that has paid already for the run as it would be now; then it costs nothing.
+        paid_before: ledger entry that has paid for a model of this dataset and period by another run, or None; then
+            the run would pay a second time.
+        changed: keys of the contract that make it another run than that one, as far as they are known.
+        audit_shortage: why the audit can only be inconclusive, or None.
+    """
+
+    dataset: str
+    period: str | None
+    event: dict[str, Any]
+    mechanism: str
+    why_mechanism: str
+    event_in_words: str
+    target: Guarantee
+    claimed: float
+    method: str
+    noise: dict[str, float]
+    error: dict[str, float]
+    preparation: str
+    size: dict[str, float]
+    family: str
+    cap: dict[str, float]
+    left: float
+    mode: str
+    fits: bool
+    refusal: str | None
+    standing: str | None
+    paid_before: str | None
+    changed: tuple[str, ...]
+    audit_shortage: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The forecast as a table of two columns, for readers who are no experts; the last row is for those who are."""
+        target = self.target
+        return [
+            (
+                "whom it protects",
+                f"each {target.unit}, with at most {number_of(target.max_contributions, 'record')} used; hidden is "
+                f"{_HIDDEN[target.adjacency]}",
+            ),
+            (
+                "how well",
+                f"{tier(self.claimed)}: epsilon {upper_bound(self.claimed, 4)}, delta {upper_bound(target.delta)} "
+                "(smaller protects more; epsilon up to 1 is strong, up to 10 reasonable)",
+            ),
+            (
+                "that is to say",
+                f"one {target.unit}'s data change the chance of any conclusion from the release by a factor of at most "
+                f"{upper_bound(math.exp(self.claimed))}, apart from {upper_bound(target.delta)} in probability",
+            ),
+            *((_plain(name), f"each is off by about {value:.3g} records") for name, value in self.error.items()),
+            ("method", f"{self.mechanism}: {self.why_mechanism}"),
+            ("what is counted", self.preparation),
+            ("what survives", "what clearly more records than that have in common; the rest drowns in the noise"),
+            *((_plain(name), rounded(value, 4)) for name, value in self.size.items()),
+            (
+                "what it costs",
+                f"that epsilon and delta, of what all releases about the family {self.family} may cost together for "
+                f"life: epsilon {self.cap['epsilon']:g}, delta {self.cap['delta']:g}",
+            ),
+            ("what is left", accounts.left_words(self.left, self.mode)),
+            *([("audit", self.audit_shortage)] if self.audit_shortage else []),
+            ("a run now", self._verdict()),
+            *([("paid twice", self._paid_twice())] if self.paid_before else []),
+            (
+                "for experts",
+                f"{self.event_in_words}; epsilon by {self.method}; {target.adjacency}; "
+                + ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in self.noise.items()),
+            ),
+        ]
+
+    def _verdict(self) -> str:
+        if self.standing is not None:
+            return f"would spend nothing: ledger entry {self.standing} has paid for it"
+        return "would be admitted" if self.fits else f"would be blocked: {self.refusal}"
+
+    def _paid_twice(self) -> str:
+        """What a run would pay for again, and why it is another run."""
+        why = ", ".join(self.changed) or "the source table, or what the contract says"
+        return (
+            f"ledger entry {self.paid_before} has paid for a model already, by a run before {why} changed. This would "
+            "be another model and another payment, and nothing is given back; only the contract and the source as "
+            "they were then use the one that is paid for"
+        )
+
+
+_HIDDEN = {
+    "add-or-remove": "what their records say, and whether they are in the data at all",
+    "zero-out": "what their records say, but not how many people there are",
+    "replace-one": "what their records say, but not how many people there are",
+    "fixed-graph": "what their records say, but not whose records they are",
+}
+
+
+def _of(described: dict[str, Any], *names: str) -> dict[str, float]:
+    """Those numbers of a plan's description that its method has."""
+    return {name: described[name] for name in names if name in described}
+
+
+def clearance_forecast(settings: Settings, dataset: str, period: str | None, base_model: str | None) -> Clearance:
+    """What a run would add to, by public facts alone. No record is read.
+
+    A run that is reserved or paid for already is held against what was before it, as its own clearance was; any other
+    against all that there is, with the cost of the plan as the contract alone calibrates it.
+
+    Args:
+        base_model: another checkpoint than the contract's.
+    """
+    from dpsynth_platform.lineage.store import LineageStore
+    from dpsynth_platform.synth.mock import source_schema_of
+
+    contract, family = load_dataset(settings, dataset)
+    check_period(contract, period)
+    store, graph = Ledger(settings.ledger_url), LineageStore(settings.ledger_url)
+    raw = Storage(settings.restricted).read(Place(dataset, period), "raw")
+    same = raw is not None and raw.facts["mechanism_digest"] == canonical_digest(contract.mechanism_snapshot())
+    entry = store.entry_for_key(raw.run_key) if raw is not None and same else None
+    if entry is not None and entry.live:
+        return clear(store, graph, contract, family, entry_id=entry.entry_id, base_model=base_model)
+    request = cost_request(plan_release(contract, source_schema_of(contract), period), settings.user)
+    return clear(store, graph, contract, family, request=request, base_model=base_model)
+
+
+_PLAIN = {
+    "expected_error_per_one_way_cell": "noise in counts of one column",
+    "expected_error_per_two_way_cell": "noise in counts of two columns",
+    "one_way_cells": "counts of one column",
+    "most_cells_measured": "counts in all, at most",
+    "predicted_noise_seconds": "seconds to draw their noise",
+}
+
+
+def _plain(name: str) -> str:
+    """One of the mechanism's own numbers in words."""
+    return _PLAIN.get(name, name.replace("_", " "))
+
+
+def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
+    """Calibrates a dataset's plan from its contract alone and holds it against the family's account.
+
+    Nothing is reserved, and no record is read: the source's types are taken from the contract.
+    """
+    from dpsynth_platform.audit.verdict import shortage_of
+    from dpsynth_platform.synth.mock import source_schema_of
+
+    contract, family = load_dataset(settings, dataset)
+    check_period(contract, period)
+    plan = plan_release(contract, source_schema_of(contract), period)
+    described = plan.describe()
+    statement = privacy_statement(contract, family, plan.event, WORDS[plan.method])
+    store = accounts.ledger(settings) if accounts.has_ledger(settings) else None
+    request = cost_request(plan, settings.user)
+    account, outdated = _account_of(store, family)
+    left, refusal = _standing_of(store, account, family, request)
+    standing = None if outdated else _standing_entry(settings, store, contract, period)
+    paid_before, changed = (None, ()) if standing else _paid_before(settings, store, contract, period)
+    return Forecast(
+        dataset=dataset,
+        period=period,
+        event=plan.event,
+        mechanism=plan.method,
+        why_mechanism=plan.why,
+        event_in_words=described["event"],
+        target=Guarantee.target(contract),
+        claimed=statement.guarantee.epsilon,
+        method=statement.accounting["type"],
+        noise=_of(described, "sigma_one", "epsilon_select", "sigma_two", "rho"),
+        error=_of(described, "expected_error_per_one_way_cell", "expected_error_per_two_way_cell"),
+        preparation=Domain.from_json(plan.columns).preparation,
+        size=_of(described, "one_way_cells", "most_cells_measured", "predicted_noise_seconds"),
+        family=family.family,
+        cap=family.cap.model_dump() if account is None else accounts.cap_of(account),
+        left=left,
+        mode=family.mode,
+        fits=not outdated and (refusal is None or standing is not None),
+        refusal=outdated or refusal,
+        standing=standing,
+        paid_before=paid_before,
+        changed=changed,
+        audit_shortage=None if contract.audit.accept_inconclusive else shortage_of(contract),
+    )
+
+
+def check_period(contract: DataContract, period: str | None) -> None:
+    """Refuses a period for a dataset without a cadence; for one with, all but a month that it has and that has ended.
+
+    Raises:
+        ConfigurationError: names the period and what is accepted.
+    """
+    if contract.release.cadence is None:
+        if period is not None:
+            raise ConfigurationError(f"{contract.dataset} has no cadence; leave --period out")
+        return
+    first, this_month = str(contract.release.start), dt.datetime.now(dt.UTC).strftime("%Y-%m")
+    if period is None:
+        raise ConfigurationError(f"{contract.dataset} is released by month; say which: --period YYYY-MM, from {first}")
+    # Text of this form sorts as time does.
+    if not _MONTH.fullmatch(period) or not first <= period < this_month:
+        raise ConfigurationError(
+            f"{contract.dataset}: --period {period!r}; accepted: a month (YYYY-MM) from {first} that has ended"
+        )
+
+
+def _standing_entry(settings: Settings, store: Ledger | None, contract: DataContract, period: str | None) -> str | None:
+    """The entry that has paid for the run as it would be now, if one has. Of the source, reads metadata only.
+
+    As `raw` would: the plan of the last run stands while contract and source do, and is calibrated anew otherwise.
+    """
+    raw = Storage(settings.restricted).read(Place(contract.dataset, period), "raw")
+    if store is None or raw is None:
+        return None
+    try:
+        pinned = pin(contract)
+    except SourceError:
+        return None
+    now = (canonical_digest(contract.mechanism_snapshot()), pinned.name)
+    if now == (raw.facts["mechanism_digest"], raw.facts["source"]):
+        key = raw.run_key
+    else:
+        key = run_key(contract, pinned, period, plan_release(contract, pinned.schema, period))
+    entry = store.entry_for_key(key)
+    return entry.entry_id if entry is not None and entry.state == "spent" else None
+
+
+def _paid_before(
+    settings: Settings, store: Ledger | None, contract: DataContract, period: str | None
+) -> tuple[str | None, tuple[str, ...]]:
+    """The entry that has paid for the latest model of a dataset and period, and what changed since that is known of."""
+    storage, place = Storage(settings.restricted), Place(contract.dataset, period)
+    raw, model = storage.read(place, "raw"), storage.read(place, "model")
+    if store is None or raw is None or model is None:
+        return None, ()
+    # Once raw was made anew, the contract of the model's run is no longer on record.
+    then = DataContract.model_validate(raw.facts["contract"]) if raw.run_key == model.run_key else contract
+    return model.facts["entry_id"], tuple(changes(then, contract))
+
+
+def _account_of(store: Ledger | None, family: FamilyBudget) -> tuple[Account | None, str | None]:
+    """The family's account, or None while there is none; and how the family's file differs from it, or None."""
+    if store is None:
+        return None, None
+    try:
+        return store.check_declared(family), None
+    except LedgerError as differs:
+        return store.account(family.family), str(differs)
+
+
+def _standing_of(
+    store: Ledger | None, account: Account | None, family: FamilyBudget, request: CostRequest
+) -> tuple[float, str | None]:
+    """What is left of the family's cap (at its own delta), and why the request would be refused, or None."""
+    if store is None or account is None:
+        sealed = RenyiFilter.seal(family.cap.epsilon, family.cap.delta)
+        fits = sealed.fits([(request.curve, request.delta_slack)])
+        return sealed.left([], family.cap.delta), None if fits else "it alone exceeds the family's cap"
+    left = store.left(account.family, account.delta)
+    try:
+        store.admit(account.family, request, dry_run=True)
+    except BudgetExceeded as refusal:
+        return left, str(refusal)
+    return left, None

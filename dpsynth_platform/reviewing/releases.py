@@ -1,0 +1,73 @@
+"""What is published, and what waits for a decision.
+
+What belongs here: finding releases and candidates. What does not: judging them (`decisions`) and verifying them
+(`verification`).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.planning import load_all
+from dpsynth_platform.release import evidence, layout
+from dpsynth_platform.release.tombstone import is_withdrawn
+from dpsynth_platform.release.withdrawal import has_rows
+from dpsynth_platform.reviewing import accounts, decisions
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import Place, Storage
+
+WITHDRAWN = "withdrawn"
+UNFINISHED = "withdrawn, but not to its end: repeat dpsynth release withdraw"
+
+
+def listing(settings: Settings) -> list[dict[str, str]]:
+    """Published and withdrawn releases, and candidates that are not published (or were refused)."""
+    storage, store = Storage(settings.restricted), accounts.ledger(settings) if accounts.has_ledger(settings) else None
+    gone = withdrawn(settings)
+    found = [_listed(path, withdrawn=path.name in gone) for path in published(settings)]
+    for place in storage.places():
+        try:
+            candidate = evidence.candidate_of(storage, place, decisions.sealed_contract(storage, place))
+        except ReleaseRefused:
+            continue
+        digest = candidate.digest
+        decided = store.approvals(digest, candidate.entry_id) if store is not None else []
+        release = published_as(storage, place, digest)
+        if release is None or (release in gone and evidence.standing_approvals(decided)):
+            state = "refused" if decided and decided[-1].decision == evidence.REFUSE else "candidate"
+            found.append({"place": place.label, "state": state, "id": digest[:16], "where": "not published"})
+    return sorted(found, key=lambda item: (item["place"], item["state"], item["id"]))
+
+
+def published_as(storage: Storage, place: Place, candidate: str) -> str | None:
+    """Id of the release that a candidate was published as, or None."""
+    released = storage.read(place, "released")
+    return released.facts["release_id"] if released and released.facts["candidate"] == candidate else None
+
+
+def withdrawn(settings: Settings) -> set[str]:
+    """Ids of the releases whose withdrawal is recorded."""
+    if not accounts.has_ledger(settings):
+        return set()
+    return {item.release for item in accounts.ledger(settings).withdrawals() if item.release is not None}
+
+
+def published(settings: Settings) -> list[Path]:
+    """Directories of all published releases of this deployment's sound contracts."""
+    targets = {Path(contract.release.uri) for contract, _ in load_all(settings)[0]}
+    return sorted(path.parent for target in targets for path in target.glob(f"*/{layout.ATTESTATION}"))
+
+
+def _listed(path: Path, *, withdrawn: bool) -> dict[str, str]:
+    """One release as the list shows it; a damaged one shows too."""
+    state = "published"
+    if withdrawn or is_withdrawn(path):
+        state = WITHDRAWN if is_withdrawn(path) and not has_rows(path) else UNFINISHED
+    try:
+        release = json.loads((path / "dossier.json").read_text(encoding="utf-8"))["release"]
+        place = Place(release["dataset"], release["period"]).label
+    except (OSError, ValueError, KeyError, TypeError):
+        place, state = path.parent.name, f"{state}, damaged since"
+    return {"place": place, "state": state, "id": path.name, "where": str(path)}

@@ -1,0 +1,137 @@
+"""Verifying what a deployment has written: its ledger and its releases.
+
+What belongs here: finding the release that somebody names, the deployment's own key, and the heads that the ledger is
+held against. What does not: the checks themselves (`release.verify`, `ledger.verification`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpsynth_platform.errors import VerificationFailed, file_problem
+from dpsynth_platform.ledger.records import Head
+from dpsynth_platform.release.heads import KnownChain
+from dpsynth_platform.release.layout import ATTESTATION
+from dpsynth_platform.release.tombstone import is_withdrawn
+from dpsynth_platform.release.verify import VerificationReport, verify_releases
+from dpsynth_platform.reviewing import accounts, releases
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.vault import SIGNING_KEY, Vault
+
+
+@dataclass(frozen=True)
+class LedgerVerification:
+    """What was found in a deployment's ledger.
+
+    Attributes:
+        events: how many the chain has.
+        entries: how many there are.
+        dossiers: how many published ones the chain was held against.
+        last_at: when the last event was, ISO 8601, UTC; None where there is none.
+        problems: what does not fit; empty if the ledger is as it was written.
+    """
+
+    events: int
+    entries: int
+    dossiers: int
+    last_at: str | None
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there are no problems."""
+        return not self.problems
+
+
+def verify_ledger(settings: Settings) -> LedgerVerification:
+    """Recomputes the chain and holds it against the heads that the published dossiers name."""
+    store = accounts.ledger(settings)
+    heads = {path: _head_of(path) for path in releases.published(settings)}
+    known = [head for head in heads.values() if head is not None]
+    report = store.verify(known)
+    unreadable = [
+        f"{path}: its dossier cannot be read, so the chain is not held against the head in it"
+        for path, head in heads.items()
+        if head is None
+    ]
+    last = store.history(after=report.head.sequence - 1) if report.ok else []
+    return LedgerVerification(
+        events=report.events,
+        entries=report.entries,
+        dossiers=len(known),
+        last_at=last[0].at if last else None,
+        problems=(*report.problems, *unreadable),
+    )
+
+
+def verify(settings: Settings, release: str, public_key: Path | None = None) -> VerificationReport:
+    """Verifies one release; see `verify_all`."""
+    (report,) = verify_all(settings, [release], public_key)
+    return report
+
+
+def verify_all(
+    settings: Settings, names: Sequence[str], public_key: Path | None = None, ledger_export: Path | None = None
+) -> tuple[VerificationReport, ...]:
+    """Verifies releases given by directory, id or dataset, and that their heads can be of one chain.
+
+    Without a key they are taken for this deployment's own, where it has one; then, and without an export, the heads
+    must stand in its ledger.
+
+    Raises:
+        VerificationFailed: there is no such release, or key or export cannot be read.
+    """
+    paths = [_find(settings, name) for name in names]
+    key, chain = None, KnownChain.of_export(ledger_export) if ledger_export else None
+    if public_key is not None:
+        try:
+            key = public_key.read_bytes()
+        except OSError as error:
+            raise VerificationFailed(f"{public_key}: the key cannot be read: {file_problem(error)}") from None
+    elif Path(settings.vault / f"{SIGNING_KEY}.key").is_file():
+        from dpsynth_platform.release.signature import public_pem
+
+        key = public_pem(Vault(settings.vault).signing_key().public_key())
+        chain = chain or _own_chain(settings)
+    return verify_releases(paths, key, chain=chain)
+
+
+def _own_chain(settings: Settings) -> KnownChain | None:
+    if not accounts.has_ledger(settings):
+        return None
+    events = accounts.ledger(settings).history()
+    return KnownChain("this deployment's ledger", {event.sequence: event.hash for event in events})
+
+
+def public_key(settings: Settings) -> tuple[str, str]:
+    """The deployment's public key (PEM) and its fingerprint."""
+    from dpsynth_platform.release.signature import fingerprint, public_pem
+
+    key = Vault(settings.vault).signing_key().public_key()
+    return public_pem(key).decode(), fingerprint(key)
+
+
+def _find(settings: Settings, release: str) -> Path:
+    if Path(release).is_dir():
+        if not (Path(release) / ATTESTATION).exists():
+            raise VerificationFailed(f"{release}: {ATTESTATION} is missing; accepted: the directory of one release")
+        return Path(release)
+    published = releases.published(settings)
+    named = [path for path in published if path.name == release]
+    of_dataset = [path for path in published if path.parent.name == release]
+    found = named or sorted(of_dataset, key=lambda path: (not is_withdrawn(path), path.stat().st_mtime))
+    if not found:
+        known = ", ".join(path.name for path in published) or "none is published"
+        raise VerificationFailed(f"{release}: no such directory, release or dataset; accepted: {known}")
+    return found[-1]
+
+
+def _head_of(path: Path) -> Head | None:
+    """The ledger's head in a release's dossier, or None if the dossier is damaged."""
+    try:
+        return Head(**json.loads((path / "dossier.json").read_text(encoding="utf-8"))["ledger"]["head"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,144 @@
+"""Approvals, refusals and withdrawals in the ledger: who may, in which order, and what an auditor sees of it."""
+
+import json
+
+import pytest
+from ledger_cases import request
+
+from dpsynth_platform.errors import LedgerError, ReleaseRefused
+from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger.export import verify_export
+from dpsynth_platform.ledger_words import in_words
+from dpsynth_platform.release.evidence import standing_approvals
+
+CANDIDATE, RELEASE = "c" * 64, "census-0123456789abcdef"
+
+
+@pytest.fixture
+def entry(ledger):
+    entry = ledger.reserve("everyone", "k", request(runner="Ada"), None, "compose").entry_id
+    ledger.start(entry)
+    ledger.complete(entry, "5" * 64)
+    return entry
+
+
+@pytest.fixture
+def released(ledger, entry):
+    """The release of a candidate that Bo approved; gives the entry's id."""
+    ledger.approve(CANDIDATE, by="Bo", entry_id=entry)
+    ledger.record("released", RELEASE, {"entry": entry, "candidate": CANDIDATE})
+    return entry
+
+
+def is_whole(ledger):
+    found, offline = ledger.verify().problems, verify_export(json.dumps(ledger.export())).problems
+    assert found == offline
+    return found == ()
+
+
+def test_a_refusal_needs_a_reason(ledger, entry):
+    for nothing in ("", " ", "\u200b"):
+        with pytest.raises(LedgerError, match="reason"):
+            ledger.refuse(CANDIDATE, by="Bo", entry_id=entry, reason=nothing)
+    assert ledger.approvals(CANDIDATE, entry) == []
+
+
+def test_a_withdrawal_is_recorded_once_and_the_first_one_stands(ledger, released):
+    left = ledger.left("everyone", 1e-6)
+    first = ledger.withdraw(RELEASE, by="Cy", reason="a wrong column")
+    assert (first.release, first.candidate, first.entry_id) == (RELEASE, CANDIDATE, released)
+    assert ledger.withdraw(RELEASE, by="Di", reason="another reason") == first
+    assert ledger.withdraw(RELEASE, by="", reason="") == first
+    assert ledger.withdrawals() == [first]
+    assert [item.decision for item in ledger.approvals(CANDIDATE, released)] == ["approve", "withdraw"]
+    assert ledger.left("everyone", 1e-6) == left
+    assert ledger.entry(released).state == "spent"
+    assert in_words(ledger.history())[-1] == (
+        "Cy",
+        f"candidate cccccccccccc, entry {released[:12]}: a wrong column",
+    )
+    assert is_whole(ledger)
+
+
+@pytest.mark.parametrize(
+    ("release", "by", "reason", "words"),
+    [
+        ("census-ffff", "Cy", "why", "records no publication"),
+        (RELEASE, " ", "why", "name"),
+        (RELEASE, "Cy", "\u2060", "reason"),
+    ],
+)
+def test_what_was_not_published_and_who_says_nothing(ledger, released, release, by, reason, words):
+    with pytest.raises(LedgerError, match=words):
+        ledger.withdraw(release, by=by, reason=reason)
+    assert ledger.withdrawals() == []
+
+
+def test_other_words_about_the_same_model_do_not_bring_it_back(ledger, released):
+    """An edited description makes another candidate of the very rows that were withdrawn."""
+    ledger.withdraw(RELEASE, by="Cy", reason="why")
+    assert [item.decision for item in ledger.approvals("d" * 64, released)] == ["withdraw"]
+    with pytest.raises(ReleaseRefused, match="--after-withdrawal"):
+        ledger.approve("d" * 64, by="Bo", entry_id=released)
+    with pytest.raises(ReleaseRefused, match="withdrew a release of this content"):
+        ledger.approve("d" * 64, by="Cy", entry_id=released, after_withdrawal=True)
+    ledger.approve("d" * 64, by="Bo", entry_id=released, after_withdrawal=True)
+    assert is_whole(ledger)
+
+
+def test_a_model_of_another_entry_is_not_concerned(ledger, released):
+    ledger.withdraw(RELEASE, by="Cy", reason="why")
+    assert ledger.approvals("d" * 64, "0" * 32) == []
+
+
+def test_what_was_withdrawn_needs_the_word_and_another_person(ledger, released):
+    with pytest.raises(ReleaseRefused, match="leave --after-withdrawal out"):
+        ledger.approve(CANDIDATE, by="Bo", entry_id=released, after_withdrawal=True)
+    ledger.withdraw(RELEASE, by="Cy", reason="why")
+    with pytest.raises(ReleaseRefused, match=f"withdrawn as release {RELEASE}.*--after-withdrawal"):
+        ledger.approve(CANDIDATE, by="Bo", entry_id=released)
+    for name in ("Cy", " CY\u200b"):
+        with pytest.raises(ReleaseRefused, match="withdrew a release of this content"):
+            ledger.approve(CANDIDATE, by=name, entry_id=released, after_withdrawal=True)
+    with pytest.raises(ReleaseRefused, match="ran this release"):
+        ledger.approve(CANDIDATE, by="ada", entry_id=released, after_withdrawal=True)
+    assert standing_approvals(ledger.approvals(CANDIDATE, released)) == ()
+    again = ledger.approve(CANDIDATE, by="Bo", entry_id=released, after_withdrawal=True)
+    assert standing_approvals(ledger.approvals(CANDIDATE, released)) == (again,)
+    assert in_words(ledger.history())[-1] == ("Bo", f"although {RELEASE} was withdrawn")
+    assert is_whole(ledger)
+
+
+@pytest.mark.parametrize(
+    ("kind", "subject", "payload", "words"),
+    [
+        (chain.WITHDRAWN, "census-ffff", {"by": "Cy"}, "could not be withdrawn"),
+        (chain.WITHDRAWN, RELEASE, {"by": " "}, "could not be withdrawn"),
+        (chain.WITHDRAWN, RELEASE, {"by": "Cy", "candidate": "d" * 64}, "could not be withdrawn"),
+        (chain.APPROVED, CANDIDATE, {"by": "Bo", "after_withdrawal": RELEASE}, "without a word"),
+    ],
+)
+def test_an_auditor_finds_what_could_not_have_been_decided(ledger, released, kind, subject, payload, words):
+    forge(ledger, kind, subject, {"entry": released, "candidate": CANDIDATE, "reason": "why"} | payload)
+    (problem,) = ledger.verify().problems
+    assert words in problem
+
+
+@pytest.mark.parametrize(
+    ("kind", "subject", "payload", "words"),
+    [
+        (chain.WITHDRAWN, RELEASE, {"by": "Di", "candidate": CANDIDATE}, "could not be withdrawn"),
+        (chain.APPROVED, CANDIDATE, {"by": "Bo"}, "without a word"),
+        (chain.APPROVED, CANDIDATE, {"by": "cy", "after_withdrawal": RELEASE}, "by the person who withdrew it"),
+    ],
+)
+def test_an_auditor_finds_what_a_withdrawal_forbids(ledger, released, kind, subject, payload, words):
+    ledger.withdraw(RELEASE, by="Cy", reason="why")
+    forge(ledger, kind, subject, {"entry": released, "reason": "why"} | payload)
+    (problem,) = ledger.verify().problems
+    assert words in problem
+
+
+def forge(ledger, kind, subject, payload):
+    at = "2027-01-01T00:00:00.000000+00:00"
+    ledger._database.write(lambda connection: chain.append(connection, at, kind, subject, payload))

@@ -1,0 +1,59 @@
+"""The schemas that ship with the package: sound, closed where leaks would show, and immutable once released."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib.resources import files
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from dpsynth_platform.release import dossier, reviewers, schema
+
+FROZEN = {
+    "attestation-1.json": "cb37d396b4017963e51ab01b7c69354a674c658e63c93edbeddcc532dff0c8cf",
+    "dossier-2.json": "e87a077975f9cbefa87eb73d08e62d04a590ebb5cbe0d64fd9ff96c648b92600",
+    "dossier-3.json": "e8cc80025688dca876c6d67daab2b5c08407e7719090f2fe53a189bfb6d474f7",
+    "reviewers-dossier-1.json": "20610cd578a527c0196db10e530f8d782c13d7608c417e01b488413075b026b6",
+}
+"""SHA-256 of every schema that a release may name. A changed document gets a new format and a new file."""
+NAMES = sorted(item.name for item in (files("dpsynth_platform.release") / "schemas").iterdir())
+
+
+def test_every_schema_is_frozen() -> None:
+    assert {name: hashlib.sha256(schema.text(name).encode()).hexdigest() for name in NAMES} == FROZEN
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_schema_is_sound_and_refers_to_nothing_elsewhere(name: str) -> None:
+    document = json.loads(schema.text(name))
+    Draft202012Validator.check_schema(document)
+    assert document["$id"].startswith("urn:dpsynth-platform:schema:")
+    assert document["additionalProperties"] is False
+    assert document["required"] == sorted(document["properties"])
+    refs = {part["$ref"] for part in _parts(document) if "$ref" in part}
+    assert all(ref.startswith("#/$defs/") for ref in refs)
+
+
+def _parts(node: object) -> list[dict[str, str]]:
+    if isinstance(node, dict):
+        return [node, *(part for item in node.values() for part in _parts(item))]
+    return [part for item in node for part in _parts(item)] if isinstance(node, list) else []
+
+
+def test_the_formats_that_are_written_have_a_schema() -> None:
+    name = schema.DOSSIERS[dossier.FORMAT]
+    assert json.loads(schema.text(name))["properties"]["format"] == {"const": dossier.FORMAT}
+    assert json.loads(schema.text(schema.REVIEWERS))["properties"]["format"] == {"const": reviewers.FORMAT}
+    assert set(schema.DOSSIERS.values()) | {schema.REVIEWERS, schema.ATTESTATION} == set(NAMES)
+
+
+def test_a_breach_names_place_and_rule_and_no_value() -> None:
+    found = schema.breaches({"predicateType": "secret-value", "_type": 5, "more": "secret-more"}, schema.ATTESTATION)
+    assert [breach.where for breach in found] == sorted(breach.where for breach in found)
+    words = " ".join(f"{breach.where} {breach.message}" for breach in found)
+    assert words.count("lacks predicate, subject") == 1
+    assert "secret" not in words
+    assert schema.breaches([], schema.ATTESTATION)[0].where == "$"
+    assert len(schema.breaches({"subject": [5] * 100}, schema.ATTESTATION)) == 10

@@ -1,0 +1,209 @@
+"""The tombstone, and what is left of a release's directory: no rows, everything else as it was signed."""
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dpsynth_platform.errors import ReleaseRefused, VerificationFailed
+from dpsynth_platform.release import withdrawal
+from dpsynth_platform.release.publish import publish
+from dpsynth_platform.release.signature import public_pem
+from dpsynth_platform.release.tombstone import (
+    TOMBSTONE,
+    TOMBSTONE_SIGNATURE,
+    Tombstone,
+    is_withdrawn,
+    read_tombstone,
+)
+from dpsynth_platform.release.verify import WITHDRAWN, exit_status, verify_release
+from dpsynth_platform.release.withdrawal import bury, has_rows
+from dpsynth_platform.storage import digest_directory
+
+
+@pytest.fixture
+def tombstone(released):
+    return Tombstone(released.release_id, "2026-11-20T08:00:00.000000+00:00", "A wrong column", ("a@example.org",))
+
+
+def others(directory):
+    """Name and content of everything that stays."""
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name not in (TOMBSTONE, TOMBSTONE_SIGNATURE) and "data" not in path.parts
+    }
+
+
+def test_rows_go_and_everything_else_stays(released, tombstone, signing_key):
+    before = others(released.path)
+    assert has_rows(released.path)
+    assert read_tombstone(released.path) is None
+    assert bury(released.path, tombstone, signing_key)
+    assert not has_rows(released.path)
+    assert not list(released.path.rglob("*.parquet"))
+    assert others(released.path) == before
+    signed = read_tombstone(released.path)
+    assert signed.tombstone == tombstone
+    assert signed.is_signed_by(signing_key.public_key())
+    assert not signed.is_signed_by(Ed25519PrivateKey.generate().public_key())
+    assert {oct(path.stat().st_mode & 0o777) for path in released.path.glob("tombstone.*")} == {"0o644"}
+    assert "withdrawn on 2026-11-20: A wrong column." in tombstone.words
+
+
+def test_verification_tells_it_from_damage(released, tombstone, signing_key):
+    key = public_pem(signing_key.public_key())
+    assert exit_status([verify_release(released.path, key)]) == 0
+    bury(released.path, tombstone, signing_key)
+    report = verify_release(released.path, key)
+    assert (report.problems, report.rows, report.withdrawn) == ((), None, tombstone)
+    assert exit_status([report]) == WITHDRAWN
+    assert "withdrawn on 2026-11-20: A wrong column." in report.words
+    assert "Its dossier still verifies" in report.words
+    assert report.to_json()["withdrawn"]["reason"] == "A wrong column"
+    (released.path / "dossier.html").write_text("other words")
+    report = verify_release(released.path, key)
+    assert [(problem.kind, problem.file) for problem in report.problems] == [("hash", "dossier.html")]
+    assert exit_status([report]) == 1
+
+
+def test_only_the_publishers_tombstone_for_this_release_excuses_missing_rows(released, tombstone, signing_key):
+    key = public_pem(signing_key.public_key())
+    for other, by in (
+        (tombstone, Ed25519PrivateKey.generate()),
+        (replace(tombstone, release="visits-0"), signing_key),
+    ):
+        bury(released.path, other, by)
+        report = verify_release(released.path, key)
+        assert report.withdrawn is None
+        assert {("signature", TOMBSTONE), ("unlisted", TOMBSTONE)} <= {
+            (item.kind, item.file) for item in report.problems
+        }
+        assert any(item.kind == "missing" and item.file.endswith(".parquet") for item in report.problems)
+
+
+def test_rows_that_are_still_there_are_verified(released, tombstone, signing_key, monkeypatch):
+    monkeypatch.setattr(withdrawal, "_delete", lambda table: False)
+    bury(released.path, tombstone, signing_key)
+    key = public_pem(signing_key.public_key())
+    assert verify_release(released.path, key).withdrawn == tombstone
+    table = next((released.path / "data").glob("*.parquet"))
+    table.write_bytes(table.read_bytes() + b"x")
+    (problem,) = verify_release(released.path, key).problems
+    assert (problem.kind, problem.file) == ("hash", f"data/{table.name}")
+
+
+def test_nothing_is_published_into_a_withdrawn_release(released, tombstone, signing_key, evidence, rows):
+    bury(released.path, tombstone, signing_key)
+    with pytest.raises(ReleaseRefused, match="was withdrawn meanwhile"):
+        publish(evidence, rows, rows[0].schema, released.path.parent, signing_key)
+    assert not has_rows(released.path)
+
+
+def test_it_says_no_more_than_it_should(released, tombstone, signing_key):
+    bury(released.path, tombstone, signing_key)
+    document = json.loads((released.path / TOMBSTONE).read_text())
+    assert document.keys() == {"format", "release", "withdrawn_at", "reason", "contacts"}
+
+
+def test_twice_is_as_once(released, tombstone, signing_key):
+    bury(released.path, tombstone, signing_key)
+    before = digest_directory(released.path)
+    assert not bury(released.path, tombstone, signing_key)
+    assert digest_directory(released.path) == before
+
+
+def test_another_tool_can_check_it(released, tombstone, signing_key):
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl here")
+    bury(released.path, tombstone, signing_key)
+    command = "pkeyutl -verify -pubin -inkey public_key.pem -rawin -in tombstone.json -sigfile tombstone.sig"
+    done = subprocess.run([openssl, *command.split()], cwd=released.path, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("broken", "call"), [("_write_public", 1), ("_write_public", 2), ("_delete", 1)])
+def test_an_interruption_is_finished_by_repeating_it(released, tombstone, signing_key, monkeypatch, broken, call):
+    """Interrupted at each effect: nobody ever sees a tombstone without its signature, nor rows gone without one."""
+    work, calls = getattr(withdrawal, broken), []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return work(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(withdrawal, broken, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bury(released.path, tombstone, signing_key)
+    signed = read_tombstone(released.path)
+    assert signed is None or signed.is_signed_by(signing_key.public_key())
+    assert has_rows(released.path)
+    assert bury(released.path, tombstone, signing_key)
+    assert read_tombstone(released.path).tombstone == tombstone
+    assert not has_rows(released.path)
+    assert not [path for path in released.path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_deletion_that_was_interrupted_is_finished(released, tombstone, signing_key):
+    next((released.path / "data").glob("*.parquet")).unlink()
+    assert bury(released.path, tombstone, signing_key)
+    assert not has_rows(released.path)
+
+
+def test_a_link_is_removed_and_not_followed(released, tombstone, signing_key, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    (released.path / "data").rename(elsewhere)
+    (released.path / "data").symlink_to(elsewhere)
+    assert bury(released.path, tombstone, signing_key)
+    assert not has_rows(released.path)
+    assert list(elsewhere.glob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"{}", b'{"format": "dpsynth-tombstone/1"}', b"[" * 100_000, b"\xff"],
+    ids=["empty", "torn", "list", "object", "without parts", "deep", "no text"],
+)
+def test_what_is_no_tombstone_is_refused_without_quoting_it(released, tombstone, signing_key, content):
+    bury(released.path, tombstone, signing_key)
+    (released.path / TOMBSTONE).write_bytes(content)
+    assert is_withdrawn(released.path)
+    with pytest.raises(VerificationFailed, match=r"^is not of the format"):
+        read_tombstone(released.path)
+
+
+@pytest.mark.parametrize("change", ["reason", "contacts", "space", "key", "number"])
+def test_a_changed_tombstone_is_found(released, tombstone, signing_key, change):
+    bury(released.path, tombstone, signing_key)
+    document = json.loads((released.path / TOMBSTONE).read_text())
+    if change == "space":
+        content = (released.path / TOMBSTONE).read_bytes() + b" "
+    else:
+        document |= {
+            "reason": {"reason": "Another"},
+            "contacts": {"contacts": ["b@example.org"]},
+            "key": {"more": "x"},
+            "number": {"reason": 1},
+        }[change]
+        content = json.dumps(document, indent=2).encode() + b"\n"
+    (released.path / TOMBSTONE).write_bytes(content)
+    try:
+        found = read_tombstone(released.path).is_signed_by(signing_key.public_key())
+    except VerificationFailed:
+        found = False
+    assert not found
+
+
+@pytest.mark.parametrize("name", [TOMBSTONE, TOMBSTONE_SIGNATURE])
+def test_missing_and_linked_files_are_told(released, tombstone, signing_key, name, tmp_path):
+    bury(released.path, tombstone, signing_key)
+    (released.path / name).rename(tmp_path / name)
+    (released.path / name).symlink_to(tmp_path / name)
+    with pytest.raises(VerificationFailed, match="cannot be read"):
+        read_tombstone(released.path)

@@ -1,0 +1,247 @@
+"""`dpsynth lineage`: what it shows, records and refuses, and its exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from ledger_cases import KEYS, family, request
+from sqlalchemy import insert
+
+from dpsynth_platform.ledger import Ledger
+from dpsynth_platform.lineage import tables
+from dpsynth_platform.lineage.emitter import LineageEmitter, StepRun
+from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.lineage_command import lineage_app
+from dpsynth_platform.settings import Settings
+
+Use = Callable[..., tuple[int, str, str]]
+
+CONTRACT = """
+dataset: visits
+description: Visits to a clinic.
+owners: [clinic@example.org]
+source: {uri: /data/visits, key: [patient_id]}
+family: clinic
+privacy:
+  unit: user
+  owner_columns: [patient_id]
+  namespace: patient
+  max_contributions: 2
+  guarantee: {epsilon: 1.0, delta: 1.0e-6}
+  expected_units: 1000
+columns:
+  patient_id: {type: identifier}
+  age: {type: integer, min: 0, max: 120}
+generate: {rows: 100}
+release: {uri: /public/visits}
+"""
+FAMILY = """
+family: clinic
+unit: user
+namespace: patient
+mode: family
+cap: {epsilon: 4.0, delta: 1.0e-5}
+"""
+BASE = {"_producer": "https://example.org/p", "_schemaURL": "https://example.org/F.json"}
+
+
+def told(kind: str, inputs: list[Any], outputs: list[Any], job: str, namespace: str = "team", **facets: Any) -> Any:
+    """A run event; strings among the datasets are products' names."""
+
+    def dataset(item: Any) -> Any:
+        return {"namespace": "dpsynth:products", "name": item} if isinstance(item, str) else item
+
+    return {
+        "eventType": kind,
+        "eventTime": "2026-03-01T00:00:00Z",
+        "producer": BASE["_producer"],
+        "schemaURL": BASE["_schemaURL"],
+        "run": {"runId": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{job} {outputs}")), "facets": facets},
+        "job": {"namespace": namespace, "name": job},
+        "inputs": [dataset(item) for item in inputs],
+        "outputs": [dataset(item) for item in outputs],
+    }
+
+
+def place(path: str, version: str = "", **facets: Any) -> Any:
+    if version:
+        facets["version"] = {"datasetVersion": version}
+    return {"namespace": "file", "name": path, "facets": {name: BASE | facet for name, facet in facets.items()}}
+
+
+@pytest.fixture(autouse=True)
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    for name in [name for name in os.environ if name.startswith("OPENLINEAGE")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    for part, content in (("contracts/visits", CONTRACT), ("families/clinic", FAMILY)):
+        file = tmp_path / "deploy" / f"{part}.yaml"
+        file.parent.mkdir(parents=True)
+        file.write_text(content)
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DPSYNTH_DEPLOY", str(tmp_path / "deploy"))
+    monkeypatch.setenv("DPSYNTH_LINEAGE_TOKENS", str(tmp_path / "tokens"))
+    monkeypatch.setenv("DPSYNTH_USER", "Ada")
+    return Settings.from_environment()
+
+
+@pytest.fixture
+def store(settings: Settings) -> LineageStore:
+    """The line of one release, which a ledger entry paid for."""
+    ledger = Ledger(settings.ledger_url)
+    ledger.open_account(family("f", mode="family"), KEYS)
+    entry = ledger.reserve("f", "k", request(), None, "compose").entry_id
+    said = {"epsilon": 1.0, "delta": 1e-6, "method": "mst", "tier": "strong", "weighting": "rows", "accounting": "pld"}
+    paid = {"dpsynth_guarantee": {"ledgerEntry": entry} | said}
+    unit = {
+        "unit": "user",
+        "adjacency": "add-or-remove",
+        "namespace": "n",
+        "ownerColumns": ["p"],
+        "maxContributions": 1,
+    }
+    opened = LineageStore(settings.ledger_url)
+    table = place("/data/visits", dpsynth_privacyUnit=unit)
+    model = place("/model", "1", datasetType={"datasetType": "MODEL"}, **paid)
+    opened.record(told("COMPLETE", [table], [model], "visits.model", "dpsynth"))
+    release = place(
+        "/public/visits/data", "visits-1", **paid, dpsynth_privacyUnit=unit, dpsynth_release={"releaseId": "visits-1"}
+    )
+    opened.record(told("COMPLETE", [place("/model")], [release], "visits.released", "dpsynth"))
+    return opened
+
+
+@pytest.fixture
+def use(capfd: pytest.CaptureFixture[str]) -> Use:
+    """Runs a command; returns status, standard output and standard error."""
+    app = typer.Typer()
+    app.add_typer(lineage_app)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            app(list(map(str, arguments)))
+        out, err = capfd.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run
+
+
+def test_a_use_is_registered_and_shown(use: Use, store: LineageStore, settings: Settings) -> None:
+    words = ("--release", "visits-1", "--purpose", "train", "--product", "ranker")
+    status, out, _ = use("use", *words, "--reason", "ticket 7", "--as", "Bo", "--json")
+    assert (status, json.loads(out)["product"]) == (0, "dpsynth:products:ranker")
+    assert json.loads(out)["contamination"] == []
+    assert '"dpsynth_use"' in settings.lineage_file.read_text(), "it stands in the operator's record"
+    status, out, _ = use("show", "--release", "visits-1")
+    assert status == 0
+    for line in (
+        "file:/public/visits/data (release visits-1)",
+        "  derived: file:/model (model)",
+        "    trained-on: file:/data/visits (dataset)",
+        "  trained-on: dpsynth:products:ranker (checkpoint)",
+        "train dpsynth:products:ranker, by Bo: ticket 7",
+    ):
+        assert line in out
+    shown = json.loads(use("show", "--release", "visits-1", "--json")[1])
+    assert [item["product"] for item in shown["uses"]] == ["dpsynth:products:ranker"]
+    assert [item["name"] for item in shown["downstream"]] == ["dpsynth:products:ranker"]
+    assert shown["upstream"][0]["path"] == ["file:/public/visits/data", "derived file:/model"]
+    record = json.loads(use("show", "--release", "visits-1", "--record", "--json")[1])["record"]
+    assert (record["release_id"], record["source"]["family"]) == ("visits-1", "f")
+    assert '"ledger_entry": ' in use("show", "--release", "visits-1", "--record")[1]
+    assert use("show", "--dataset", "visits", "--record")[0] == 2
+    below = json.loads(use("show", "--dataset", "visits", "--json")[1])
+    assert (below["name"], len(below["downstream"])) == ("/data/visits", 3)
+    assert use("use", *words)[0] == 2, "without a reason"
+    assert use("use", "--release", "visits-1", "--purpose", "train", "--reason", "r")[0] == 2, "without a product"
+    status, _, err = use("use", "--release", "visits-2", "--purpose", "other", "--reason", "r")
+    assert (status, "names no single release" in err) == (1, True)
+
+
+def test_contamination_ends_a_pipeline(use: Use, store: LineageStore) -> None:
+    use("use", "--release", "visits-1", "--purpose", "train", "--product", "ranker", "--reason", "r")
+    assert use("contamination", "--product", "ranker") == (0, use("contamination", "--product", "ranker")[1], "")
+    status, out, _ = use("contamination", "--product", "ranker", "--on", "visits")
+    assert (status, "train-test contamination: dpsynth:products:ranker" in out) == (5, True)
+    status, out, _ = use("contamination", "--product", "ranker", "--on", "visits", "--json")
+    (found,) = json.loads(out)["contamination"]
+    assert (status, found["problem"], found["origin"]) == (5, "train-test", "file:/data/visits")
+    assert found["product_path"][-1] == "trained-on file:/data/visits"
+    status, _, err = use("contamination", "--product", "nobody's")
+    assert (status, "knows no dataset, model or release" in err) == (1, True)
+
+
+def test_events_of_others_are_taken_in_with_a_word_on_each_refusal(
+    use: Use, store: LineageStore, tmp_path: Path
+) -> None:
+    file = tmp_path / "events.jsonl"
+    good = told("COMPLETE", [place("/public/visits/data"), "web"], ["search"], "train")
+    file.write_text("\n".join(map(json.dumps, (good, {}, told("COMPLETE", [], ["x"], "y", "dpsynth")))))
+    status, out, _ = use("ingest", file, "--source", "team")
+    assert (status, "line 2: refused: " in out, "line 3: conflict: " in out) == (1, True, True)
+    assert "1 recorded, 0 known before, 2 refused" in out
+    file.write_text(json.dumps(good))
+    assert json.loads(use("ingest", file, "--source", "team", "--json")[1]) == {
+        "recorded": 0,
+        "known": 1,
+        "refused": [],
+    }
+    assert "trained-on: dpsynth:products:search" not in use("show", "--release", "visits-1")[1], "it is no model"
+    assert "derived: dpsynth:products:search (dataset)" in use("show", "--release", "visits-1")[1]
+    assert use("ingest", file, "--source", "a b")[0] == 1
+    assert use("ingest", tmp_path / "none", "--source", "team")[0] == 1
+
+
+def test_a_checkpoint_is_declared_public_by_somebody(use: Use, store: LineageStore, settings: Settings) -> None:
+    status, out, _ = use("declare-public", "hub/llm", "--reason", "its card", "--as", "Bo", "--json")
+    assert (status, json.loads(out)["name"], json.loads(out)["by"]) == (0, "dpsynth:products:hub/llm", "Bo")
+    event = Ledger(settings.ledger_url).history()[-1]
+    assert (event.kind, event.payload["reason"]) == ("declared-public", "its card")
+    assert "declared public by Bo" in use("show", "--model", "hub/llm")[1]
+    status, _, err = use("declare-public", "/model", "--reason", "r")
+    assert (status, "this platform's own" in err) == (1, True)
+    assert use("declare-public", "hub/llm")[0] == 2
+    assert use("show", "--model", "visits-1")[0] == 1, "a release is no model"
+    assert [use("show")[0], use("show", "--release", "visits-1", "--model", "m")[0]] == [2, 2]
+
+
+def test_status_and_flush(use: Use, store: LineageStore, settings: Settings) -> None:
+    assert use("status")[0] == 0
+    LineageEmitter.of(settings).complete(StepRun("run", "visits", "raw"))
+    (target,) = json.loads(use("status", "--json")[1])["targets"]
+    assert (target["target"], target["delivered"], target["waiting"]) == ("file", 2, 0)
+    sequences = [event.sequence for event in store.events()]
+    waiting = [{"target": target, "sequence": sequences[0]} for target in ("file", "elsewhere")]
+    store.database.write(
+        lambda connection: connection.execute(insert(tables.outbox), waiting), guards=("lineage_event",)
+    )
+    status, out, _ = use("flush")
+    assert (status, "file: 1 delivered" in out) == (0, True)
+    status, _, err = use("flush", "--give-up", "nowhere")
+    assert (status, "accepted: elsewhere, file" in err) == (1, True)
+    assert json.loads(use("flush", "--give-up", "elsewhere", "--json")[1])["given_up"] == 1
+    status, out, _ = use("status")
+    assert (status, "elsewhere refused event 1, COMPLETE of visits.model: given up by hand" in out) == (1, True)
+    assert "1 lineage events were refused by elsewhere" in out
+
+
+def test_a_token_is_shown_once(use: Use, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = json.loads(use("token", "team", "--json")[1])
+    assert settings.lineage_tokens is not None
+    assert made["token"] not in settings.lineage_tokens.read_text()
+    assert use("token", "no name")[0] == 1
+    status, _, err = use("serve", "--host", "0.0.0.0", "--port", "99999")
+    assert status == 2
+    monkeypatch.setenv("DPSYNTH_LINEAGE_TOKENS", "")
+    status, _, err = use("token", "team")
+    assert (status, "DPSYNTH_LINEAGE_TOKENS is not set" in err) == (1, True)
+    status, _, err = use("serve", "--host", "0.0.0.0")
+    assert (status, "whoever reaches the receiver may report" in err) == (1, True)

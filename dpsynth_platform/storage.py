@@ -72,8 +72,10 @@ class StepRecord:
         content_hash: `digest_directory(path)`, or the digest of `facts` where there is no directory.
         inputs: content hash of each upstream step's output as it was used.
         facts: JSON values that later steps need. Operator zone: counts allowed, never a value of the data.
-        runner: who ran the step.
+        runner: who ran the step for this output.
         lineage_run: OpenLineage run id of the attempt that wrote it.
+        ran_by: by run key, everybody who ever made an output of this step, also one that was made anew since. Empty in
+            records that were written before this was kept.
     """
 
     step: str
@@ -87,6 +89,12 @@ class StepRecord:
     facts: dict[str, Any] = field(default_factory=dict)
     runner: str = ""
     lineage_run: str = ""
+    ran_by: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def runners(self) -> tuple[str, ...]:
+        """Everybody who ran the step under this run key: what is there may have been chosen among what they made."""
+        return tuple(sorted({self.runner, *self.ran_by.get(self.run_key, ())} - {""}))
 
     @property
     def directory(self) -> Path:
@@ -159,8 +167,10 @@ class Storage:
         runner: str = "",
         lineage_run: str = "",
     ) -> StepRecord:
-        """Makes an output the step's current one, atomically and durably."""
+        """Makes an output the step's current one, atomically and durably. Who made earlier ones stays known."""
         facts = facts or {}
+        earlier = self.read(place, step)
+        ran_by = earlier.ran_by | {earlier.run_key: list(earlier.runners)} if earlier else {}
         record = StepRecord(
             step=step,
             dataset=place.dataset,
@@ -173,6 +183,7 @@ class Storage:
             facts=facts,
             runner=runner,
             lineage_run=lineage_run,
+            ran_by=ran_by | {run_key: sorted({*ran_by.get(run_key, ()), runner} - {""})},
         )
         write_durably(self._record_path(place, step), json.dumps(asdict(record), indent=1))
         return record

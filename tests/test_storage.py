@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -101,6 +102,20 @@ def test_a_record_without_a_directory_is_its_own_output(storage: Storage) -> Non
     assert record.content_hash != storage.record(PLACE, "clearance", run_key="k", facts={"entry_id": "f"}).content_hash
     with pytest.raises(StaleInput):
         _ = record.directory
+
+
+def test_who_ran_a_step_stays_known_whoever_runs_it_again(storage: Storage) -> None:
+    """Also across a run under another key in between; and a record from before this was kept names its one runner."""
+    for key, runner in (("k", "ada"), ("k", "bo"), ("other", "cy"), ("k", "di"), ("k", "")):
+        record = storage.record(PLACE, "synthetic", run_key=key, runner=runner)
+    assert (record.runner, record.runners) == ("", ("ada", "bo", "di"))
+    assert storage.require(PLACE, "synthetic") == record
+    path = storage.root / "people" / "all" / "synthetic.json"
+    old = json.loads(path.read_text()) | {"runner": "eve"}
+    del old["ran_by"]
+    path.write_text(json.dumps(old))
+    assert storage.require(PLACE, "synthetic").runners == ("eve",)
+    assert storage.record(PLACE, "synthetic", run_key="k", runner="ada").runners == ("ada", "eve")
 
 
 def test_inputs_are_kept_by_content(storage: Storage) -> None:

@@ -321,9 +321,12 @@ def _elsewhere(cleared: Clearance) -> Elsewhere:
 
 
 def candidate_runners(storage: Storage, place: Place) -> tuple[str, ...]:
-    """Everybody who ran a step of the present candidate: none of them can approve it."""
+    """Everybody who ran a step of the present candidate's run: none of them can approve it.
+
+    Also who ran one that somebody else has run again since: otherwise a second person's run would make it anybody's.
+    """
     records = (storage.read(place, step) for step in STEPS if step != "released")
-    return tuple(sorted({record.runner for record in records if record is not None and record.runner}))
+    return tuple(sorted({name for record in records if record is not None for name in record.runners}))
 
 
 def audit_report(place: Place, record: StepRecord) -> dict[str, Any]:

@@ -196,6 +196,22 @@ def test_nothing_is_released_unapproved_or_refused(tmp_path):
     assert try_release(deployment) is None
 
 
+def test_who_ran_a_step_that_was_made_anew_since_cannot_approve(tmp_path):
+    """The mallory who drew rows until they pleased has somebody else run the line once more, and stays a runner."""
+    deployment = small_deployment(tmp_path)
+    assert run_here(deployment, accelerator=inside(deployment)).success
+    for user in ("mallory", "bo"):
+        shutil.rmtree(storage_of(deployment).require(PEOPLE, "synthetic").directory)
+        assert run_here(deployment, steps=["synthetic", "audit", "quality"], user=user).success
+    assert storage_of(deployment).require(PEOPLE, "synthetic").runner == "bo"
+    with pytest.raises(ReleaseRefused, match="'mallory' ran this release"):
+        decisions.approve(deployment.settings, PEOPLE, "mallory", "")
+    entry = ledger_of(deployment).entries()[0].entry_id
+    candidate = decisions.review(deployment.settings, PEOPLE).candidate
+    ledger_of(deployment).approve(candidate, by="mallory", entry_id=entry)
+    assert "0 of 1 approvals" in try_release(deployment)
+
+
 def test_two_approvals_are_two_people(tmp_path):
     deployment = candidate(tmp_path, approvals=2)
     decisions.approve(deployment.settings, PEOPLE, "reviewer", "")

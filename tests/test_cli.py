@@ -192,6 +192,15 @@ def test_a_list_without_releases_says_so(tmp_path, use):
     assert not (deployment.settings.home / "ledger").exists()
 
 
+def test_the_key_is_shown_and_never_made(tmp_path, use):
+    deployment = small_deployment(tmp_path)
+    status, out, err = use(deployment, "release", "key")
+    assert (status, out) == (1, "")
+    assert f"DPSYNTH_HOME: {deployment.settings.home} holds no signing key" in err
+    assert "dpsynth run DATASET" in err
+    assert not deployment.settings.vault.exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

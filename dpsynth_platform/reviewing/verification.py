@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_platform.errors import VerificationFailed, file_problem
+from dpsynth_platform.errors import ConfigurationError, VerificationFailed, file_problem
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.release.heads import KnownChain
 from dpsynth_platform.release.layout import ATTESTATION
@@ -91,7 +91,7 @@ def verify_all(
             key = public_key.read_bytes()
         except OSError as error:
             raise VerificationFailed(f"{public_key}: the key cannot be read: {file_problem(error)}") from None
-    elif Path(settings.vault / f"{SIGNING_KEY}.key").is_file():
+    elif _has_signing_key(settings):
         from dpsynth_platform.release.signature import public_pem
 
         key = public_pem(Vault(settings.vault).signing_key().public_key())
@@ -107,11 +107,25 @@ def _own_chain(settings: Settings) -> KnownChain | None:
 
 
 def public_key(settings: Settings) -> tuple[str, str]:
-    """The deployment's public key (PEM) and its fingerprint."""
+    """The deployment's public key (PEM) and its fingerprint. Makes none: only what signs does.
+
+    Raises:
+        ConfigurationError: there is none, as where nothing has been run yet.
+    """
     from dpsynth_platform.release.signature import fingerprint, public_pem
 
+    if not _has_signing_key(settings):
+        raise ConfigurationError(
+            f"DPSYNTH_HOME: {settings.home} holds no signing key, so no deployment that has made a model; accepted: "
+            "the home of one that has. A deployment is made where DPSYNTH_HOME says by its first run: "
+            "dpsynth run DATASET (or `make demo`)"
+        )
     key = Vault(settings.vault).signing_key().public_key()
     return public_pem(key).decode(), fingerprint(key)
+
+
+def _has_signing_key(settings: Settings) -> bool:
+    return (settings.vault / f"{SIGNING_KEY}.key").is_file()
 
 
 def _find(settings: Settings, release: str) -> Path:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import random
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -435,3 +437,19 @@ def test_anyone_can_check_the_signature_without_this_library(released: Published
     for item in json.loads(payload)["subject"]:
         content = (released.path / item["name"]).read_bytes()
         assert hashlib.sha256(content).hexdigest() == item["digest"]["sha256"]
+
+
+def test_the_recipe_of_the_page_works_and_leaves_no_trace(released: Published) -> None:
+    """The commands are run as they stand on the page."""
+    if any(shutil.which(tool) is None for tool in ("bash", "jq", "openssl", "sha256sum")):
+        pytest.skip("needs bash, jq, openssl and sha256sum")
+    page = (released.path / layout.PAGE).read_text()
+    (recipe,) = (html.unescape(block) for block in re.findall(r"<pre>(.*?)</pre>", page, re.DOTALL) if "jq" in block)
+    command = ["bash", "-e", "-o", "pipefail", "-c", recipe]
+    done = subprocess.run(command, cwd=released.path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    subjects = files(released.path)
+    assert done.stdout.count(": OK") == len(subjects) - 1  # all but the attestation
+    assert verify_release(released.path).ok
+    (released.path / layout.DOSSIER).write_text("{}")
+    assert subprocess.run(command, cwd=released.path, capture_output=True, check=False).returncode == 1

@@ -82,6 +82,8 @@ def show(
         found["record"] = _record(settings, store, node)
     shown.json(found)
     shown.say(words.node_words(node))
+    for other in words.other_names(above, node):
+        shown.say(f"also called {other}")
     if declared is not None:
         shown.say(f"declared public by {declared.by} at {declared.at[:19]} UTC: {declared.reason}")
     for heading, walk in (("It came from", above), ("What came of it", below)):

@@ -5,12 +5,15 @@ What belongs here: sentences and trees from what the graph hands out. What does 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dpsynth_platform.lineage.nodes import Ancestry, Node, Relative
+from dpsynth_platform.lineage.nodes import MODELS, Ancestry, Node, Relation
 from dpsynth_platform.lineage.survey import path_of
 from dpsynth_platform.lineage.uses import RegisteredUse
+
+_RELATIONS: tuple[Relation, ...] = ("trained-on", "base", "derived", "used-by", "paid-by", "claims", "alias")
+"""Those that a walk follows, in the order in which they are shown."""
 
 
 def node_words(node: Node) -> str:
@@ -20,17 +23,54 @@ def node_words(node: Node) -> str:
 
 
 def tree(walk: Ancestry) -> Iterator[str]:
-    """A walk as indented lines, without its starts. Every node stands once, where a shortest path leads to it."""
-    below: dict[int, list[Relative]] = {}
-    for item in walk.relatives:
-        if item.previous is not None:
-            below.setdefault(item.previous.node.id, []).append(item)
-    waiting = [(item, 1) for start in walk.relatives if start.previous is None for item in below.get(start.node.id, [])]
-    waiting.reverse()
+    """A walk as indented lines, without its starts: every step of it once, where the data went before anything else.
+
+    What follows from a node stands where the node comes first; afterwards the node is marked as shown above.
+    """
+    nodes = {item.node.id: item.node for item in walk.relatives}
+    shown = {item.node.id for item in walk.relatives if item.previous is None}
+    waiting = [(step, 1) for start in sorted(shown, reverse=True) for step in reversed(_steps(walk, nodes, start))]
     while waiting:
-        item, depth = waiting.pop()
-        yield f"{'  ' * depth}{item.relation}: {node_words(item.node)}"
-        waiting += [(under, depth + 1) for under in reversed(below.get(item.node.id, []))]
+        (relation, here), depth = waiting.pop()
+        seen = here in shown
+        if relation == "alias" and seen:
+            continue
+        shown.add(here)
+        also = ", ".join(_names(walk, nodes, here))
+        mark = " (shown above)" if seen else f", also called {also}" if also else ""
+        yield f"{'  ' * depth}{relation}: {node_words(nodes[here])}{mark}"
+        if not seen:
+            waiting += [(step, depth + 1) for step in reversed(_steps(walk, nodes, here))]
+
+
+def other_names(walk: Ancestry, node: Node) -> list[str]:
+    """Further names of a node on a walk of which nothing else is told."""
+    return _names(walk, {item.node.id: item.node for item in walk.relatives}, node.id)
+
+
+def _names(walk: Ancestry, nodes: Mapping[int, Node], node: int) -> list[str]:
+    leading = walk.ways.get(node, ())
+    return sorted(str(nodes[there].name) for there, relation, _ in leading if _is_name(walk, there, relation))
+
+
+def _is_name(walk: Ancestry, node: int, relation: Relation) -> bool:
+    return relation == "alias" and all(how == "alias" for _, how, _ in walk.ways.get(node, ()))
+
+
+def _steps(walk: Ancestry, nodes: Mapping[int, Node], node: int) -> list[tuple[Relation, int]]:
+    """Where the steps from a node lead, in the order in which a reader wants them; without mere names."""
+    leading = walk.ways.get(node, ())
+    steps = [(relation, there) for there, relation, _ in leading if not _is_name(walk, there, relation)]
+    return sorted(steps, key=lambda step: (_rank(nodes[step[1]]), _RELATIONS.index(step[0]), nodes[step[1]].name))
+
+
+def _rank(node: Node) -> int:
+    """Data that came of data before tables of another origin, and those before reports and records."""
+    columns = node.facets.get("columnLineage", {}).get("fields")  # others' facets may have any form
+    origins = columns.values() if isinstance(columns, Mapping) else ()
+    if node.kind in MODELS or any(isinstance(origin, Mapping) and origin.get("inputFields") for origin in origins):
+        return 0
+    return 1 if "schema" in node.facets else 2
 
 
 def use_words(use: RegisteredUse) -> str:

@@ -166,6 +166,31 @@ def test_a_use_is_registered_and_shown(use: Use, store: LineageStore, settings: 
     assert (status, "names no single release" in err) == (1, True)
 
 
+def test_a_tree_shows_the_data_first_and_nothing_twice(use: Use, settings: Settings) -> None:
+    """Of a release: synthetic rows before the report on them, though both are one step away; other names in passing."""
+    table = {"schema": {"fields": [{"name": "age"}]}}
+    origin = {"inputFields": [{"namespace": "file", "name": "/z/source", "field": "age"}]}
+    lineage = {"columnLineage": {"fields": {"age": origin}}}
+    source, report = place("/z/source", **table), place("/a/report")
+    also = {"symlinks": {"identifiers": [{"namespace": "dpsynth", "name": "visits/synthetic", "type": "TABLE"}]}}
+    synthetic = place("/m/synthetic", **table, **lineage, **also)
+    released = place("/r/data", "visits-1", dpsynth_release={"releaseId": "visits-1"}, **table)
+    store = LineageStore(settings.ledger_url)
+    store.record(told("COMPLETE", [source], [synthetic], "visits.synthetic", "dpsynth"))
+    store.record(told("COMPLETE", [source, synthetic], [report], "visits.quality", "dpsynth"))
+    store.record(told("COMPLETE", [report, synthetic], [released], "visits.released", "dpsynth"))
+    lines = use("show", "--release", "visits-1")[1].splitlines()
+    start = lines.index("It came from") + 1
+    assert lines[start : start + 5] == [
+        "  derived: file:/m/synthetic (dataset), also called dpsynth:visits/synthetic",
+        "    derived: file:/z/source (dataset)",
+        "  derived: file:/a/report (dataset)",
+        "    derived: file:/m/synthetic (dataset) (shown above)",
+        "    derived: file:/z/source (dataset) (shown above)",
+    ]
+    assert "also called dpsynth:visits/synthetic" in use("show", "--dataset", "/m/synthetic")[1].splitlines()
+
+
 def test_contamination_ends_a_pipeline(use: Use, store: LineageStore) -> None:
     use("use", "--release", "visits-1", "--purpose", "train", "--product", "ranker", "--reason", "r")
     assert use("contamination", "--product", "ranker") == (0, use("contamination", "--product", "ranker")[1], "")

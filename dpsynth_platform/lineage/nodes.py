@@ -6,7 +6,7 @@ What belongs here: what `LineageStore` hands out. What does not: SQL (`store`), 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -142,11 +142,14 @@ class Ancestry:
         missing: starts that the graph does not know.
         unknown: models and checkpoints of which nothing is known that they were made from (or nothing but each other),
             and that nobody declared public.
+        ways: every step between the relatives, on a shortest path or not: by the id of a node, the ids of those that
+            it leads to, each with how, and by which run.
     """
 
     relatives: tuple[Relative, ...]
     missing: tuple[DatasetName, ...] = ()
     unknown: tuple[DatasetName, ...] = ()
+    ways: Mapping[int, Sequence[tuple[int, Relation, str]]] = field(default_factory=dict, repr=False)
 
     def of_kind(self, *kinds: Kind) -> list[Relative]:
         """The relatives of some kinds, nearest first."""

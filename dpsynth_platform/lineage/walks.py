@@ -43,6 +43,7 @@ def walk(
         relatives=tuple(relatives),
         missing=tuple(name for name in dict.fromkeys(start) if name not in starts),
         unknown=tuple(_unknown(relatives, ways, public)) if upward else (),
+        ways=ways,
     )
 
 

@@ -18,7 +18,7 @@ import typer
 from dpsynth_platform.contracts import MOST_CONTRIBUTIONS
 from dpsynth_platform.errors import BoundingError
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.terminal import Json, Shown, command, workspace
+from dpsynth_platform.terminal import SEVERAL, Json, Shown, command, listed, workspace
 
 if TYPE_CHECKING:
     from dpsynth_platform.bound_learning import Question
@@ -29,6 +29,7 @@ bound_app = typer.Typer(
     no_args_is_help=True, help="Contribution bounds: what each would keep of a table, or one learned with privacy."
 )
 
+_BOUNDS = "1,2,5,10"
 OPERATOR = (
     "Exact numbers of the data: for the operator's eyes. A bound that is chosen by looking at them is an access that "
     "no guarantee covers."
@@ -46,8 +47,10 @@ class EngineName(enum.StrEnum):
 @command
 def bound_evaluate(
     table: Annotated[Path, typer.Argument(help="Delta table, Parquet file, or directory of Parquet files.")],
-    owners: Annotated[str, typer.Option(help="Columns of owners' ids, or of lists of them, with commas between.")],
-    contributions: Annotated[str, typer.Option(help="The bounds to try, with commas between.")] = "1,2,5,10",
+    owners: Annotated[list[str], typer.Option(help=f"Columns of owners' ids, or of lists of them, {SEVERAL}.")],
+    contributions: Annotated[
+        list[str] | None, typer.Option(help=f"The bounds to try, {SEVERAL}; default: {_BOUNDS}.")
+    ] = None,
     order: Annotated[
         str, typer.Option(help="Which records come first: random, fewest-owners-first, weight:COLUMN (larger first).")
     ] = "random",
@@ -74,7 +77,7 @@ def bound_evaluate(
     from dpsynth_platform.bounding.ownership import open_table
 
     shown = Shown(as_json)
-    bounds, by, data = _bounds(contributions), Order.parse(order), open_table(table)
+    bounds, by, data = _bounds(contributions or [_BOUNDS]), Order.parse(order), open_table(table)
     choice = _choice(engine, memory, threads, master)
     with workspace("dpsynth-bound-", spill) as directory, choice.open(directory) as opened:
         found = evaluate(
@@ -157,17 +160,17 @@ def _choice(name: EngineName, memory: str | None, threads: int, master: str | No
     return validated(DuckDBChoice, given | {"threads": threads}, "--engine duckdb")
 
 
-def _bounds(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
+def _bounds(texts: list[str]) -> list[int]:
+    parts = listed(texts)
     if not all(part.isdecimal() and int(part) >= 1 for part in parts):
-        raise BoundingError(f"--contributions {text!r}; accepted: whole numbers from 1, with commas between")
+        raise BoundingError(f"--contributions {','.join(parts)!r}; accepted: whole numbers from 1, {SEVERAL}")
     return [int(part) for part in parts]
 
 
-def _names(text: str) -> list[str]:
-    names = [part.strip() for part in text.split(",")]
+def _names(texts: list[str]) -> list[str]:
+    names = listed(texts)
     if not all(names) or len(set(names)) < len(names):
-        raise BoundingError(f"--owners {text!r}; accepted: names of different columns, with commas between")
+        raise BoundingError(f"--owners {','.join(names)!r}; accepted: names of different columns, {SEVERAL}")
     return names
 
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from dpsynth_platform.errors import SourceError
-from dpsynth_platform.terminal import Json, Shown, command, workspace
+from dpsynth_platform.terminal import SEVERAL, Json, Shown, command, listed, workspace
 
 quality_app = typer.Typer(no_args_is_help=True, help="Quality: how good synthetic tables are, beside real ones.")
 
@@ -31,9 +31,9 @@ def quality_table(
     train: Annotated[
         Path | None, typer.Option(help="The real rows that the generator had: the best possible, and distances.")
     ] = None,
-    protected: Annotated[str, typer.Option(help="Columns to judge fairness by, with commas between.")] = "",
-    categorical: Annotated[str, typer.Option(help="Columns whose numbers are codes, with commas between.")] = "",
-    drop: Annotated[str, typer.Option(help="Columns to leave out, such as ids, with commas between.")] = "",
+    protected: Annotated[list[str] | None, typer.Option(help=f"Columns to judge fairness by, {SEVERAL}.")] = None,
+    categorical: Annotated[list[str] | None, typer.Option(help=f"Columns whose numbers are codes, {SEVERAL}.")] = None,
+    drop: Annotated[list[str] | None, typer.Option(help=f"Columns to leave out, such as ids, {SEVERAL}.")] = None,
     as_json: Json = False,
 ) -> None:
     """Fidelity, similarity (HIST, Pair, CorAcc), utility, fairness, closeness. Compares with real data: restricted."""
@@ -61,8 +61,8 @@ def quality_table(
     shown.say(report.notice)
 
 
-def _names(option: str, text: str) -> list[str]:
-    names = [part.strip() for part in text.split(",")] if text else []
+def _names(option: str, texts: list[str] | None) -> list[str]:
+    names = listed(texts)
     if not all(names) or len(set(names)) < len(names):
-        raise SourceError(f"{option} {text!r}; accepted: names of different columns, with commas between")
+        raise SourceError(f"{option} {','.join(names)!r}; accepted: names of different columns, {SEVERAL}")
     return names

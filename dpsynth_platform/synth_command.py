@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpsynth_platform.errors import SourceError
 from dpsynth_platform.permissions import no_core_dumps
 from dpsynth_platform.terminal import Json, Shown, command, workspace
 
@@ -83,7 +84,8 @@ def synth_table(
         ),
     ] = None,
     owners: Annotated[
-        str | None, typer.Option(help="Column that says whose a row is; default: each row is a unit of its own.")
+        list[str] | None,
+        typer.Option(help="The one column that says whose a row is; default: each row is a unit of its own."),
     ] = None,
     contributions: Annotated[int | None, typer.Option(help="The most rows that each owner keeps.")] = None,
     weighting: Annotated[
@@ -153,7 +155,7 @@ def synth_table(
         method=method.value,
         schema=schema,
         constraints=constraints,
-        owners=owners,
+        owners=_one_column(owners),
         contributions=contributions,
         weighting=weighting.value,
         target=target,
@@ -211,6 +213,16 @@ def synth_rows(
     shown.say(f"{made.rows} rows: {made.synthetic}")
     shown.say(f"ledger entry {made.entry_id} had paid: nothing new was spent")
     shown.say(f"What they are: {made.statement}")
+
+
+def _one_column(owners: list[str] | None) -> str | None:
+    """The column of owners. A second one must not be passed over: nobody in the other would be protected."""
+    if owners is not None and len(owners) > 1:
+        raise SourceError(
+            f"--owners {' --owners '.join(map(repr, owners))}; accepted: one column. Rows with several owners each are "
+            "for a contract (`privacy.owner_columns`) and `dpsynth run`"
+        )
+    return owners[0] if owners else None
 
 
 def _show(shown: Shown, made: Synthesis) -> None:

@@ -31,6 +31,7 @@ from dpsynth_platform.settings import Settings, terminal_copy
 
 BLOCKED = 3
 WIDE = 160
+SEVERAL = "with commas between, or the option repeated"
 P = ParamSpec("P")
 
 Dataset = Annotated[str, typer.Argument(help="Name of the dataset, as its contract's file is named.")]
@@ -105,6 +106,11 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
             raise Shown(bool(kwargs.get("as_json"))).fail(error)
 
     return wrapped
+
+
+def listed(texts: Sequence[str] | None) -> list[str]:
+    """The parts of an option that takes several with commas between, and may be repeated, in order."""
+    return [part.strip() for text in texts or () for part in text.split(",")]
 
 
 _ENDINGS = (signal.SIGTERM, signal.SIGHUP)

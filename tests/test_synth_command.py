@@ -117,6 +117,10 @@ def test_beyond_the_budget_the_status_is_3(use: Use) -> None:
         (("--contributions", "2"), "--owners and --contributions go together"),
         (("--schema", "nowhere.yaml"), "nowhere.yaml: no such file"),
         (("--owners", "nobody", "--contributions", "1"), "there is no column 'nobody'"),
+        (
+            ("--owners", "age", "--owners", "old", "--contributions", "1"),
+            "--owners 'age' --owners 'old'; accepted: one",
+        ),
         (("--epsilon", "20"), "--accept-weak-guarantee"),
     ],
 )

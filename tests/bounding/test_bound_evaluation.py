@@ -179,6 +179,13 @@ def test_the_command_shows_a_table_or_json_and_leaves_nothing(use: Any, tmp_path
     assert status == 0, text
     found = json.loads(text)
     assert [bound["max_contributions"] for bound in found["bounds"]] == [1, 3]
+    repeated = ("--contributions", "1", "--contributions", "3")
+    assert (
+        json.loads(use("papers.parquet", "--owners", "authors", *repeated, "--json")[1])["bounds"][1][
+            "max_contributions"
+        ]
+        == 3
+    )
     assert found["engine"] == "duckdb" and "operator" in found["note"]
     status, text = use("papers.parquet", "--owners", "authors", "--order", "fewest-owners-first")
     assert status == 0 and "share of the owned" in text and "operator" in text
@@ -191,6 +198,7 @@ def test_the_command_shows_a_table_or_json_and_leaves_nothing(use: Any, tmp_path
         (("--contributions", "0,1"), "accepted: whole numbers from 1"),
         (("--contributions", "one"), "accepted: whole numbers from 1"),
         (("--owners", "authors,authors"), "different columns"),
+        (("--owners", "authors", "--owners", "authors"), "different columns"),
         (("--owners", "whom"), "not in the table"),
         (("--order", "largest"), "accepted: random"),
         (("--order", "weight:authors"), "accepted: numbers"),
@@ -199,7 +207,7 @@ def test_the_command_shows_a_table_or_json_and_leaves_nothing(use: Any, tmp_path
     ],
 )
 def test_the_command_refuses_what_it_cannot_do(
-    use: Any, tmp_path: Path, arguments: tuple[str, str], words: str
+    use: Any, tmp_path: Path, arguments: tuple[str, ...], words: str
 ) -> None:
     pq.write_table(papers(20), tmp_path / "papers.parquet")
     status, text = use("papers.parquet", *(() if "--owners" in arguments else ("--owners", "authors")), *arguments)

@@ -64,6 +64,16 @@ def test_a_table_for_people(use: Use, tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_columns_are_named_with_commas_or_one_by_one(use: Use) -> None:
+    found = [
+        json.loads(use(*ASKED, *arguments, "--json")[1])["similarity"]
+        for arguments in (("--drop", "id,name"), ("--drop", "id", "--drop", "name"), ("--drop", "name"))
+    ]
+    assert found[0] == found[1] != found[2]
+    status, text = use(*ASKED, "--drop", "id", "--protected", "name", "--protected", "age")
+    assert (status, "protected: column 'age' holds numbers" in text) == (1, True)
+
+
 def test_json_for_programs(use: Use) -> None:
     status, text = use(*ASKED, "--protected", "name", "--drop", "id", "--json")
     assert status == 0, text

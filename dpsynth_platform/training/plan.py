@@ -48,9 +48,9 @@ class TrainingPlan:
     """All that decides what DP training does to the data, fixed before any record is read. Public throughout.
 
     A record (`record`: DP-SGD, with b above 1 DP-SGD-ELS) or all records of an owner together (`user`: DP-SGD-ULS,
-    Charles et al. 2024) are sampled by their own coin of probability q = batch_size / units, their mean gradient is clipped
-    to `clipping_norm`, summed, given Gaussian noise of deviation noise_multiplier * clipping_norm, and divided by
-    `batch_size`, whatever the sample's size was.
+    Charles et al. 2024) are sampled by their own coin of probability q = batch_size / units, and their mean gradient is
+    clipped to `clipping_norm`. The sum gets Gaussian noise of deviation noise_multiplier * clipping_norm and is divided
+    by `batch_size`, whatever the sample's size was.
 
     Attributes:
         sampled: what is drawn and clipped as one.

@@ -1,0 +1,73 @@
+"""A tokenizer of some hundred tokens, and language models small enough to train while one looks on."""
+
+from functools import cache
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+WORDS = [
+    "the patient came back with a cough and a fever",
+    "the parcel came late and the box was open",
+    "please send the report to the team by monday",
+    "topic: mail\ntext: the team was late",
+]
+BOS, EOS = "<s>", "<|endoftext|>"
+
+
+@cache
+def tiny_tokenizer(size=300, eos=EOS):
+    """Byte-level BPE: every text can be written in it."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    special = [BOS] + ([eos] if eos else [])
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    backend.train_from_iterator(WORDS * 5, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=BOS, **({"eos_token": eos} if eos else {}))
+
+
+def tiny_llama(tokenizer=None, vocabulary=None, seed=0, positions=64, **changes):
+    """Grouped queries and tied embeddings, as SmolLM2 has; weights drawn wide enough to prefer some tokens."""
+    tokenizer = tokenizer or tiny_tokenizer()
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocabulary or len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=positions,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        tie_word_embeddings=True,
+        initializer_range=0.3,
+        **changes,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def tiny_gpt2(tokenizer=None, seed=0, positions=64):
+    tokenizer = tokenizer or tiny_tokenizer()
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=positions,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        initializer_range=0.3,
+    )
+    return GPT2LMHeadModel(config).eval()
+
+
+def save_model(directory, model=None, tokenizer=None):
+    tokenizer = tokenizer or tiny_tokenizer()
+    (model or tiny_llama(tokenizer)).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory

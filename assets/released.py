@@ -12,7 +12,6 @@ from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet
 
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lineage import facets, naming
 from dpsynth_platform.privacy.statement import PrivacyStatement
@@ -30,6 +29,7 @@ from dpsynth_platform.release.evidence import (
     candidate_runners,
     check_evidence,
     check_news,
+    check_unchanged,
     statement_of,
 )
 from dpsynth_platform.release.layout import DOSSIER
@@ -57,19 +57,20 @@ def body(step: StepContext) -> Outcome:
         step.storage, step.ledger, contract, checked.candidate, statement, standing="all evidence holds; it is approved"
     )
     table = checked.records["synthetic"].directory / "table"
+    evidence = _evidence(step, contract, checked, statement)
     made = publish(
-        _evidence(step, contract, checked, statement),
+        evidence,
         read_table(table),
         table_schema(table),
         Path(contract.release.uri),
         step.vault.signing_key(),
+        announce=lambda: step.ledger.release(
+            evidence.release_id,
+            candidate=checked.candidate.digest,
+            entry_id=checked.candidate.entry_id,
+            check=lambda decisions: check_unchanged(step.place, contract, checked, decisions),
+        ),
     )
-    if not step.ledger.history(kinds=[chain.RELEASED], subject=made.release_id):
-        step.ledger.record(
-            chain.RELEASED,
-            made.release_id,
-            {"entry": checked.candidate.entry_id, "candidate": checked.candidate.digest},
-        )
     step.progress(f"release {made.release_id} is at {made.path}")
     facts = {"release_id": made.release_id, "path": str(made.path), "candidate": checked.candidate.digest}
     record = step.record("released", run_key=raw.run_key, facts=facts)

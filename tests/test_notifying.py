@@ -138,7 +138,7 @@ def ledger(settings):
     store.record("candidate", CANDIDATE, {"entry": entry})
     store.refuse(CANDIDATE, by="Grace", entry_id=entry, reason=REASON)
     store.approve(CANDIDATE, by="Grace", entry_id=entry, reason=REASON)
-    store.record("released", "visits-2026-01-0123456789abcdef", {"entry": entry, "candidate": CANDIDATE})
+    store.release("visits-2026-01-0123456789abcdef", candidate=CANDIDATE, entry_id=entry, check=list)
     store.withdraw("visits-2026-01-0123456789abcdef", by="Cy", reason=REASON)
     with pytest.raises(BudgetExceeded):
         store.admit("clinic", asked(scale=0.4))

@@ -54,6 +54,7 @@ OWN_KINDS = (
     VOID,
     APPROVED,
     REFUSED,
+    RELEASED,
     WITHDRAWN,
 )
 

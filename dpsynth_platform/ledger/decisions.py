@@ -1,18 +1,19 @@
-"""Decisions of people about release candidates: approvals, refusals and withdrawals, each an event of the chain.
+"""Decisions of people about release candidates, and the publications that follow: each an event of the chain.
 
-What belongs here: who may decide what, in one transaction with the record of it. What does not: whether the candidate's
-evidence holds (`release.evidence`), and what a withdrawal does to a published release (`withdrawing`).
+What belongs here: who may decide what, and that a publication rests on the decisions as they stand, each in one
+transaction with the record of it. What does not: whether the candidate's evidence holds (`release.evidence`), and what
+a withdrawal does to a published release (`withdrawing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 
 from sqlalchemy import Connection
 
 from dpsynth_platform.errors import LedgerError, ReleaseRefused
 from dpsynth_platform.ledger import chain, rows
-from dpsynth_platform.ledger.records import Decision
+from dpsynth_platform.ledger.records import ChainEvent, Decision
 from dpsynth_platform.people import person_key
 
 
@@ -73,6 +74,29 @@ def refuse(connection: Connection, candidate: str, by: str, entry_id: str, reaso
     _check_reason(reason, "refusal")
     rows.get_entry(connection, entry_id)
     return _append(connection, chain.REFUSED, candidate, {"by": by, "entry": entry_id, "reason": reason})
+
+
+def release(
+    connection: Connection,
+    release_id: str,
+    candidate: str,
+    entry_id: str,
+    check: Callable[[Sequence[Decision]], object],
+) -> ChainEvent:
+    """See `store.Ledger.release`."""
+    entry = rows.get_entry(connection, entry_id)
+    if entry.state != chain.SPENT:
+        raise LedgerError(f"{entry.request.place}: ledger entry {entry_id} is {entry.state}, so it pays for no release")
+    check(of_candidate(connection, candidate, entry_id))
+    if chain.events(connection, kinds=[chain.WITHDRAWN], subject=release_id):
+        raise ReleaseRefused(f"{entry.request.place}: release {release_id} was withdrawn, which is for ever")
+    payload = {"entry": entry_id, "candidate": candidate}
+    recorded = chain.events(connection, kinds=[chain.RELEASED], subject=release_id)
+    if not recorded:
+        return chain.append(connection, rows.now_text(connection), chain.RELEASED, release_id, payload)
+    if recorded[0].payload != payload:
+        raise LedgerError(f"release {release_id} is recorded for another candidate or entry")
+    return recorded[0]
 
 
 def withdraw(connection: Connection, release_id: str, by: str, reason: str) -> Decision:

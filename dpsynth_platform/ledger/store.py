@@ -529,6 +529,28 @@ class Ledger:
         """Records a refusal, which anybody may give. Raises `LedgerError` without an entry, a name or a reason."""
         return self._database.write(lambda connection: decisions.refuse(connection, candidate, by, entry_id, reason))
 
+    def release(
+        self, release_id: str, *, candidate: str, entry_id: str, check: Callable[[Sequence[Decision]], object]
+    ) -> ChainEvent:
+        """Records that a candidate is published, in one transaction with the check of the decisions on it.
+
+        Call it when everything is ready, just before it is shown: so whatever is public is recorded, and no refusal or
+        withdrawal that was recorded before is passed over. The same call again records nothing new.
+
+        Args:
+            release_id: names the release.
+            candidate: digest of exactly what is published.
+            entry_id: the entry that its model was paid by.
+            check: raises unless what `approvals` would return now allows it; may be called more than once.
+
+        Raises:
+            ReleaseRefused: the release was withdrawn; or whatever `check` raises.
+            LedgerError: the entry is not spent, or the release is recorded for something else.
+        """
+        return self._database.write(
+            lambda connection: decisions.release(connection, release_id, candidate, entry_id, check)
+        )
+
     def withdraw(self, release_id: str, *, by: str, reason: str) -> Decision:
         """Records that a published release is withdrawn, which anybody may do; the first one stands.
 
@@ -548,7 +570,7 @@ class Ledger:
         return self._database.read(decisions.withdrawals)
 
     def record(self, kind: str, subject: str, payload: dict[str, Any]) -> ChainEvent:
-        """Records something else that happened, such as `purged` or `released`. Public facts only.
+        """Records something else that happened, such as `purged`. Public facts only.
 
         Raises:
             LedgerError: the kind is the ledger's own or not a word, or the payload is not JSON.

@@ -132,6 +132,7 @@ class CheckedEvidence:
         records: the steps' records as they were checked. Publish from these: what is current may have changed since.
         audit_report: the audit's own report (canaries only).
         clearance: what the clearance found.
+        runners: everybody who ran a step of it or asked for its entry.
         approvals: those that count, in order; none where only the content was checked.
         edition: which publication of this content it would be; every earlier one was withdrawn.
     """
@@ -141,6 +142,7 @@ class CheckedEvidence:
     entry: LedgerEntry
     audit_report: dict[str, Any]
     clearance: Clearance
+    runners: tuple[str, ...] = ()
     approvals: tuple[Decision, ...] = ()
     edition: int = 1
 
@@ -209,11 +211,68 @@ def check_evidence(
     """
     checked = check_content(storage, place, contract, ledger)
     decisions = ledger.approvals(checked.candidate.digest, checked.candidate.entry_id)
+    everybody = (*runners, checked.entry.request.runner)
     return replace(
         checked,
-        approvals=_check_approvals(place, contract, decisions, [*runners, checked.entry.request.runner]),
-        edition=1 + len(_withdrawals(decisions)),
+        runners=everybody,
+        approvals=check_approvals(place, contract, decisions, everybody),
+        edition=_edition(decisions),
     )
+
+
+def check_unchanged(
+    place: Place, contract: DataContract, checked: CheckedEvidence, decisions: Sequence[Decision]
+) -> None:
+    """Refuses what was decided otherwise since it was checked: the dossier names approvals that count.
+
+    Args:
+        checked: the evidence as it was when the dossier was made.
+        decisions: those on its candidate now.
+
+    Raises:
+        ReleaseRefused: it is not approved any more, or not by the same people.
+    """
+    counted = check_approvals(place, contract, decisions, checked.runners)
+    if _edition(decisions) != checked.edition or not all(item in counted for item in checked.approvals):
+        raise ReleaseRefused(
+            f"{place.label}: its approvals have changed while it was made ready; materialize {place.label}/released "
+            "again"
+        )
+
+
+def check_approvals(
+    place: Place, contract: DataContract, decisions: Sequence[Decision], runners: Collection[str]
+) -> tuple[Decision, ...]:
+    """The approvals of a candidate that count, if they are as many as its contract asks for.
+
+    Args:
+        contract: the snapshot that `raw` sealed.
+        decisions: all on the candidate, in order (`LedgerReads.approvals`).
+        runners: everybody who ran a step of it or asked for its entry.
+
+    Raises:
+        ReleaseRefused: too few have approved, or somebody refused or withdrew it since.
+    """
+    last = _last_objection(decisions)
+    counted = standing_approvals(decisions, runners)
+    withdrawn = _withdrawals(decisions)
+    # Where no approval is needed, bringing back what was withdrawn needs one all the same.
+    needed = max(contract.release.approvals, 1 if withdrawn else 0)
+    if last >= 0 and not counted:
+        said = decisions[last]
+        if said.decision == WITHDRAW:
+            raise ReleaseRefused(
+                f"{place.label}: this content was withdrawn as release {said.release} at {said.at}, and not approved "
+                f"since; if it is to be published again: dpsynth release approve {place.arguments} --after-withdrawal"
+            )
+        raise ReleaseRefused(f"{place.label}: refused by {said.by} at {said.at}, and not approved since")
+    if len(counted) < needed:
+        raise ReleaseRefused(
+            f"{place.label}: {len(counted)} of {needed} approvals are recorded for this content by people who did not "
+            f"run it; approve with: dpsynth release approve {place.arguments}"
+            + (" --after-withdrawal" if withdrawn else "")
+        )
+    return counted
 
 
 def check_content(storage: Storage, place: Place, contract: DataContract, ledger: LedgerReads) -> CheckedEvidence:
@@ -410,29 +469,8 @@ def _check_audit(place: Place, contract: DataContract, report: dict[str, Any]) -
     raise ReleaseRefused(f"{place.label}/audit: the verdict is {verdict!r}, not 'pass'; {way_out}")
 
 
-def _check_approvals(
-    place: Place, contract: DataContract, decisions: Sequence[Decision], runners: Collection[str]
-) -> tuple[Decision, ...]:
-    last = _last_objection(decisions)
-    counted = standing_approvals(decisions, runners)
-    withdrawn = _withdrawals(decisions)
-    # Where no approval is needed, bringing back what was withdrawn needs one all the same.
-    needed = max(contract.release.approvals, 1 if withdrawn else 0)
-    if last >= 0 and not counted:
-        said = decisions[last]
-        if said.decision == WITHDRAW:
-            raise ReleaseRefused(
-                f"{place.label}: this content was withdrawn as release {said.release} at {said.at}, and not approved "
-                f"since; if it is to be published again: dpsynth release approve {place.arguments} --after-withdrawal"
-            )
-        raise ReleaseRefused(f"{place.label}: refused by {said.by} at {said.at}, and not approved since")
-    if len(counted) < needed:
-        raise ReleaseRefused(
-            f"{place.label}: {len(counted)} of {needed} approvals are recorded for this content by people who did not "
-            f"run it; approve with: dpsynth release approve {place.arguments}"
-            + (" --after-withdrawal" if withdrawn else "")
-        )
-    return counted
+def _edition(decisions: Sequence[Decision]) -> int:
+    return 1 + len(_withdrawals(decisions))
 
 
 def _withdrawals(decisions: Sequence[Decision]) -> list[Decision]:

@@ -1,8 +1,9 @@
-"""Publication: everything staged out of sight, signed, and shown by one rename.
+"""Publication: everything staged out of sight, signed, announced, and shown by one rename.
 
 What belongs here: writing a release's files in the public zone. What does not: whether it may be published (the caller
-has checked the evidence) and what the dossier says. A reader sees a whole release or none; a publication that was
-interrupted leaves a hidden directory that the next one removes.
+has checked the evidence, and checks the decisions again when it is told that all is ready) and what the dossier says. A
+reader sees a whole release or none; a publication that was interrupted leaves a hidden directory that the next one
+removes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,8 @@ def publish(
     schema: pa.Schema,
     target: Path,
     signing_key: Ed25519PrivateKey,
+    *,
+    announce: Callable[[], object],
 ) -> Published:
     """Publishes a candidate below `target`, once.
 
@@ -67,6 +70,8 @@ def publish(
         evidence: of the candidate that was checked and approved.
         synthetic_batches: the synthetic rows; read only if the candidate is not published yet.
         schema: their Arrow schema.
+        announce: is called when everything is staged and just before it is shown, to record the publication; where it
+            raises, nothing is shown. Also for a release that is there already, so that none stays unrecorded.
 
     Raises:
         ReleaseRefused: this candidate's release is there already but does not verify under this key.
@@ -74,9 +79,11 @@ def publish(
     directory = target / evidence.release_id
     with only_one(target):
         if not directory.exists():
-            _stage_and_show(evidence, synthetic_batches, schema, directory, signing_key)
+            _stage_and_show(evidence, synthetic_batches, schema, directory, signing_key, announce)
             return _published(directory, signing_key, reused=False)
-        return _published(directory, signing_key, reused=True)
+        found = _published(directory, signing_key, reused=True)
+        announce()
+        return found
 
 
 @contextmanager
@@ -99,6 +106,7 @@ def _stage_and_show(
     schema: pa.Schema,
     directory: Path,
     signing_key: Ed25519PrivateKey,
+    announce: Callable[[], object],
 ) -> None:
     stage = directory.with_name(_STAGING + secrets.token_hex(8))
     stage.mkdir(mode=0o700)
@@ -111,11 +119,16 @@ def _stage_and_show(
         ]
         _write_documents(stage, build_dossier(evidence, schema, rows, profile, files), signing_key)
         _settle(stage)
-        stage.rename(directory)
-        sync(directory.parent)
+        announce()
+        _show(stage, directory)
     except BaseException:
         shutil.rmtree(stage, ignore_errors=True)
         raise
+
+
+def _show(stage: Path, directory: Path) -> None:
+    stage.rename(directory)
+    sync(directory.parent)
 
 
 def _write_documents(stage: Path, dossier: dict[str, Any], signing_key: Ed25519PrivateKey) -> None:

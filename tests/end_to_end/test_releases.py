@@ -11,9 +11,12 @@ from line_cases import PEOPLE, ledger_of, lineage_of, released, run_here, small_
 
 from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.release import publish
 from dpsynth_platform.release.verify import verify_release
+from dpsynth_platform.release.withdrawal import has_rows
 from dpsynth_platform.reviewing import decisions, releases, verification
 from dpsynth_platform.storage import digest_directory, write_table
+from dpsynth_platform.withdrawing import withdraw
 
 pytestmark = pytest.mark.end_to_end
 
@@ -172,15 +175,44 @@ def test_a_damaged_dossier_is_told_and_hides_no_other(tmp_path):
     assert (listed["id"], listed["where"]) == (release.name, str(release))
 
 
-def test_a_crash_after_publication_loses_no_record(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("point", "shown"), [("_show", False), ("_published", True)])
+def test_killed_around_the_moment_of_publication(tmp_path, monkeypatch, point, shown):
+    """Recorded and not shown, or shown and no more: the next run settles both, and what is shown can be withdrawn."""
     deployment = candidate(tmp_path)
     decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
+    ledger = ledger_of(deployment)
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "record", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(publish, point, lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         assert not run_here(deployment, "people_release").success
+    (recorded,) = ledger.history(kinds=["released"])
+    target = tmp_path / "home" / "public" / "people"
+    assert [path.name for path in target.glob("[!.]*")] == ([recorded.subject] if shown else [])
+    assert storage_of(deployment).read(PEOPLE, "released") is None
+    if shown:
+        withdraw(deployment.settings, recorded.subject, "Cy", "why")
+        assert not has_rows(target / recorded.subject)
+        assert "withdrawn as release" in try_release(deployment)
+        return
+    assert try_release(deployment) is None
+    assert ledger.history(kinds=["released"]) == [recorded]
+    assert [path.name for path in target.glob("[!.]*")] == [recorded.subject]
+    assert verification.verify(deployment.settings, recorded.subject).ok
+
+
+def test_a_refusal_while_it_is_made_ready_stops_it(tmp_path, monkeypatch):
+    deployment = candidate(tmp_path)
+    decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
+    settle = publish._settle
+
+    def refused_meanwhile(stage):
+        settle(stage)
+        decisions.refuse(deployment.settings, PEOPLE, "second reader", "the remark column")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publish, "_settle", refused_meanwhile)
+        assert "refused by second reader" in try_release(deployment)
+    assert [path.name for path in (tmp_path / "home" / "public" / "people").iterdir()] == [".lock"]
     assert ledger_of(deployment).history(kinds=["released"]) == []
-    assert run_here(deployment, "people_release").success
-    assert len(ledger_of(deployment).history(kinds=["released"])) == 1
 
 
 def test_nothing_is_released_unapproved_or_refused(tmp_path):

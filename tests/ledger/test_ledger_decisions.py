@@ -26,7 +26,7 @@ def entry(ledger):
 def released(ledger, entry):
     """The release of a candidate that Bo approved; gives the entry's id."""
     ledger.approve(CANDIDATE, by="Bo", entry_id=entry)
-    ledger.record("released", RELEASE, {"entry": entry, "candidate": CANDIDATE})
+    ledger.release(RELEASE, candidate=CANDIDATE, entry_id=entry, check=standing_approvals)
     return entry
 
 
@@ -34,6 +34,51 @@ def is_whole(ledger):
     found, offline = ledger.verify().problems, verify_export(json.dumps(ledger.export())).problems
     assert found == offline
     return found == ()
+
+
+def test_a_publication_is_recorded_once_and_only_where_the_decisions_allow_it(ledger, entry):
+    """The check sees what is decided at the very moment, and nothing is recorded where it raises."""
+    seen = []
+
+    def check(decisions):
+        seen.append([item.decision for item in decisions])
+        if not standing_approvals(decisions):
+            raise ReleaseRefused("not approved")
+
+    def release(**changes):
+        return ledger.release(RELEASE, **{"candidate": CANDIDATE, "entry_id": entry, "check": check} | changes)
+
+    with pytest.raises(ReleaseRefused, match="not approved"):
+        release()
+    ledger.approve(CANDIDATE, by="Bo", entry_id=entry)
+    ledger.refuse(CANDIDATE, by="Cy", entry_id=entry, reason="why")
+    with pytest.raises(ReleaseRefused, match="not approved"):
+        release()
+    assert ledger.history(kinds=["released"]) == []
+    ledger.approve(CANDIDATE, by="Bo", entry_id=entry)
+    first = release()
+    assert (first.subject, first.payload) == (RELEASE, {"entry": entry, "candidate": CANDIDATE})
+    assert release() == first
+    assert ledger.history(kinds=["released"]) == [first]
+    assert seen[1:3] == [["approve", "refuse"], ["approve", "refuse", "approve"]]
+    with pytest.raises(LedgerError, match="recorded for another candidate"):
+        release(candidate="d" * 64, check=list)
+    ledger.refuse(CANDIDATE, by="Cy", entry_id=entry, reason="why")
+    with pytest.raises(ReleaseRefused, match="not approved"):
+        release()
+    assert is_whole(ledger)
+
+
+def test_what_cannot_be_published(ledger, released):
+    ledger.withdraw(RELEASE, by="Cy", reason="why")
+    with pytest.raises(ReleaseRefused, match=f"{RELEASE} was withdrawn, which is for ever"):
+        ledger.release(RELEASE, candidate=CANDIDATE, entry_id=released, check=list)
+    unpaid = ledger.reserve("everyone", "k2", request(runner="Ada"), None, "compose").entry_id
+    with pytest.raises(LedgerError, match="is reserved, so it pays for no release"):
+        ledger.release("census-1", candidate="d" * 64, entry_id=unpaid, check=list)
+    with pytest.raises(LedgerError, match="event kind 'released'"):
+        ledger.record("released", "census-1", {"entry": released, "candidate": CANDIDATE})
+    assert [event.subject for event in ledger.history(kinds=["released"])] == [RELEASE]
 
 
 def test_a_refusal_needs_a_reason(ledger, entry):

@@ -36,7 +36,7 @@ def test_a_run_is_told_with_its_runner(ledger):
     ledger.start(entry.entry_id)
     ledger.complete(entry.entry_id, "5" * 64)
     ledger.approve("c" * 64, by="Bo", entry_id=entry.entry_id, reason="seen")
-    ledger.record("released", "census-0123456789abcdef", {"entry": entry.entry_id, "candidate": "c" * 64})
+    ledger.release("census-0123456789abcdef", candidate="c" * 64, entry_id=entry.entry_id, check=list)
     ledger.record("purged", "census", {"step": "bounded", "output": "x", "reason": "expired"})
     assert in_words(ledger.history()) == [
         ("", "cap 4, delta 1e-05; mode per-owner"),

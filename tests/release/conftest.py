@@ -199,7 +199,7 @@ def signing_key() -> Ed25519PrivateKey:
 def released(
     evidence: Evidence, rows: list[pa.RecordBatch], tmp_path: Path, signing_key: Ed25519PrivateKey
 ) -> Published:
-    return publish(evidence, rows, SCHEMA, tmp_path / "public", signing_key)
+    return publish(evidence, rows, SCHEMA, tmp_path / "public", signing_key, announce=lambda: None)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from dpsynth_platform.release.evidence import (
     check_content,
     check_evidence,
     check_news,
+    check_unchanged,
     clearance_of,
 )
 from dpsynth_platform.storage import Place, StepRecord, Storage, digest_directory
@@ -308,6 +309,30 @@ def test_a_withdrawal_is_named_with_the_way_out(line: Line) -> None:
     refused(line, "withdrawn as release visits-1 at 2026", "dpsynth release approve visits --after-withdrawal")
     line.ledger.decide(line.candidate, "approve", "grace")
     assert line.check().edition == 2
+
+
+@pytest.mark.parametrize(
+    ("later", "words"),
+    [
+        ([], None),
+        ([("approve", "alan")], None),
+        ([("refuse", "alan")], "refused by alan"),
+        ([("withdraw", "alan")], "withdrawn as release visits-1"),
+        ([("refuse", "alan"), ("approve", "kay")], "approvals have changed"),
+        ([("withdraw", "alan"), ("approve", "grace")], "approvals have changed"),
+    ],
+)
+def test_what_was_decided_meanwhile_counts(line: Line, later: Decisions, words: str | None) -> None:
+    """The dossier that was made ready names approvals, which must still be the ones that count."""
+    checked = line.check()
+    for decision, by in later:
+        line.ledger.decide(line.candidate, decision, by)
+    decisions = line.ledger.approvals(line.candidate, ENTRY)
+    if words is None:
+        check_unchanged(PLACE, line.contract, checked, decisions)
+    else:
+        with pytest.raises(ReleaseRefused, match=words):
+            check_unchanged(PLACE, line.contract, checked, decisions)
 
 
 def test_the_content_is_checked_without_the_approvals(line: Line) -> None:

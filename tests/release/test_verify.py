@@ -386,7 +386,7 @@ def test_the_heads_of_several_releases_are_of_one_chain(
     def another(candidate: str, created_at: str, head: Head) -> Path:
         commitments = {"candidate": candidate * 32}
         changed = replace(evidence, commitments=commitments, created_at=created_at, ledger_head=head)
-        return publish(changed, rows, rows[0].schema, released.path.parent, signing_key).path
+        return publish(changed, rows, rows[0].schema, released.path.parent, signing_key, announce=lambda: None).path
 
     later = another("a1", "2026-12-20T07:00:00+00:00", Head(40, "d0" * 32))
     at_once = another("a2", "2026-11-20T06:30:00+00:00", Head(17, "c0" * 32))

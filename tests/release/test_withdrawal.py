@@ -99,7 +99,7 @@ def test_rows_that_are_still_there_are_verified(released, tombstone, signing_key
 def test_nothing_is_published_into_a_withdrawn_release(released, tombstone, signing_key, evidence, rows):
     bury(released.path, tombstone, signing_key)
     with pytest.raises(ReleaseRefused, match="was withdrawn meanwhile"):
-        publish(evidence, rows, rows[0].schema, released.path.parent, signing_key)
+        publish(evidence, rows, rows[0].schema, released.path.parent, signing_key, announce=lambda: None)
     assert not has_rows(released.path)
 
 

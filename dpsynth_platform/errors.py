@@ -110,6 +110,24 @@ class MechanismFailed(DpsynthError):
     code = "mechanism"
 
 
+class ReplayExhausted(MechanismFailed):
+    """Interruptions cost a training more replayed steps than its plan pays for."""
+
+    code = "replay-exhausted"
+
+
+class ResumeRefused(MechanismFailed):
+    """What is kept of an interrupted training is missing, damaged, of another training, or in use."""
+
+    code = "resume"
+
+
+class CheckpointFailed(DpsynthError):
+    """A checkpoint could not be written. The training may go on; an interruption then costs more replayed steps."""
+
+    code = "checkpoint"
+
+
 class ReleaseRefused(DpsynthError):
     """Evidence is missing, stale, of other content, or not approved."""
 

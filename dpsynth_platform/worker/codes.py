@@ -34,11 +34,14 @@ _STATUS = {
     "lineage-stuck": 55,
     "clearance": 56,
     "notification": 57,
+    "replay-exhausted": 58,
+    "resume": 59,
     "claimed": 60,
     "credentials": 61,
     "interrupted": 62,
     "memory": 63,
     UNEXPECTED: 64,
+    "checkpoint": 65,
 }
 _CODES = {status: code for code, status in _STATUS.items()}
 _MEANINGS = {
@@ -48,6 +51,9 @@ _MEANINGS = {
     "grant": "the grant does not fit the plan, the data, the participants or the place",
     "bounding": "the bounded data breaks the contribution bound or holds records of other owners",
     "mechanism": "the mechanism stopped, or its measurements are incomplete; what it cost stays spent",
+    "replay-exhausted": "interruptions cost more replayed steps than the plan pays for; what it cost stays spent",
+    "resume": "what is kept of an interrupted training cannot be used; its restricted log says why",
+    "checkpoint": "a checkpoint of the training could not be written",
     "interrupted": "the worker was interrupted",
     "memory": "the worker ran out of memory",
     KILLED: "the worker was killed",

@@ -39,8 +39,8 @@ class TrainingState:
 
     Attributes:
         step: how many steps the model has taken.
-        tensors: trainable parameters (`parameter.<name>`) and the optimizer's averages (`optimizer.<slot>.<name>`). What
-            the loop hands over are the live ones, on its device: whoever keeps them writes or copies them at once.
+        tensors: trainable parameters (`parameter.<name>`) and the optimizer's averages (`optimizer.<slot>.<name>`). The
+            loop hands over the live ones, on its device: whoever keeps them writes or copies them at once.
     """
 
     step: int

@@ -1,0 +1,267 @@
+"""Gradients of single layers for each unit of a batch, without making them where that is dear.
+
+What belongs here: for each kind of layer, how a unit's gradient follows from the layer's inputs and the gradient at its
+outputs; its norm; its weighted sum over units. What does not: passing data through a model, and clipping (`clipping`).
+
+A linear layer's gradient is a sum over tokens of outer products g_t a_t^T. Its squared norm is the sum over pairs of
+tokens of (a_t . a_s)(g_t . g_s), the *ghost norm* (Goodfellow 2015; Li et al. 2021), which costs T^2 (p + d) for T
+tokens where the gradient itself costs T p d; the weighted sum over all units is one product of matrices over the kept
+inputs and gradients (*book-keeping*, Bu et al. 2022). Where p d <= T (p + d), as in adapters of low rank, the gradients
+of the units are both cheaper and smaller, and are made (their *mixed* clipping).
+
+**Rounding.** A ghost norm is a sum of terms that may cancel, so its error is not in proportion to it. Each product of
+two tokens is computed in single precision, with an error of a few units of 2^-24 of their lengths and of random sign;
+their sum is taken in double precision. So the error is a few times 2^-24 of the sum over tokens of |g_t|^2 |a_t|^2, of
+which 32 times 2^-24 are added (`SLACK`). Everything is summed up in single precision at least, whatever precision the
+model computes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dpsynth_platform.errors import MechanismFailed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SLACK = 2.0**-19
+
+
+class Grams:
+    """Products of tokens, a . a^T for each unit. Layers that share an input share them.
+
+    The tensors are kept along with their products, so that no other can come to lie in the same place meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
+
+    def of(self, vectors: Tensor) -> Tensor:
+        """[units, tokens, tokens] of [units, tokens, width]."""
+        key = (vectors.data_ptr(), vectors.shape, vectors.stride(), vectors.dtype)
+        if key not in self._known:
+            single = vectors.float()
+            self._known[key] = (vectors, torch.bmm(single, single.transpose(1, 2)))
+        return self._known[key][1]
+
+
+class Use(Protocol):
+    """The gradients of one parameter, for each unit, by one use of a layer."""
+
+    def add_(self, total: Tensor, coefficients: Tensor) -> None:
+        """Adds the sum over units of coefficient times gradient to `total`, which has the parameter's shape."""
+
+    def without(self, units: Tensor) -> Use:
+        """The same with gradients of zero for some units: a mask [units]."""
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Gradients that are there: [units, *shape]."""
+
+    gradients: Tensor
+
+    def add_(self, total: Tensor, coefficients: Tensor) -> None:
+        """See `Use`."""
+        total.add_(torch.tensordot(coefficients, self.gradients, dims=1))
+
+    def without(self, units: Tensor) -> Stacked:
+        """See `Use`."""
+        return Stacked(_cleared(self.gradients, units))
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Gradients of a matrix, sums over tokens of outer products: [units, tokens, rows] and [units, tokens, columns]."""
+
+    rows: Tensor
+    columns: Tensor
+
+    def add_(self, total: Tensor, coefficients: Tensor) -> None:
+        """See `Use`. The narrower side is scaled."""
+        rows, columns, scale = self.rows.float(), self.columns.float(), coefficients[:, None, None]
+        if rows.shape[-1] < columns.shape[-1]:
+            rows = rows * scale
+        else:
+            columns = columns * scale
+        total.addmm_(rows.flatten(0, 1).T, columns.flatten(0, 1))
+
+    def without(self, units: Tensor) -> Outer:
+        """See `Use`."""
+        return Outer(_cleared(self.rows, units), _cleared(self.columns, units))
+
+    def products(self, grams: Grams) -> tuple[Tensor, Tensor]:
+        """Squared norms, and sums over tokens of the outer products' squared norms; [units] in double precision."""
+        pairs = grams.of(self.rows).double() * grams.of(self.columns)
+        return pairs.sum((1, 2)), _trace(pairs)
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Gradients of a table, a row for each token: [units, tokens] positions and [units, tokens, width]."""
+
+    positions: Tensor
+    gradients: Tensor
+
+    def add_(self, total: Tensor, coefficients: Tensor) -> None:
+        """See `Use`."""
+        scaled = self.gradients.float() * coefficients[:, None, None]
+        total.index_add_(0, self.positions.flatten(), scaled.flatten(0, 1))
+
+    def without(self, units: Tensor) -> Lookup:
+        """See `Use`."""
+        return Lookup(self.positions, _cleared(self.gradients, units))
+
+    def products(self, grams: Grams) -> tuple[Tensor, Tensor]:
+        """Squared norms, and sums over tokens of the rows' squared norms; [units] in double precision."""
+        same = self.positions[:, :, None] == self.positions[:, None, :]
+        pairs = grams.of(self.gradients).double() * same
+        return pairs.sum((1, 2)), _trace(pairs)
+
+
+def square_norms(uses: Sequence[Use], grams: Grams) -> Tensor:
+    """An upper bound on the squared norm of each unit's gradient of one parameter, which is the sum over its uses.
+
+    Args:
+        uses: all `Stacked`, or `Outer` and `Lookup` in any number (tied embeddings have one of each).
+        grams: of this batch.
+
+    Returns:
+        [units] in double precision.
+    """
+    stacked = [use.gradients for use in uses if isinstance(use, Stacked)]
+    if stacked:
+        return _sum(stacked).flatten(1).double().square().sum(1)
+    outer, lookup = _joined(uses)
+    if lookup is None or outer is None:
+        squares, traces = (outer or lookup).products(grams)  # type: ignore[union-attr]
+        return squares + SLACK * traces
+    squares, traces = outer.products(grams)
+    more, further = lookup.products(grams)
+    # <sum of outer products, rows of a table>: of each outer product, the rows that are looked up.
+    units, tokens = lookup.positions.shape
+    picked = outer.rows.gather(2, lookup.positions[:, None, :].expand(units, outer.rows.shape[1], tokens))
+    along = torch.bmm(outer.columns.float(), lookup.gradients.float().transpose(1, 2))
+    return squares + more + 2 * (picked.double() * along).sum((1, 2)) + SLACK * (traces + further)
+
+
+Uses: TypeAlias = Iterable[tuple["Tensor", Use]]
+Rule: TypeAlias = Callable[[Any, "Tensor", "Tensor", "Shared"], Uses]
+Shared: TypeAlias = Callable[["Tensor"], bool]
+"""Whether several layers have a parameter in common."""
+
+
+def rule_for(name: str, layer: nn.Module) -> Rule:
+    """How a layer's inputs and output gradients become gradients of its parameters.
+
+    Raises:
+        MechanismFailed: gradients for each example of such a layer are not known here.
+    """
+    from transformers.pytorch_utils import Conv1D
+
+    kinds: tuple[tuple[type[nn.Module], Rule], ...] = (
+        (nn.Linear, _linear),
+        (Conv1D, _transposed_linear),
+        (nn.Embedding, _embedding),
+        (nn.LayerNorm, _layer_norm),
+    )
+    for kind, rule in kinds:
+        # A subclass may compute something else with the same weights.
+        if type(layer) is kind and _is_plain(layer):
+            return rule
+    if type(layer).__name__.endswith("RMSNorm") and _is_rms_norm(layer):
+        return _rms_norm
+    raise MechanismFailed(
+        f"layer {name}: gradients of single examples are not known for {type(layer).__name__}; accepted: Linear, "
+        "Conv1D, Embedding, LayerNorm, RMSNorm, LoRA on linear layers; freeze it, or train an adapter"
+    )
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    """Whether an embedding is a mere table."""
+    return not isinstance(layer, nn.Embedding) or not (layer.max_norm or layer.scale_grad_by_freq or layer.sparse)
+
+
+def _linear(layer: nn.Linear, inputs: Tensor, gradients: Tensor, shared: Shared) -> Uses:
+    yield layer.weight, _matrix(gradients, inputs.to(gradients.dtype), shared(layer.weight))
+    if layer.bias is not None:
+        yield layer.bias, Stacked(gradients.sum(1, dtype=torch.float32))
+
+
+def _transposed_linear(layer: Any, inputs: Tensor, gradients: Tensor, shared: Shared) -> Uses:
+    yield layer.weight, _matrix(inputs.to(gradients.dtype), gradients, shared(layer.weight))
+    yield layer.bias, Stacked(gradients.sum(1, dtype=torch.float32))
+
+
+def _matrix(rows: Tensor, columns: Tensor, shared: bool) -> Stacked | Outer:
+    tokens, height, width = rows.shape[1], rows.shape[2], columns.shape[2]
+    if shared or height * width > tokens * (height + width):
+        return Outer(rows, columns)
+    return Stacked(torch.bmm(rows.float().transpose(1, 2), columns.float()))
+
+
+def _embedding(layer: nn.Embedding, inputs: Tensor, gradients: Tensor, shared: Shared) -> Uses:
+    if layer.padding_idx is not None:
+        gradients = gradients.masked_fill((inputs == layer.padding_idx)[:, :, None], 0)
+    yield layer.weight, Lookup(inputs, gradients)
+
+
+def _layer_norm(layer: nn.LayerNorm, inputs: Tensor, gradients: Tensor, shared: Shared) -> Uses:
+    normalized = functional.layer_norm(inputs.float(), layer.normalized_shape, eps=layer.eps)
+    yield layer.weight, Stacked((gradients.float() * normalized).sum(1))
+    if layer.bias is not None:
+        yield layer.bias, Stacked(gradients.sum(1, dtype=torch.float32))
+
+
+def _rms_norm(layer: Any, inputs: Tensor, gradients: Tensor, shared: Shared) -> Uses:
+    yield layer.weight, Stacked((gradients.float() * _by_root_mean_square(layer, inputs)).sum(1))
+
+
+def _by_root_mean_square(layer: Any, inputs: Tensor) -> Tensor:
+    epsilon = getattr(layer, "variance_epsilon", getattr(layer, "eps", 0.0)) or torch.finfo(inputs.dtype).eps
+    single = inputs.float()
+    return single * torch.rsqrt(single.square().mean(-1, keepdim=True) + epsilon)
+
+
+def _is_rms_norm(layer: nn.Module) -> bool:
+    """Whether a layer multiplies its normalized input by its weights, or by one more than them, as it is tried."""
+    parameters = dict(layer.named_parameters())
+    weight = parameters.get("weight")
+    if weight is None or len(parameters) != 1 or weight.dim() != 1:
+        return False
+    with torch.no_grad():
+        probe = torch.randn(2, 3, weight.numel(), device=weight.device)
+        normalized, found = _by_root_mean_square(layer, probe), layer(probe).float()
+        return any(torch.allclose(found, normalized * (weight + more), atol=1e-2) for more in (0, 1))
+
+
+def _joined(uses: Sequence[Use]) -> tuple[Outer | None, Lookup | None]:
+    """All uses of a kind as one, as if it had more tokens."""
+    outers = [use for use in uses if isinstance(use, Outer)]
+    lookups = [use for use in uses if isinstance(use, Lookup)]
+    outer = Outer(_cat([o.rows for o in outers]), _cat([o.columns for o in outers])) if outers else None
+    lookup = Lookup(_cat([u.positions for u in lookups]), _cat([u.gradients for u in lookups])) if lookups else None
+    return outer, lookup
+
+
+def _cat(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def _sum(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
+
+
+def _trace(pairs: Tensor) -> Tensor:
+    return pairs.diagonal(dim1=1, dim2=2).sum(1)
+
+
+def _cleared(values: Tensor, units: Tensor) -> Tensor:
+    return values.masked_fill(units.view(-1, *[1] * (values.dim() - 1)), 0)

@@ -1,0 +1,207 @@
+"""Clipped sums are those of a loop over single examples, on every kind of layer; no clipped gradient is too long."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from training_cases import KINDS, batch, flat, gradients_one_by_one, model, plan
+
+from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.training.clipping import ClippedSums, clipping_coefficients, example_losses
+from dpsynth_platform.training.layers import Grams, Lookup, Outer, square_norms
+
+LENGTHS = [9, 12, 3, 7, 1, 12]
+
+
+def factors(norms, kind, bound):
+    return bound / (norms + 0.01) if kind == "automatic" else (bound / norms).clamp(max=1)
+
+
+def ours(made, chosen, rows, weights=None):
+    weights = torch.ones(len(rows["input_ids"]), 1) if weights is None else weights
+    with ClippedSums(made, chosen) as sums:
+        sums.add(rows, weights)
+        return sums
+
+
+@pytest.mark.parametrize(("name", "tied", "adapter"), KINDS)
+@pytest.mark.parametrize("clipping", ["flat", "automatic"])
+def test_sums_are_those_of_a_loop_over_examples(name, tied, adapter, clipping):
+    made, rows = model(name, tied, adapter), batch(LENGTHS)
+    single = gradients_one_by_one(made, rows)
+    norms = single.norm(dim=1)
+    bound = float(norms.median())  # some are clipped, some are not
+    expected = (factors(norms, clipping, bound)[:, None] * single).sum(0)
+    sums = ours(made, plan(clipping=clipping, clipping_norm=bound), rows)
+    assert (flat(sums.totals.values()) - expected).norm() <= 1e-5 * expected.norm()
+    assert all(value.requires_grad for value in sums.parameters.values())
+    assert not sums.unused_layers()
+
+
+@pytest.mark.parametrize(("name", "tied", "adapter"), KINDS)
+def test_each_clipped_gradient_is_at_most_as_long_as_planned(name, tied, adapter):
+    made, rows = model(name, tied, adapter), batch(LENGTHS)
+    for row in range(len(LENGTHS)):
+        one = {key: values[row : row + 1] for key, values in rows.items()}
+        sums = ours(made, plan(clipping_norm=1e-3), one)
+        norm = flat(sums.totals.values()).norm()
+        assert norm <= 1e-3
+        assert norm > 0.9999e-3 or LENGTHS[row] == 1  # which has no token to predict
+
+
+@pytest.mark.parametrize(("name", "tied", "adapter"), KINDS)
+def test_a_user_is_clipped_by_its_mean_gradient(name, tied, adapter):
+    """Two users of three records and one: rows of weight 0 fill up."""
+    made, rows = model(name, tied, adapter), batch(LENGTHS)
+    single = gradients_one_by_one(made, rows)
+    users = torch.stack([single[:3].mean(0), single[3]])
+    bound = float(users.norm(dim=1).mean())
+    expected = (factors(users.norm(dim=1), "flat", bound)[:, None] * users).sum(0)
+    weights = torch.tensor([[1 / 3, 1 / 3, 1 / 3], [1.0, 0.0, 0.0]])
+    found = ours(made, plan(clipping_norm=bound, sampled="user", max_contributions=3), rows, weights).totals
+    assert (flat(found.values()) - expected).norm() <= 1e-5 * expected.norm()
+
+
+def test_a_user_in_parts_is_the_same_user():
+    made, rows = model("llama", True), batch(LENGTHS)
+    chosen = plan(clipping_norm=0.5, sampled="user")
+    weights = torch.full((1, 6), 1 / 6)
+    expected = flat(ours(made, chosen, rows, weights).totals.values())
+    parts = [
+        ({key: values[start : start + 2] for key, values in rows.items()}, torch.full((1, 2), 1 / 6))
+        for start in (0, 2, 4)
+    ]
+    with ClippedSums(made, chosen) as sums:
+        sums.add(batch([4]), torch.ones(1, 1))
+        other = flat(sums.totals.values())
+        sums.add_large(parts)
+    found = flat(sums.totals.values()) - other
+    assert (found - expected).norm() <= 1e-5 * expected.norm()
+    assert expected.norm() == pytest.approx(0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize("adapter", [False, True])
+def test_long_rows_take_the_other_way(adapter):
+    """With more tokens than p d / (p + d), gradients are made instead of their norms alone."""
+    made, rows = model("llama", True, adapter), batch([60, 50])
+    single = gradients_one_by_one(made, rows)
+    expected = (factors(single.norm(dim=1), "flat", 1.0)[:, None] * single).sum(0)
+    found = ours(made, plan(clipping_norm=1.0), rows).totals
+    assert (flat(found.values()) - expected).norm() <= 1e-5 * expected.norm()
+
+
+def test_sums_are_those_of_opacus():
+    """Of per-example gradients by GradSampleModule, on an untied model: it has another way to every layer's."""
+    from opacus import GradSampleModule
+
+    made, rows = model(), batch(LENGTHS)
+    reference = copy.deepcopy(made).train()
+    inputs = {key: values for key, values in rows.items() if key != "labels"}
+    wrapped = GradSampleModule(reference, loss_reduction="sum")
+    example_losses(wrapped(**inputs, use_cache=False).logits, rows["labels"]).sum().backward()
+    single = torch.cat([value.grad_sample.flatten(1) for value in reference.parameters()], dim=1).double()
+    expected = (factors(single.norm(dim=1), "flat", 0.7)[:, None] * single).sum(0)
+    found = ours(made, plan(clipping_norm=0.7), rows).totals
+    assert (flat(found.values()) - expected).norm() <= 1e-5 * expected.norm()
+
+
+def test_norms_are_not_underestimated_where_tokens_cancel():
+    """Rows that nearly cancel: the ghost norm is a small difference of large numbers. Its bound stays one."""
+    grams, tokens, width = Grams(), 64, 300
+    rows = torch.randn(50, tokens, width)
+    columns = torch.randn(50, tokens, width)
+    rows[:, 1::2] = -rows[:, ::2] * (1 + 1e-4 * torch.randn(50, tokens // 2, 1))
+    columns[:, 1::2] = columns[:, ::2]
+    exact = torch.bmm(rows.double().transpose(1, 2), columns.double()).square().sum((1, 2))
+    bounds = square_norms([Outer(rows, columns)], grams)
+    assert (bounds >= exact).all()
+    assert exact.max() < 1e-6 * (rows.square().sum(2) * columns.square().sum(2)).sum()
+    positions = torch.arange(tokens // 2).repeat_interleave(2).repeat(50, 1)
+    table = torch.zeros(50, tokens // 2, width, dtype=torch.float64)
+    table.scatter_add_(1, positions[:, :, None].expand_as(rows), rows.double())
+    assert (square_norms([Lookup(positions, rows)], grams) >= table.square().sum((1, 2))).all()
+
+
+@pytest.mark.parametrize("worst", [float("nan"), float("inf"), 1e30])
+def test_an_example_without_a_finite_gradient_counts_as_nothing(worst):
+    made, rows = model("gpt2", True), batch([5, 5])
+    with torch.no_grad():
+        rows["input_ids"] %= 50
+        made.transformer.wte.weight[60] = worst
+        rows["input_ids"][0, 2] = 60
+        made.lm_head.weight = nn.Parameter(made.transformer.wte.weight.detach().clone().nan_to_num(0.1, 0.1, 0.1))
+        made.lm_head.weight[60] = 0.1
+    kept = {key: values[1:] for key, values in rows.items()}
+    expected, found = ours(made, plan(), kept).totals, ours(made, plan(), rows).totals
+    if worst < float("inf"):  # layer norm makes something finite of it
+        assert flat(found.values()).norm() <= 2
+        assert torch.isfinite(flat(found.values())).all()
+    else:
+        assert torch.equal(flat(found.values()), flat(expected.values()))
+
+
+def test_coefficients():
+    norms = torch.tensor([0.0, 0.5, 1.0, 4.0, float("inf"), float("nan")], dtype=torch.float64)
+    by_norm = clipping_coefficients(norms, plan(clipping_norm=1.0))
+    assert by_norm.tolist() == pytest.approx([1, 1, 1, 0.25, 0, 0], rel=2e-6)
+    automatic = clipping_coefficients(norms, plan(clipping_norm=1.0, clipping="automatic"))
+    assert automatic.tolist() == pytest.approx([100, 1 / 0.51, 1 / 1.01, 1 / 4.01, 0, 0], rel=2e-6)
+    for coefficients in (by_norm, automatic):
+        assert (coefficients[:4].double() * norms[:4] <= 1).all()
+
+
+class Scaled(nn.Linear):
+    def forward(self, inputs):
+        return 2 * super().forward(inputs)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.Conv1d(2, 2, 1), nn.BatchNorm1d(4), Scaled(4, 4), nn.Embedding(4, 4, max_norm=1.0), nn.ParameterList([1.0])],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_layers_that_are_not_known_are_refused_by_name(layer):
+    made = model()
+    made.model.extra = layer
+    if isinstance(layer, nn.ParameterList):
+        made.model.extra = nn.ParameterList([nn.Parameter(torch.zeros(3))])
+    with pytest.raises(MechanismFailed, match=r"layer model\.extra.*accepted"):
+        ClippedSums(made, plan())
+    made.model.extra.requires_grad_(False)
+    assert ClippedSums(made, plan()).parameters
+
+
+def test_a_norm_that_is_no_rms_norm_is_refused():
+    class OddRMSNorm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.eps = nn.Parameter(torch.ones(16)), 1e-6
+
+        def forward(self, inputs):
+            return inputs * self.weight
+
+    made = model()
+    made.model.norm = OddRMSNorm()
+    with pytest.raises(MechanismFailed, match="OddRMSNorm"):
+        ClippedSums(made, plan())
+
+
+def test_a_layer_that_nothing_passes_through_is_told():
+    made = model()
+    made.model.extra = nn.Linear(3, 3)
+    assert ours(made, plan(), batch([4])).unused_layers() == ["model.extra"]
+
+
+def test_a_frozen_model_is_refused():
+    with pytest.raises(MechanismFailed, match="trainable"):
+        ClippedSums(model().requires_grad_(False), plan())
+
+
+def test_a_layer_used_twice_is_summed_before_it_is_clipped():
+    made, rows = model(), batch(LENGTHS)
+    made.model.layers[1] = made.model.layers[0]
+    single = gradients_one_by_one(made, rows)
+    expected = (factors(single.norm(dim=1), "flat", 0.5)[:, None] * single).sum(0)
+    found = ours(made, plan(clipping_norm=0.5), rows).totals
+    assert (flat(found.values()) - expected).norm() <= 1e-5 * expected.norm()

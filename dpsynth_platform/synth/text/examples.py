@@ -1,0 +1,246 @@
+"""A bounded table as tokenized examples on disk, and the batches that training takes of them.
+
+What belongs here: reading records, dropping and cutting, the files of tokens, and batches. What does not: the text of a
+record (`layout`), and which examples a batch has (`training.sampler`). All of it is sensitive: files are of mode 0600
+and go with the directory that the caller deletes, and what was counted (`Tally`) stays restricted or with the operator.
+
+**What becomes of a record hangs on this record alone**, so that one record more or less changes no other's examples:
+
+* with a value of a condition that is not declared, or with all fields missing or blank, it becomes none;
+* otherwise one, cut off after `max_tokens`, or as many as `chunks_per_record` where it is longer than that. The
+  end-of-text token stands at the end of what is whole; where a record was cut off, there is none, since the text does
+  not end there.
+
+A chunk is an example of its own, of the record's owner: bounding to b records bounds an owner to
+`TextLayout.contributions(b)` examples.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsynth_platform.errors import StaleInput
+from dpsynth_platform.permissions import private_directory, private_files
+from dpsynth_platform.scrub.fingerprints import FINGERPRINT_DTYPE, OWNER_COLUMN
+from dpsynth_platform.storage import read_table, table_schema, write_durably
+from dpsynth_platform.synth.text.layout import Encoder, Given, TextLayout
+
+if TYPE_CHECKING:
+    import torch
+
+NO_LOSS = -100
+"""The label of a token that no loss is taken on, as torch and transformers have it."""
+
+_RECORDS_AT_ONCE = 256
+_TOKENS, _ENDS, _PROMPTS, _OWNERS = "tokens.i4", "ends.i8", "prompts.i4", "owners.i4"
+_ABOUT = "examples.json"
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What became of the records. Exact counts of the data: restricted, or the operator's; never public.
+
+    Attributes:
+        records: all that were read.
+        examples: made of them.
+        undeclared: records left out for a condition's value that is not declared.
+        empty: records left out, since all fields are missing or blank.
+        truncated: records of which the end was cut off.
+    """
+
+    records: int = 0
+    examples: int = 0
+    undeclared: int = 0
+    empty: int = 0
+    truncated: int = 0
+
+    def plus(self, other: Tally) -> Tally:
+        """The sums."""
+        return Tally(**{name: count + getattr(other, name) for name, count in asdict(self).items()})
+
+
+def write_examples(table: Path, directory: Path, encoder: Encoder) -> Tally:
+    """Makes the examples of all records of a table; memory is bounded, but for some 30 bytes an example.
+
+    Args:
+        table: bounded Delta table with the layout's columns and `_owner`, or `_owners`.
+        directory: a new one.
+        encoder: the layout in the model's tokens.
+
+    Raises:
+        StaleInput: the table lacks a column.
+    """
+    names = table_schema(table).names
+    missing = [name for name in encoder.layout.columns if name not in names]
+    if missing:
+        raise StaleInput(f"the bounded table has no column {missing[0]!r}; materialize bounded again")
+    owned = [OWNER_COLUMN] if OWNER_COLUMN in names else []
+    tally = Tally()
+    with private_files():
+        with _Writer(private_directory(directory)) as writer:
+            for batch in read_table(table, columns=[*encoder.layout.columns, *owned]):
+                for start in range(0, batch.num_rows, _RECORDS_AT_ONCE):
+                    made, counted = _made(batch.slice(start, _RECORDS_AT_ONCE).to_pylist(), encoder)
+                    tally = tally.plus(counted)
+                    for example in made:
+                        writer.write(example)
+        owners = _number_owners(directory) if owned else None
+    about = {"owners": owners, "eos": encoder.eos, "layout": encoder.layout.to_json()}
+    write_durably(directory / _ABOUT, json.dumps(about))
+    return tally
+
+
+class Examples:
+    """Examples on disk, read through the page cache. Sensitive, how many there are included.
+
+    Attributes:
+        layout: how records were written.
+        owners: of each example its owner, numbered from 0, dtype int32; None where records have several owners (then
+            owners cannot be sampled: a record would come with either).
+        owner_count: how many owners have an example; None likewise.
+
+    Args:
+        directory: of `write_examples`.
+
+    Raises:
+        StaleInput: there are no whole examples in it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            about = json.loads((directory / _ABOUT).read_text(encoding="utf-8"))
+            self._ends = _mapped(directory / _ENDS, np.int64)
+            self._prompts = _mapped(directory / _PROMPTS, np.int32)
+            self._tokens = _mapped(directory / _TOKENS, np.int32)
+            self.owner_count: int | None = about["owners"]
+            self.owners = None if self.owner_count is None else _mapped(directory / _OWNERS, np.int32)
+            self.layout = TextLayout.from_json(about["layout"])
+            self._eos = int(about["eos"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise StaleInput("the tokenized examples are missing or damaged; materialize model again") from None
+        last = int(self._ends[-1]) if len(self._ends) else 0
+        lengths = {len(self._ends), len(self._prompts), len(self._ends if self.owners is None else self.owners)}
+        if len(lengths) > 1 or last != len(self._tokens):
+            raise StaleInput("the tokenized examples do not belong together; materialize model again")
+
+    def __len__(self) -> int:
+        """How many examples there are."""
+        return len(self._ends)
+
+    def batch(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> dict[str, torch.Tensor]:
+        """Examples by their positions, padded on the right to the longest of them. A row follows from its example.
+
+        Returns:
+            `input_ids`, `attention_mask`, `labels` (`NO_LOSS` on prompt and padding) and `position_ids` (0, 1, ... in
+            every row), each int64 of shape (examples, tokens). Not shifted: label t is token t, which the model
+            predicts from the tokens before it.
+        """
+        import torch
+
+        spans = [(int(self._ends[index - 1]) if index else 0, int(self._ends[index])) for index in indices]
+        shape = (len(spans), max((end - start for start, end in spans), default=0))
+        tokens = np.full(shape, self._eos, np.int64)
+        mask = np.zeros(shape, np.int64)
+        labels = np.full(shape, NO_LOSS, np.int64)
+        for row, (index, (start, end)) in enumerate(zip(indices, spans, strict=True)):
+            length, prompt = end - start, int(self._prompts[index])
+            tokens[row, :length] = self._tokens[start:end]
+            mask[row, :length] = 1
+            labels[row, prompt:length] = tokens[row, prompt:length]
+        positions = np.tile(np.arange(shape[1]), (shape[0], 1))
+        arrays = {"input_ids": tokens, "attention_mask": mask, "labels": labels, "position_ids": positions}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+@dataclass(frozen=True)
+class _Example:
+    prompt: list[int]
+    body: list[int]
+    owner: str | None
+
+
+def _made(records: Sequence[Mapping[str, Any]], encoder: Encoder) -> tuple[list[_Example], Tally]:
+    """The examples of some records, in their order."""
+    layout = encoder.layout
+    # What is cut off anyway need not be tokenized, however long it is: n tokens cover less than this.
+    most = (layout.max_tokens * layout.chunks_per_record + 1) * encoder.longest_token
+    kept: list[tuple[Given, str | None]] = []
+    bodies: list[str] = []
+    undeclared = empty = truncated = 0
+    for record in records:
+        given, body = layout.given(record), layout.body(record)
+        if given is None:
+            undeclared += 1
+        elif body is None:
+            empty += 1
+        else:
+            kept.append((given, record.get(OWNER_COLUMN)))
+            bodies.append(body[:most])
+    examples: list[_Example] = []
+    for (given, owner), body_tokens in zip(kept, encoder.bodies(bodies), strict=True):
+        chunks, whole = _chunks(given, [*body_tokens, encoder.eos], encoder)
+        truncated += not whole
+        examples += [_Example(prompt, body, owner) for prompt, body in chunks]
+    return examples, Tally(len(records), len(examples), undeclared, empty, truncated)
+
+
+def _chunks(given: Given, tokens: list[int], encoder: Encoder) -> tuple[list[tuple[list[int], list[int]]], bool]:
+    """A record's chunks, each a prompt and a piece of the body, and whether they are all of it."""
+    chunks = []
+    for number in range(encoder.layout.chunks_per_record):
+        prompt = encoder.prompt(given, continued=number > 0)
+        room = encoder.layout.max_tokens - len(prompt)
+        chunks.append((prompt, tokens[:room]))
+        tokens = tokens[room:]
+        if not tokens:
+            break
+    return chunks, not tokens
+
+
+class _Writer:
+    """Appends examples to the files of a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._end = 0
+
+    def __enter__(self) -> _Writer:
+        with ExitStack() as stack:
+            names = (_TOKENS, _ENDS, _PROMPTS, _OWNERS)
+            self._files = {name: stack.enter_context((self._directory / name).open("xb")) for name in names}
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def write(self, example: _Example) -> None:
+        """One more example."""
+        tokens = example.prompt + example.body
+        self._end += len(tokens)
+        self._files[_TOKENS].write(np.array(tokens, np.int32).tobytes())
+        self._files[_ENDS].write(np.array(self._end, np.int64).tobytes())
+        self._files[_PROMPTS].write(np.array(len(example.prompt), np.int32).tobytes())
+        if example.owner is not None:
+            self._files[_OWNERS].write(bytes.fromhex(example.owner))
+
+
+def _number_owners(directory: Path) -> int:
+    """Puts the owners' numbers in place of their fingerprints; returns how many owners there are."""
+    fingerprints = np.fromfile(directory / _OWNERS, FINGERPRINT_DTYPE)
+    distinct, numbers = np.unique(fingerprints, return_inverse=True)
+    write_durably(directory / _OWNERS, numbers.astype(np.int32).tobytes())
+    return len(distinct)
+
+
+def _mapped(file: Path, dtype: type[np.generic]) -> npt.NDArray[Any]:
+    """A file as an array that is read where it is used; an empty file cannot be mapped."""
+    return np.memmap(file, dtype, "r") if file.stat().st_size else np.empty(0, dtype)

@@ -1,0 +1,255 @@
+"""A record as text and back: the prompt that training and generation share, and the body that the model writes.
+
+What belongs here: the layout of a record (public), its text, its tokens, and the way back from a body to the record's
+fields. What does not: reading tables (`examples`), the model, and sampling.
+
+A record with the condition `topic` and the fields `title` and `text` becomes
+
+    topic: Business
+    title: Shares are up
+    text: First line
+    second line
+
+The prompt ends behind `title:`, and the model writes the rest until its end-of-text token. Where a value is missing,
+nothing follows the colon, not even a blank. A line inside of a value that looks like a marker (`topic:`), or that
+starts with a backslash, gets a backslash in front, so no text can imitate a field; texts that spell a special token out
+(`<|endoftext|>`) are taken apart into its letters. Each line of the prompt is made tokens by itself, and the body by
+itself, so that a prompt has the very same tokens whatever follows.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dpsynth_platform.errors import ConfigurationError, ContractError
+
+Given = tuple[str | None, ...]
+"""The values of a layout's conditions, in their order."""
+
+LEAST_BODY = 16
+"""Tokens that the longest prompt must leave for the body."""
+_CONTINUED = "(continued)"
+"""In place of the first field's name in the prompt of a later chunk, which starts in the middle of a body."""
+_NAME = re.compile(r"[^\s:\\]([^\n\r:\\]*[^\s:\\])?")
+_ESCAPE = "\\"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A column that the prompt gives, with its public values.
+
+    Attributes:
+        column: its name.
+        values: all that it may hold, as texts (`text_of`); None for a missing value. Records with another value are
+            left out, each by itself.
+    """
+
+    column: str
+    values: tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class TextLayout:
+    """How records are written for the model. Public.
+
+    Attributes:
+        fields: columns that the model learns to write, in this order.
+        conditions: columns that the prompt gives; no loss is taken on them.
+        max_tokens: tokens of one example, with prompt and end-of-text token.
+        chunks_per_record: examples that a long record may become; what is left then is cut off. Where examples are
+            sampled, one record is that many of its owner's contributions: the accountant's bound is `contributions(b)`.
+    """
+
+    fields: tuple[str, ...]
+    conditions: tuple[Condition, ...] = ()
+    max_tokens: int = 256
+    chunks_per_record: int = 1
+
+    def __post_init__(self) -> None:
+        columns = self.columns
+        for name in columns:
+            if not _NAME.fullmatch(name) or name == _CONTINUED:
+                raise ContractError(
+                    f"generate: column {name!r} cannot head a line; accepted: no colon, backslash or break"
+                )
+        if not self.fields or len(set(columns)) < len(columns):
+            raise ContractError(f"generate: columns {', '.join(columns)}; accepted: each once, and at least one field")
+        for condition in self.conditions:
+            if not condition.values or len(set(condition.values)) < len(condition.values):
+                raise ContractError(f"generate: {condition.column}: accepted: distinct values, at least one")
+        if self.max_tokens < LEAST_BODY or self.chunks_per_record < 1:
+            raise ContractError(
+                f"generate: max_tokens {self.max_tokens}, chunks_per_record {self.chunks_per_record}; accepted: from "
+                f"{LEAST_BODY} and from 1"
+            )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns, conditions first."""
+        return (*(condition.column for condition in self.conditions), *self.fields)
+
+    def contributions(self, max_contributions: int) -> int:
+        """The most examples of an owner of at most `max_contributions` records."""
+        return max_contributions * self.chunks_per_record
+
+    def given(self, record: Mapping[str, Any]) -> Given | None:
+        """The conditions' values of a record, or None where one is not declared."""
+        found = tuple(text_of(record[condition.column]) for condition in self.conditions)
+        declared = all(value in condition.values for value, condition in zip(found, self.conditions, strict=True))
+        return found if declared else None
+
+    def body(self, record: Mapping[str, Any]) -> str | None:
+        """What the model shall write of a record, or None where all fields are missing or blank."""
+        values = [text_of(record[name]) for name in self.fields]
+        if not any(value and value.strip() for value in values):
+            return None
+        first, *others = (self._written(value) for value in values)
+        return first + "".join(f"\n{name}:{value}" for name, value in zip(self.fields[1:], others, strict=True))
+
+    def parsed(self, body: str) -> dict[str, str | None] | None:
+        """The fields of a body, or None where it is none: a marker is missing, repeated or of another place."""
+        values: list[list[str]] = []
+        coming = list(self.fields[1:])
+        first, *lines = body.split("\n")
+        values.append([first])
+        for line in lines:
+            if not self._imitates(line):
+                values[-1].append(line.removeprefix(_ESCAPE))
+            elif coming and line.startswith(f"{coming[0]}:"):
+                values.append([line.removeprefix(f"{coming.pop(0)}:")])
+            else:
+                return None
+        texts = ["\n".join(value) for value in values]
+        if coming or not all(text == "" or text.startswith(" ") for text in texts):
+            return None
+        return {name: text[1:] if text else None for name, text in zip(self.fields, texts, strict=True)}
+
+    def prompt_lines(self, given: Given, *, continued: bool = False) -> list[str]:
+        """The prompt, line by line; each but the last ends with a line break."""
+        lines = [self.line(condition, value) for condition, value in zip(self.conditions, given, strict=True)]
+        return [*lines, f"{_CONTINUED if continued else self.fields[0]}:"]
+
+    def line(self, condition: Condition, value: str | None) -> str:
+        """The prompt's line of a condition."""
+        return f"{condition.column}:{self._written(value)}\n"
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object, for plans."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> TextLayout:
+        """Reads `to_json` back. Raises `ContractError`."""
+        try:
+            conditions = tuple(Condition(part["column"], tuple(part["values"])) for part in document["conditions"])
+            return cls(**{**document, "fields": tuple(document["fields"]), "conditions": conditions})
+        except (KeyError, TypeError):
+            raise ContractError("generate: no layout of texts; materialize the line from raw again") from None
+
+    def _written(self, value: str | None) -> str:
+        if value is None:
+            return ""
+        first, *lines = value.split("\n")
+        kept = (_ESCAPE + line if line.startswith(_ESCAPE) or self._imitates(line) else line for line in lines)
+        return " " + "\n".join([first, *kept])
+
+    def _imitates(self, line: str) -> bool:
+        return line.startswith(tuple(f"{name}:" for name in (*self.columns, _CONTINUED)))
+
+
+def text_of(value: Any) -> str | None:
+    """A table's value as text; None stays None. Whole floats are written as whole numbers, times as ISO 8601."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return value.isoformat() if isinstance(value, (dt.date, dt.time)) else str(value)
+
+
+class Encoder:
+    """A layout in a model's tokens.
+
+    Attributes:
+        layout: the layout.
+        eos: the end-of-text token; also fills rows up, under masks, so that no token is added to the model.
+        longest_token: characters of the longest token: n tokens cover at most n times as many.
+
+    Args:
+        layout: how records are written.
+        tokenizer: the model's (`base_models.load`).
+
+    Raises:
+        ConfigurationError: the tokenizer has no end-of-text token, lets texts imitate it, does not give texts back, or
+            the longest prompt leaves no room.
+    """
+
+    def __init__(self, layout: TextLayout, tokenizer: Any) -> None:
+        self.layout = layout
+        self._tokenizer = tokenizer
+        if tokenizer.eos_token_id is None:
+            raise ConfigurationError("the tokenizer has no end-of-text token; accepted: the base model's own")
+        self.eos = int(tokenizer.eos_token_id)
+        self._start = self.eos if tokenizer.bos_token_id is None else int(tokenizer.bos_token_id)
+        self.longest_token = max(len(token) for token in tokenizer.get_vocab())
+        self._lines: dict[str, list[int]] = {}
+        self._check_tokenizer()
+        self._check_room()
+
+    def prompt(self, given: Given, *, continued: bool = False) -> list[int]:
+        """Tokens of the prompt: the start token, and each line's."""
+        lines = self.layout.prompt_lines(given, continued=continued)
+        return [self._start, *(token for line in lines for token in self._line(line))]
+
+    def bodies(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokens of some bodies, without the end-of-text token."""
+        if not texts:
+            return []
+        # `verbose` would warn of long texts, and say how long they are.
+        found = self._tokenizer(
+            list(texts),
+            add_special_tokens=False,
+            split_special_tokens=True,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+        )
+        tokens: list[list[int]] = found["input_ids"]
+        return tokens
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of a body's tokens; bytes that are no UTF-8 become replacement characters."""
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def _line(self, line: str) -> list[int]:
+        # Prompts consist of public values only, so there are few lines.
+        if line not in self._lines:
+            self._lines[line] = self.bodies([line])[0]
+        return self._lines[line]
+
+    def _check_tokenizer(self) -> None:
+        spelled = self.bodies([f" {token}" for token in self._tokenizer.all_special_tokens])
+        special = set(self._tokenizer.all_special_ids)
+        if any(special.intersection(tokens) for tokens in spelled):
+            raise ConfigurationError("the tokenizer takes texts for special tokens; accepted: one that can split them")
+        sample = " A b,  c.\n\\d: e's\t\N{LATIN SMALL LETTER U WITH DIAERESIS}\n"
+        if self.text(self.bodies([sample])[0]) != sample:
+            raise ConfigurationError("the tokenizer does not give texts back as they were; accepted: a byte-level one")
+
+    def _check_room(self) -> None:
+        layout = self.layout
+        longest = tuple(self._longest_value(condition) for condition in layout.conditions)
+        most = max(len(self.prompt(longest)), len(self.prompt(longest, continued=True)))
+        if layout.max_tokens - most < LEAST_BODY:
+            raise ConfigurationError(
+                f"generate: max_tokens {layout.max_tokens}: the longest prompt takes {most}; accepted: from "
+                f"{most + LEAST_BODY}"
+            )
+
+    def _longest_value(self, condition: Condition) -> str | None:
+        return max(condition.values, key=lambda value: len(self._line(self.layout.line(condition, value))))

@@ -32,6 +32,8 @@ from dpsynth_platform.scrub.owners import OwnerCount, RowOwners
 # Longer values are texts, and a list of values that are texts is a mistake that shows elsewhere.
 _LONGEST = 200
 _TELLING_TYPES = ("EMAIL_ADDRESS", "PHONE_NUMBER", "US_SSN", "CREDIT_CARD", "IBAN_CODE", "IP_ADDRESS", "URL")
+_DATE = "DATE_TIME"
+"""Tells nobody by itself; but digits that read as a date in full are no telephone number."""
 _FULL_NAME = re.compile(rf"(?P<first>[{UPPER}][{LOWER}]+),? (?:[{UPPER}]\. )?[{UPPER}][{UPPER}{LOWER}'\u2019-]+")
 _NUMBER_NAMES = {
     "US_SSN": {"ssn"},
@@ -129,12 +131,13 @@ def _looks_like(text: str) -> str | None:
     found = [
         (item.trust, item.entity)
         for rule in rules()
-        if rule.entity in _TELLING_TYPES
+        if rule.entity in (*_TELLING_TYPES, _DATE)
         for item in rule.find(bare)
         if (item.start, item.end) == (0, len(bare))
     ]
     if found:
-        return min(found)[1]
+        surest = min(found)[1]
+        return None if surest == _DATE else surest
     name = _FULL_NAME.fullmatch(bare)
     return "PERSON" if name is not None and name["first"].casefold() in word_lists().first_names else None
 

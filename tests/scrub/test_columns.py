@@ -118,6 +118,11 @@ def test_ordinary_values_pass() -> None:
     )
 
 
+@pytest.mark.parametrize("value", ["1980-01-31", "2026-11-05 07:30:00", "31.01.1980", "01/31/1980"])
+def test_a_date_is_no_telephone_number(value: str) -> None:
+    look(contract(), channel=[value] * (2 * LEAST_OWNERS))
+
+
 def test_a_numbers_name_tells_without_a_look() -> None:
     assert named_faults(contract()) == []
     (fault,) = named_faults(contract(home_phone={"type": "integer", "min": 0, "max": 10**10}))

@@ -30,6 +30,20 @@ class ContractError(DpsynthError):
     code = "contract"
 
 
+class SchemaMissing(ContractError):
+    """Nothing is declared of some columns; the message ends with a schema file to fill in.
+
+    Attributes:
+        words: what is missing, and the ways out.
+        draft: the file.
+    """
+
+    def __init__(self, words: str, draft: str) -> None:
+        super().__init__(f"{words}\n\n{draft}")
+        self.words = words
+        self.draft = draft
+
+
 class SourceError(DpsynthError):
     """The source table is missing, unreadable, empty or not what the contract declares."""
 

@@ -7,6 +7,7 @@ What belongs here: arguments, progress, and showing what the library returns. Wh
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.errors import SchemaMissing, SourceError
 from dpsynth_platform.permissions import no_core_dumps
-from dpsynth_platform.terminal import Json, Shown, command, workspace
+from dpsynth_platform.terminal import Json, Shown, command, plain, workspace
 
 if TYPE_CHECKING:
     from dpsynth_platform.synth.interface import Progress
@@ -173,6 +174,8 @@ def synth_table(
     try:
         with _progress(shown) as progress, workspace("dpsynth-synth-"):
             made = synthesize(table, out, options, progress=progress)
+    except SchemaMissing as missing:
+        raise _draft(shown, missing) from None
     except KeyboardInterrupt as stopped:
         shown.say(f"Interrupted. {stopped or 'Nothing was spent.'}")
         raise typer.Exit(INTERRUPTED) from None
@@ -215,6 +218,15 @@ def synth_rows(
     shown.say(f"What they are: {made.statement}")
 
 
+def _draft(shown: Shown, missing: SchemaMissing) -> typer.Exit:
+    """The file to fill in, alone on standard output, so that it can be kept; what else is said goes beside it."""
+    shown.json({"error": {"code": missing.code, "message": missing.words, "draft": missing.draft}})
+    shown.say(missing.draft)
+    if not shown.console.quiet:
+        print(plain(missing.words), file=sys.stderr)
+    return typer.Exit(1)
+
+
 def _one_column(owners: list[str] | None) -> str | None:
     """The column of owners. A second one must not be passed over: nobody in the other would be protected."""
     if owners is not None and len(owners) > 1:
@@ -226,10 +238,14 @@ def _one_column(owners: list[str] | None) -> str | None:
 
 
 def _show(shown: Shown, made: Synthesis) -> None:
+    from dpsynth_platform.synth.tabular.domain import filled_in_words
+
     paid = "paid now" if made.spent else "was paid before: nothing new was spent"
     shown.say(f"{made.rows} rows: {made.synthetic}")
     shown.say(f"{made.guarantee}; method {made.method}: {made.why_method}")
     shown.say(f"ledger entry {made.entry_id} {paid}; the ledger in {made.ledger} knows only what is spent through it")
+    if made.filled:
+        shown.say(filled_in_words(made.filled))
     shown.say("Not covered by the guarantee:")
     for access in made.not_covered:
         shown.say(f"- {access}")

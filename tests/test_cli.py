@@ -103,7 +103,7 @@ def test_every_command_has_help_and_json(words, tmp_path, use):
         (["release", "show", "people"], {"candidate", "guarantee", "verdict", "runners", "approvals"}),
         (["release", "verify", "people"], {"ok", "path", "problems", "key_fingerprint"}),
         (["release", "key"], {"public_key", "fingerprint"}),
-        (["plan", "people", "--mock-rows", "0"], {"claimed", "left", "fits", "noise", "error"}),
+        (["plan", "people", "--mock-rows", "0"], {"claimed", "left", "fits", "noise", "error", "filled"}),
     ],
 )
 def test_json_is_one_value(published, use, arguments, keys):

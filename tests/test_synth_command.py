@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from dpsynth_platform.cli import app
@@ -55,6 +56,7 @@ def test_for_people(use: Use, tmp_path: Path) -> None:
         "out/synthetic.parquet",
         "1e-05)-DP for one example (add-or-remove, at most 1 record); method aim",
         "paid now; the ledger in out/restricted/ledger knows only what is spent through it",
+        "No synthetic row lacks a value of age, old: not declared as nullable.",
         "Not covered by the guarantee:",
         "out/statement.md",
     ):
@@ -140,6 +142,24 @@ def test_without_a_schema_the_refusal_is_a_template(use: Use) -> None:
     assert status == 0
     assert "The domains (least and largest value, lists of values, whether values miss) of age, old, name" in text
     assert SECRET not in text
+
+
+def test_the_draft_of_a_schema_can_be_kept_as_it_is(
+    use: Use, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "people.csv").write_text("age,old\n1,yes\n")
+    asked = ("--out", "out", "--epsilon", "2", "--delta", "1e-5")
+    for file in ("people.parquet", "people.csv"):
+        words = CliRunner().invoke(app, ["synth", "table", file, *asked]).stderr
+        draft = capfd.readouterr().out
+        assert set(yaml.safe_load(draft)["columns"]) >= {"age", "old"}
+        assert draft.count("float, min: , max: ") == file.endswith(".csv")
+        assert words.startswith(f"{file}: nothing is declared of: age")
+    status, text = use("people.csv", *asked, "--json")
+    error = json.loads(text)["error"]
+    assert (status, error["code"]) == (1, "contract")
+    assert "nothing is declared of: age, old" in error["message"]
+    assert set(yaml.safe_load(error["draft"])["columns"]) == {"age", "old"}
 
 
 def test_text_may_be_learned_instead_of_listed(use: Use) -> None:

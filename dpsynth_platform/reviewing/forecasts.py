@@ -27,7 +27,7 @@ from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.source import pin
 from dpsynth_platform.storage import Place, Storage
-from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.domain import Domain, filled_in_words
 
 _MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])", re.ASCII)
 
@@ -41,6 +41,7 @@ class Forecast:
         event_in_words: the same for people.
         claimed: the epsilon that the release would claim: the smaller of PLD and Renyi, never above the target.
         preparation: which columns are counted finely first, in words.
+        filled: columns that lack no value in a release, whatever the data lack.
         cap: the account's, or the one that its family's file declares where there is no account yet.
         left: what is left of that cap for a Gaussian-like mechanism, before this run.
         mode: how the family is charged.
@@ -65,6 +66,7 @@ class Forecast:
     noise: dict[str, float]
     error: dict[str, float]
     preparation: str
+    filled: tuple[str, ...]
     size: dict[str, float]
     family: str
     cap: dict[str, float]
@@ -103,6 +105,7 @@ class Forecast:
             *((_plain(name), f"each is off by about {value:.3g} records") for name, value in self.error.items()),
             ("method", f"{self.mechanism}: {self.why_mechanism}"),
             ("what is counted", self.preparation),
+            *([("missing values", filled_in_words(self.filled))] if self.filled else []),
             ("what survives", "what clearly more records than that have in common; the rest drowns in the noise"),
             *((_plain(name), rounded(value, 4)) for name, value in self.size.items()),
             (
@@ -198,7 +201,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     contract, family = load_dataset(settings, dataset)
     check_period(contract, period)
     plan = plan_release(contract, source_schema_of(contract), period)
-    described = plan.describe()
+    described, domain = plan.describe(), Domain.from_json(plan.columns)
     statement = privacy_statement(contract, family, plan.event, WORDS[plan.method])
     store = accounts.ledger(settings) if accounts.has_ledger(settings) else None
     request = cost_request(plan, settings.user)
@@ -218,7 +221,8 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         method=statement.accounting["type"],
         noise=_of(described, "sigma_one", "epsilon_select", "sigma_two", "rho"),
         error=_of(described, "expected_error_per_one_way_cell", "expected_error_per_two_way_cell"),
-        preparation=Domain.from_json(plan.columns).preparation,
+        preparation=domain.preparation,
+        filled=domain.filled,
         size=_of(described, "one_way_cells", "most_cells_measured", "predicted_noise_seconds"),
         family=family.family,
         cap=family.cap.model_dump() if account is None else accounts.cap_of(account),

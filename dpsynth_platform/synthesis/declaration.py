@@ -33,7 +33,7 @@ from dpsynth_platform.contracts import (
     read_yaml,
     validated,
 )
-from dpsynth_platform.errors import ContractError, SourceError
+from dpsynth_platform.errors import ContractError, SchemaMissing, SourceError
 from dpsynth_platform.synthesis.sources import Source, plain_type
 
 DATASET = "table"
@@ -118,26 +118,29 @@ def undeclared(source: Source, declared: Mapping[str, Column], owners: str | Non
     return [name for name in source.schema.names if name not in declared and _known(source, name, owners) is None]
 
 
-def refuse_undeclared(source: Source, names: list[str]) -> ContractError:
+def refuse_undeclared(source: Source, names: list[str]) -> SchemaMissing:
     """What to say of columns of which nothing is declared: their names, types that a file has, one to fill in."""
     if source.format == "csv":
         found, types = ", ".join(names), dict.fromkeys(names, "")
-        kinds = "; ".join(dict.fromkeys(words for _, words in _TEMPLATES))
+        # Of each type the first template: what decimal numbers have beside others is no other type.
+        kinds = "; ".join(reversed({words.partition(",")[0]: words for _, words in reversed(_TEMPLATES)}.values()))
         untyped = f"# A CSV file says no types, and its values are not asked. Accepted: {kinds}.\n"
     else:
         own = {name: plain_type(source.schema.field(name).type) for name in names}
         found, types = ", ".join(f"{name} ({own[name]})" for name in names), {n: _template(t) for n, t in own.items()}
         untyped = ""
     lines = [f"  {_key(name)}: {{type: {types[name]}}}" for name in names]
-    return ContractError(
+    return SchemaMissing(
         f"{source.path}: nothing is declared of: {found}. What values a column can have must be known beforehand, and "
-        "is not read off the data. Accepted: a file for --schema, filled in with what is public:\n\n"
+        "is not read off the data. Accepted: --learn-values: then the values of text columns are learned; or "
+        "--assume-public-domain: then domains are read off the data, which the guarantee does not cover; or a file for "
+        "--schema, filled in with what is public:",
         f"{untyped}"
         "# Numbers outside of min and max are clamped, values that are not listed count as missing.\n"
         "# values: learned, in place of a list: those that many rows have are learned, with a part of the budget.\n"
-        "# {type: text} leaves a column empty, {type: identifier} makes fresh ids; nullable: true lets values miss.\n"
-        "columns:\n" + "\n".join(lines) + "\n\nor --learn-values: then the values of text columns are learned; or "
-        "--assume-public-domain: then domains are read off the data, which the guarantee does not cover."
+        "# {type: text} leaves a column empty, {type: identifier} makes fresh ids. nullable: true lets values miss;\n"
+        "# without it, a drawn value stands in the place of each that is missing.\n"
+        "columns:\n" + "\n".join(lines),
     )
 
 

@@ -51,6 +51,7 @@ class Synthesis:
         entry_id: the ledger entry that paid.
         spent: whether it was paid for now, or before.
         not_covered: accesses to the data that the guarantee does not cover.
+        filled: columns that lack no value, whatever the data lack.
     """
 
     synthetic: Path
@@ -63,11 +64,12 @@ class Synthesis:
     entry_id: str
     spent: bool
     not_covered: tuple[str, ...]
+    filled: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         paths = {name: str(getattr(self, name)) for name in ("synthetic", "statement", "ledger")}
-        return asdict(self) | paths | {"not_covered": list(self.not_covered)}
+        return asdict(self) | paths | {"not_covered": list(self.not_covered), "filled": list(self.filled)}
 
 
 class Interrupted(KeyboardInterrupt):
@@ -264,6 +266,7 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
         entry_id=entry.entry_id,
         spent=spent,
         not_covered=said.not_covered,
+        filled=task.filled,
     )
 
 
@@ -275,5 +278,6 @@ def _run(task: Task, budget: Budget, entry: Entry, rows: int) -> Run:
         attempts=attempts,
         rows=rows,
         rows_given=task.options.rows is not None,
+        filled=task.filled,
         assumed=task.not_covered,
     )

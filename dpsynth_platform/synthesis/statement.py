@@ -21,6 +21,7 @@ from dpsynth_platform.privacy.statement import (
     privacy_statement,
 )
 from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.tabular.domain import filled_in_words
 
 KNOWS_ONLY = (
     "A ledger knows only what is spent through it: whoever makes another synthetic table of the same people with "
@@ -49,6 +50,7 @@ class Run:
         attempts: how often this run's mechanism was started.
         rows: number of synthetic rows.
         rows_given: whether that number was given, or is the model's estimate.
+        filled: columns that lack no value, whatever the data lack.
         assumed: columns whose domains were read off the data (`assumed.not_covered`), in words; empty: none.
     """
 
@@ -57,17 +59,24 @@ class Run:
     attempts: int
     rows: int
     rows_given: bool
+    filled: tuple[str, ...] = ()
     assumed: str = ""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """The statement: common parts beside those of such a table. Public throughout."""
+    """The statement: common parts beside those of such a table. Public throughout.
+
+    Attributes:
+        table: how many rows it has; of others from the same model that is another number.
+        covered: what holds of all of them.
+    """
 
     common: PrivacyStatement
     method: str
     why_method: str
     ledger_entry: str
+    table: str
     covered: tuple[str, ...]
     not_covered: tuple[str, ...]
     assumptions: tuple[Assumption, ...]
@@ -81,6 +90,7 @@ class Statement:
             "method": self.method,
             "why_method": self.why_method,
             "ledger_entry": self.ledger_entry,
+            "table": self.table,
             "covered": list(self.covered),
             "not_covered": list(self.not_covered),
             "assumptions": [asdict(item) for item in self.assumptions],
@@ -100,7 +110,10 @@ class Statement:
             f"{common.tier} guarantee.{unprotected}",
             *(["", f"Accepted although it is weak: {common.weak_reason}"] if common.weak_reason else []),
             *_section("Whom it protects", [common.unit, common.adjacency]),
-            *_section("What it covers", [f"Made by the method {self.method}: {self.why_method}.", *self.covered]),
+            *_section(
+                "What it covers",
+                [f"Made by the method {self.method}: {self.why_method}.", *self.covered, f"This table: {self.table}"],
+            ),
             *_section("What it does not cover", self.not_covered),
             *_section(
                 "What it rests on",
@@ -170,6 +183,7 @@ class Further:
         """The model's statement, with what these rows are."""
         tuning = {"runs": self.others, "covered": not self.others, "words": self.tuning.words}
         return dict(self.earlier) | {
+            "table": f"{number_of(self.rows, 'synthetic row')}.",
             "assumptions": self.assumptions,
             "tuning": tuning,
             "post_processing": self.words,
@@ -219,8 +233,10 @@ def statement(contract: DataContract, family: FamilyBudget, plan: SealedPlan, ru
         ledger_entry=run.entry_id,
         covered=(
             f"{event[0].upper()}{event[1:]}.",
-            f"Everything computed from these: the fitted model, the {run.rows} synthetic rows{number}.",
+            "Everything computed from these: the fitted model, and all rows that are ever drawn from it.",
+            *([filled_in_words(run.filled)] if run.filled else []),
         ),
+        table=f"{number_of(run.rows, 'synthetic row')}{number}.",
         not_covered=tuple(_not_covered(run)),
         assumptions=tuple(_assumptions(contract, run)),
         account=(

@@ -23,6 +23,7 @@ from dpsynth_platform.privacy.units import WEIGHTINGS, Weighting
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.synth.automatic import AUTO
 from dpsynth_platform.synth.interface import METHODS, SealedPlan
+from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synthesis import assumed, declaration
 from dpsynth_platform.synthesis.delta_types import kept_type
@@ -114,6 +115,11 @@ class Task:
         """The synthetic table's columns, by the source's names."""
         schema = ReleaseSchema.from_json(self.plan.release).schema
         return pa.schema([item.with_name(self.given[item.name]) for item in schema if item.name in self.given])
+
+    @property
+    def filled(self) -> tuple[str, ...]:
+        """The columns that lack no value in the synthetic table, whatever the data lack, by the source's names."""
+        return tuple(self.given[name] for name in Domain.from_json(self.plan.columns).filled)
 
     def request(self, runner: str) -> CostRequest:
         """What the ledger is asked."""

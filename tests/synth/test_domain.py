@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from synth_cases import contract_with
 
 from dpsynth_platform.errors import ContractError
-from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain, domain_of
+from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain, domain_of, filled_in_words
 
 RNG = np.random.default_rng(0)
 DAYS = (dt.date(2026, 2, 1) - dt.date(1970, 1, 1)).days
@@ -145,6 +145,14 @@ def test_the_preparation_says_what_is_counted_finely():
     assert "age" not in domain.preparation
     assert domain.most_states == (11, 17, 5, 4, 3)
     assert domain_of(contract_with()).preparation.startswith("every column is counted by the values or bins")
+
+
+def test_what_may_not_miss_is_named_by_its_declaration():
+    contract = contract_with(columns__score={"type": "float", "min": 0, "max": 64, "nullable": True})
+    filled = domain_of(contract).filled
+    assert "score" not in filled
+    assert "age" in filled
+    assert filled_in_words(filled).startswith(f"No synthetic row lacks a value of {', '.join(filled)}: not declared as")
 
 
 def test_for_the_eyes_cells_are_few():

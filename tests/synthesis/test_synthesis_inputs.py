@@ -29,7 +29,7 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def template_in(message: str) -> str:
     """The file to fill in that a refusal prints."""
-    return message[message.index("columns:") : message.index("or --learn-values")]
+    return message[message.index("columns:") :]
 
 
 def test_what_is_not_declared_is_asked_for_by_type_only(tables: Path) -> None:

@@ -89,7 +89,10 @@ def test_more_rows_of_a_kind(made: Synthesis, tmp_path: Path, monkeypatch: pytes
         f"70 synthetic rows, given age = 30..39 and city = Aix or Chur: drawn from the model that ledger entry "
         f"{made.entry_id} paid for. That is post-processing"
     ) in words
+    assert f"{made.rows} synthetic rows" not in words, "that is another table's number"
     stated = json.loads(found.statement.with_suffix(".json").read_text())
+    assert stated["table"] == "70 synthetic rows."
+    assert str(made.rows) not in json.dumps(stated["covered"])
     assert stated["ledger_entry"] == made.entry_id
     assert stated["guarantee"] == json.loads(made.statement.with_suffix(".json").read_text())["guarantee"]
     assert stated["post_processing"].startswith("70 synthetic rows")

@@ -136,7 +136,7 @@ def test_owners_are_counted_in_place_of_rows(make: Make) -> None:
     assert "owners are counted" in words
     assert "the released rows describe the average owner, not the average row" in words
     assert "An owner's rows weigh one record together at most" in words
-    assert f"the {made.rows} synthetic rows, the number of owners." in words
+    assert f"This table: {made.rows} synthetic rows, the number of owners." in words
 
 
 @pytest.mark.parametrize("given", [{"contributions": 1}, {"owners": None, "contributions": None}])

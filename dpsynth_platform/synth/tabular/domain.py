@@ -317,6 +317,11 @@ class Domain:
         return Domain(tuple(known))
 
     @property
+    def filled(self) -> tuple[str, ...]:
+        """Names of the columns that lack no value in a release, whatever the data lack."""
+        return tuple(column.name for column in self if not column.nullable)
+
+    @property
     def preparation(self) -> str:
         """What becomes of the columns before any two are counted together, in words."""
         return "; ".join([*self._learned_in_words, self._counted_in_words])
@@ -430,6 +435,15 @@ def _narrowed(contract: DataContract, name: str, declared: DateColumn, bounds: t
             f"accepted: {declared.min} to {declared.max}"
         )
     return declared.model_copy(update={"min": first, "max": last})
+
+
+def filled_in_words(names: Sequence[str]) -> str:
+    """What it means that columns are `Domain.filled`: by their declaration alone, so that it tells nothing of data."""
+    return (
+        f"No synthetic row lacks a value of {', '.join(names)}: not declared as nullable. Where a row of the data "
+        "lacks one, or has one that is neither listed nor learned, that counts as missing, and what is drawn in its "
+        "place is spread as the other values are. nullable: true keeps missing values missing."
+    )
 
 
 def _filled(codes: pa.Array, missing: int) -> Codes:

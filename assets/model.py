@@ -1,6 +1,6 @@
 """model: the mechanism, in a worker process of its own.
 
-What belongs here: starting the ledger entry, handing the worker its one-time grant, and closing the entry. What does
+What belongs here: clearing once more just before, starting the ledger entry, handing the worker its one-time grant, and closing the entry. What does
 not: the mechanism (`synth`), or any second start: whatever repeats this step finds the entry started and stops.
 """
 
@@ -48,6 +48,8 @@ def body(step: StepContext) -> Outcome:
             _check_bounded(step, bounded, clearance, canaries)
             # Before the start: up to then no rotation of keys can give them other fingerprints than bounded's.
             participants = step.ledger.participants(entry.entry_id)
+            # What others told since the clearance may be what no mechanism may build on; the reservation expires.
+            step.cleared(contract, entry_id=entry.entry_id).require(step.place.label)
             entry = step.ledger.start(entry.entry_id)
             step.progress(f"ledger entry {entry.entry_id} started; from here on its cost is spent")
             _fit(step, plan, entry, participants, bounded, canaries, directory)

@@ -9,7 +9,9 @@ periods, other datasets, learned bounds, failed attempts, this run's own include
 family of the same identity namespace (a dataset that was moved there has not moved its people), and whatever the
 lineage graph leads to: mechanisms on the same table, and those upstream of the checkpoint that training starts from.
 And what nobody can vouch for: a checkpoint of unknown origin, one that has seen a guarded table in clear, a claimed
-entry that the ledger does not hold.
+entry that the ledger does not hold, an origin that only another producer tells. The last one stops nothing, since
+nobody else can know: it is named, with the producer and the events, for whoever approves. Of each kind the nearest
+`MOST_LISTED` are told one by one, the others by their number.
 
 **The verdict** is the contract's word where everything can be told, and `refuse` otherwise:
 
@@ -39,18 +41,19 @@ would have been a finding: `news` tells it apart, and a release with news is sto
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget
+from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ClearanceRefused
 from dpsynth_platform.ledger.composition import Composition, compose
 from dpsynth_platform.ledger.kinship import KinEntry
 from dpsynth_platform.ledger.records import Account, CostRequest, OverlapPolicy
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.naming import DatasetName
-from dpsynth_platform.lineage.survey import Path, Survey, survey
+from dpsynth_platform.lineage.survey import Lead, Path, Survey, survey
 from dpsynth_platform.lineage.upstream import Upstream, upstream_of
 from dpsynth_platform.privacy.figures import number_of, upper_bound
 
@@ -58,7 +61,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.lineage.store import LineageStore
 
 Decision = Literal["compose", "exclude", "block", "refuse"]
-Kind = Literal["family", "namespace", "source", "base-model", "unknown", "unprotected", "unproven"]
+Kind = Literal["family", "namespace", "source", "base-model", "unknown", "unprotected", "unproven", "foreign-word"]
 
 _SAID: dict[Kind, str] = {
     "family": "an earlier mechanism of the same family",
@@ -68,11 +71,14 @@ _SAID: dict[Kind, str] = {
     "unknown": "a model of unknown origin upstream of the base model, or the base model itself",
     "unprotected": "a guarded table that the base model has seen without a mechanism in between",
     "unproven": "a claimed ledger entry that the ledger does not bear out",
+    "foreign-word": "a model whose origin is the word of other producers alone, for which nobody here vouches",
 }
 CLEARANCE = "clearance"
 """Under what a clearance's record keeps all of it."""
 _NEVER: tuple[Kind, ...] = ("unknown", "unprotected")
+_ANYBODY = "nobody can say whom it concerns"
 SHOWN = 3
+MOST_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,10 @@ class Finding:
         place: the dataset (and period) that it was about.
         guarantee: what it claims, in JSON.
         stranger: why its people cannot be compared with this run's, or None where they can.
+        told_by: the producers whose word it is, where it rests on nothing else.
+        events: numbers of the first events that tell it.
+        more: for how many it stands, where there are too many to list; then `path` names none of them.
+        digest: of what these are.
     """
 
     kind: Kind
@@ -96,25 +106,40 @@ class Finding:
     place: str | None = None
     guarantee: dict[str, Any] | None = None
     stranger: str | None = None
+    told_by: tuple[str, ...] = ()
+    events: tuple[int, ...] = ()
+    more: int = 0
+    digest: str | None = None
 
     @property
     def words(self) -> str:
         """In a sentence without its end."""
-        return f"{_SAID[self.kind]}: {' -> '.join(self.path)}"
+        told = f" (told by {', '.join((*self.told_by, *_events(self.events)))})" if self.told_by else ""
+        return f"{_SAID[self.kind]}{told}: {' -> '.join(self.path)}"
+
+    @property
+    def number(self) -> int:
+        """How many things it stands for."""
+        return self.more or 1
 
     @property
     def identity(self) -> tuple[str, str]:
         """What makes it the same finding, however it was come by."""
-        return ("entry", self.entry) if self.entry else (self.kind, self.path[-1])
+        return ("entry", self.entry) if self.entry else (self.kind, self.digest or self.path[-1])
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON value."""
-        return asdict(self) | {"path": list(self.path)}
+        return asdict(self) | {
+            "path": list(self.path),
+            "told_by": list(self.told_by),
+            "events": list(self.events),
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Finding:
         """Reads what `to_json` wrote."""
-        return cls(**{**document, "path": tuple(document["path"])})
+        lists = {name: tuple(document.get(name, ())) for name in ("path", "told_by", "events")}
+        return cls(**{**document, **lists})
 
 
 @dataclass(frozen=True)
@@ -153,7 +178,7 @@ class Clearance:
     @property
     def related(self) -> tuple[str, ...]:
         """Ids of the entries that only lineage leads to: the ledger finds those of its namespace by itself."""
-        by_lineage = (item.entry for item in self.findings if item.kind in ("source", "base-model"))
+        by_lineage = (item.entry for item in self.findings if item.kind in ("source", "base-model", "unproven"))
         return tuple(sorted(entry for entry in by_lineage if entry))
 
     @property
@@ -162,25 +187,45 @@ class Clearance:
         return tuple(item.entry for item in self.findings if item.entry and item.stranger is None)
 
     @property
+    def adding(self) -> tuple[Finding, ...]:
+        """The findings that the mechanism would add to; a word of other producers is nothing by itself."""
+        return tuple(item for item in self.findings if item.kind != "foreign-word")
+
+    @property
+    def hearsay(self) -> int:
+        """How many models upstream of the base model have an origin that only other producers tell."""
+        return sum(item.number for item in self.findings if item.kind == "foreign-word")
+
+    @property
+    def unproven(self) -> int:
+        """How many claimed ledger entries the ledger does not bear out."""
+        return sum(item.number for item in self.findings if item.kind == "unproven")
+
+    @property
     def words(self) -> tuple[str, ...]:
-        """The verdict in sentences, for people."""
-        return (f"{self.decision}: {self.reason}.", *(f"{said}." for said in self.declared), *self.promises)
+        """The verdict in sentences, for people here."""
+        return (
+            f"{self.decision}: {self.reason}.",
+            *(f"{said}." for said in self.declared),
+            *(f"{item.words[0].upper()}{item.words[1:]}." for item in self.findings if item.kind == "foreign-word"),
+            *self.promises,
+        )
 
     @property
     def promises(self) -> tuple[str, ...]:
         """What follows for one unit, in sentences; empty where there is nothing beside the release's own guarantee."""
         said = []
         together = self.resulting
-        if together is not None and self.findings and self.policy == "compose":
+        if together is not None and self.adding and self.policy == "compose":
             said.append(
                 f"Together with what was found: epsilon {upper_bound(together.epsilon)}, delta "
                 f"{upper_bound(together.delta)} (by {together.accounting}) for one {together.unit} "
                 f"({together.adjacency}) that took part in all {together.mechanisms} mechanisms, if no plan was chosen "
                 "in the light of earlier results."
             )
-        if self.policy != "compose" and self.findings and self.decision != "refuse":
+        if self.policy != "compose" and self.adding and self.decision != "refuse":
             said.append("Whoever takes part has taken part in nothing else that is known and was before.")
-        beside = len(self.apart) + sum(item.kind == "unproven" for item in self.findings)
+        beside = len(self.apart) + self.unproven
         if beside:
             said.append(
                 f"{number_of(beside, 'finding')} of another unit or adjacency, or without a ledger entry, cannot be "
@@ -190,7 +235,7 @@ class Clearance:
             said.append(
                 f"Whatever is chosen in the light of what, it and the families {', '.join(self.families)} together "
                 f"never exceed epsilon {upper_bound(self.caps[0])}, delta {upper_bound(self.caps[1])}: the sum of "
-                "their caps."
+                "their caps, as long as none of these is raised; by as much as one is, so is the sum."
             )
         return tuple(said)
 
@@ -265,7 +310,8 @@ def clear(
     if entry_id is not None:
         request = ledger.entry(entry_id).request
     kin = ledger.kin(family, related=seen.entries, before=entry_id)
-    findings = (*_unsettled(seen), *(_finding(item, family, seen) for item in kin))
+    paid = tuple(_finding(item, family, seen) for item in kin)
+    findings = (*_unsettled(seen, {item.path for item in paid}), *paid)
     policy = contract.privacy.on_overlap
     decision, reason = _verdict(policy, findings)
     resulting, apart = _together(request, kin if policy == "compose" else [])
@@ -285,21 +331,43 @@ def clear(
     )
 
 
-def _unsettled(seen: Survey) -> Iterator[Finding]:
-    """What the graph found that is no entry of the ledger."""
-    kinds: tuple[tuple[Kind, tuple[Path, ...]], ...] = (
+def _unsettled(seen: Survey, told: Collection[Path]) -> Iterator[Finding]:
+    """What the graph found that is no entry of the ledger, less what stands among the entries with the same path."""
+    kinds: tuple[tuple[Kind, tuple[Lead, ...]], ...] = (
         ("unknown", seen.unknown),
         ("unprotected", seen.unprotected),
-        ("unproven", seen.unproven),
+        (
+            "unproven",
+            tuple(lead for lead in seen.unproven if not (lead.claim in seen.trained_on and lead.path in told)),
+        ),
+        ("foreign-word", seen.hearsay),
     )
-    for kind, paths in kinds:
-        for path in paths:
-            yield Finding(kind, path, stranger="nobody can say whom it concerns")
+    for kind, leads in kinds:
+        stranger = None if kind == "foreign-word" else _ANYBODY
+        for lead in leads[:MOST_LISTED]:
+            yield Finding(kind, lead.path, stranger=stranger, told_by=lead.producers, events=lead.events[:MOST_LISTED])
+        if rest := leads[MOST_LISTED:]:
+            yield _and_more(kind, rest, stranger)
+
+
+def _and_more(kind: Kind, rest: Sequence[Lead], stranger: str | None) -> Finding:
+    """One finding for all that are not listed. Any change in what they are is news."""
+    names = sorted(f"{lead.met.node.name} {lead.claim}" for lead in rest)
+    told_by = sorted({name for lead in rest for name in lead.producers})
+    return Finding(
+        kind,
+        (f"{len(rest)} more",),
+        stranger=stranger,
+        told_by=tuple(told_by),
+        more=len(rest),
+        digest=canonical_digest(names),
+    )
 
 
 def _finding(item: KinEntry, family: FamilyBudget, seen: Survey) -> Finding:
     entry = item.entry
     kind, path = _way(item, family, seen)
+    stranger = _ANYBODY if kind == "unproven" else item.stranger
     return Finding(
         kind=kind,
         path=path,
@@ -307,7 +375,7 @@ def _finding(item: KinEntry, family: FamilyBudget, seen: Survey) -> Finding:
         family=entry.family,
         place=entry.request.place,
         guarantee=entry.request.guarantee.to_json(),
-        stranger=item.stranger,
+        stranger=stranger,
     )
 
 
@@ -315,7 +383,10 @@ def _way(item: KinEntry, family: FamilyBudget, seen: Survey) -> tuple[Kind, Path
     """How an entry was found. What lineage says comes first, but not of the family's own: that is no news of it."""
     name = item.entry.entry_id
     if name in seen.trained_on:
-        return "base-model", seen.trained_on[name]
+        path = seen.trained_on[name]
+        if path[-1].startswith("claims "):
+            return "unproven", (*path[:-1], f"claims {name}")
+        return "base-model", path
     if item.relation == "family":
         return "family", (f"family {family.family}", f"entry {name}")
     if name in seen.same_source:
@@ -332,17 +403,18 @@ def _verdict(policy: OverlapPolicy, findings: Sequence[Finding]) -> tuple[Decisi
             if never[0].kind == "unknown"
             else "start from another base model"
         )
-        return "refuse", f"{_listed(item.words for item in never)}; {ways}"
+        return "refuse", f"{_listed(never, lambda item: item.words)}; {ways}"
     strangers = [item for item in findings if item.stranger]
     if policy != "compose" and strangers:
         return "refuse", (
             f"on_overlap: {policy} promises that nobody takes part twice, and that cannot be told of "
-            f"{_listed(f'{item.words} ({item.stranger})' for item in strangers)}; with 'compose' the guarantee of all "
-            "together is stated"
+            f"{_listed(strangers, lambda item: f'{item.words} ({item.stranger})')}; with 'compose' the guarantee of "
+            "all together is stated"
         )
-    if not findings:
+    adding = sum(item.number for item in findings if item.kind != "foreign-word")
+    if not adding:
         return policy, "nothing is known that the mechanism would add to"
-    number = number_of(len(findings), "other mechanism")
+    number = number_of(adding, "other mechanism")
     return policy, {
         "compose": f"it adds to {number}; what one unit is promised by all of them together is composed",
         "exclude": f"whoever took part in any of {number} is left out",
@@ -373,8 +445,15 @@ def _caps(family: FamilyBudget, others: Sequence[Account]) -> tuple[float, float
     return epsilon, math.fsum([family.cap.delta, *(item.delta for item in others)])
 
 
-def _listed(words: Iterable[str]) -> str:
+def _listed(findings: Sequence[Finding], say: Callable[[Finding], str]) -> str:
     """The first few, and how many more there are."""
-    said = list(words)
-    more = f"; and {len(said) - SHOWN} more" if len(said) > SHOWN else ""
-    return "; ".join(said[:SHOWN]) + more
+    hidden = sum(item.number for item in findings[SHOWN:])
+    more = f"; and {hidden} more" if hidden else ""
+    return "; ".join(map(say, findings[:SHOWN])) + more
+
+
+def _events(numbers: Sequence[int]) -> Iterator[str]:
+    """`event 7`, or the first few of several."""
+    if numbers:
+        more = " and more" if len(numbers) > SHOWN else ""
+        yield f"event{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:SHOWN]))}{more}"

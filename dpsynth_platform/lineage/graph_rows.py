@@ -144,7 +144,7 @@ def events_reading(connection: Connection, nodes: Collection[int], facet: str) -
 def find_nodes(connection: Connection, names: Iterable[DatasetName]) -> dict[DatasetName, Node]:
     """Those of some names that the graph knows, however they are spelled."""
     keys = {name: key_of(name) for name in names}
-    rows = _in_parts(connection, select(tables.node), tables.node.c.key, dict.fromkeys(keys.values()))
+    rows = in_parts(connection, select(tables.node), tables.node.c.key, dict.fromkeys(keys.values()))
     found = {row.key: _node(row) for row in rows}
     return {name: found[key] for name, key in keys.items() if key in found}
 
@@ -160,14 +160,14 @@ def readers_of(connection: Connection, nodes: Collection[int]) -> dict[int, list
         .order_by(access.node, event.job_name)
     )
     found: dict[int, list[str]] = {}
-    for row in _in_parts(connection, query, access.node, sorted(nodes)):
+    for row in in_parts(connection, query, access.node, sorted(nodes)):
         found.setdefault(row.node, []).append(row.job_name.rpartition(".")[0])
     return found
 
 
 def nodes_by_id(connection: Connection, ids: Collection[int]) -> dict[int, Node]:
     """Nodes by their ids."""
-    return {row.id: _node(row) for row in _in_parts(connection, select(tables.node), tables.node.c.id, sorted(ids))}
+    return {row.id: _node(row) for row in in_parts(connection, select(tables.node), tables.node.c.id, sorted(ids))}
 
 
 def all_facets(connection: Connection) -> dict[DatasetName, dict[str, Any]]:
@@ -476,7 +476,8 @@ def _node(row: Row[Any]) -> Node:
     return Node(row.id, row.kind, DatasetName(row.namespace, row.name), row.own, row.facets)
 
 
-def _in_parts(connection: Connection, query: Select[Any], column: Any, values: Iterable[Any]) -> Iterator[Row[Any]]:
+def in_parts(connection: Connection, query: Select[Any], column: Any, values: Iterable[Any]) -> Iterator[Row[Any]]:
+    """The rows of a query in which a column has one of some values, however many there are."""
     waiting = iter(values)
     while part := list(islice(waiting, _AT_ONCE)):
         yield from connection.execute(query.where(column.in_(part)))

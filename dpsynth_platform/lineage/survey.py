@@ -12,6 +12,7 @@ Three questions are asked.
   repeat it, and no training with differential privacy afterwards takes that back. So such a checkpoint is refused,
   whoever's table it is; so is one of which nobody knows where it comes from and that nobody declared public, and so is
   everything made of it. A declaration holds for the checkpoint that it names: it takes nothing back of what is known.
+  Where only another producer says what one was made from, it is settled by that word, and named with whose it is.
 - Which other entries were paid for the same table? Those downstream of the dataset's own source, of what that was made
   from, and of any other name that it has had, up to the first mechanism.
 
@@ -30,6 +31,7 @@ from sqlalchemy import Connection
 from dpsynth_platform.ledger import rows as ledger_rows
 from dpsynth_platform.lineage import graph_rows as rows
 from dpsynth_platform.lineage import walks
+from dpsynth_platform.lineage.hearsay import hearsay
 from dpsynth_platform.lineage.naming import DatasetName, dataset_name, is_place
 from dpsynth_platform.lineage.nodes import PRODUCT_NAMESPACE, Ancestry, Declaration, Node, Relative
 
@@ -38,6 +40,30 @@ if TYPE_CHECKING:
 
 Path = tuple[str, ...]
 """Where a walk began, and then `relation name` for each step."""
+
+LONGEST_PATH = 12
+"""Steps of a path that are told; of a longer one its ends."""
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Something that no ledger entry stands for, where a walk met it.
+
+    Attributes:
+        met: the node.
+        claim: the ledger entry that it is said to be paid by, or empty.
+        producers, events: whose word it is, and which events tell it; empty unless it rests on a word alone.
+    """
+
+    met: Relative
+    claim: str = ""
+    producers: tuple[str, ...] = ()
+    events: tuple[int, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """What led there, in short."""
+        return in_short((*path_of(self.met), *([f"claims {self.claim}"] if self.claim else [])))
 
 
 @dataclass(frozen=True)
@@ -49,9 +75,10 @@ class Survey:
         base_model: names of the checkpoint; several where one word names several.
         trained_on: for each entry upstream of the checkpoint, a shortest path to it.
         same_source: for each entry that was paid for the same table, a shortest path to it.
-        unknown: models of which nobody knows where they come from, with paths.
-        unprotected: guarded tables that the checkpoint has seen without a mechanism in between, with paths.
-        unproven: what claims an entry that the ledger does not bear out, with paths, which end in the claim.
+        unknown: models of which nobody knows where they come from; nearest first, like the others.
+        unprotected: guarded tables that the checkpoint has seen without a mechanism in between.
+        unproven: what claims an entry that the ledger does not bear out.
+        hearsay: models whose origin is the word of other producers alone.
         declared: of the checkpoint and what is upstream of it, what somebody's word says is public; nearest first.
     """
 
@@ -59,9 +86,10 @@ class Survey:
     base_model: tuple[DatasetName, ...] = ()
     trained_on: Mapping[str, Path] = field(default_factory=dict)
     same_source: Mapping[str, Path] = field(default_factory=dict)
-    unknown: tuple[Path, ...] = ()
-    unprotected: tuple[Path, ...] = ()
-    unproven: tuple[Path, ...] = ()
+    unknown: tuple[Lead, ...] = ()
+    unprotected: tuple[Lead, ...] = ()
+    unproven: tuple[Lead, ...] = ()
+    hearsay: tuple[Lead, ...] = ()
     declared: tuple[Declaration, ...] = ()
 
     @property
@@ -131,7 +159,7 @@ def same_source(connection: Connection, table: DatasetName) -> dict[str, Path]:
         for dataset in readers.get(item.node.id, ()):
             for entry in entries.get(dataset, ()):
                 charged.setdefault(entry, (*path, f"read-by {dataset}", f"entry {entry}"))
-    return charged | found
+    return {entry: in_short(path) for entry, path in (charged | found).items()}
 
 
 def _live_entries(connection: Connection) -> dict[str, list[str]]:
@@ -149,32 +177,41 @@ def _with_model(
     from dpsynth_platform.lineage.store import declared_public  # late: it writes events, which a reader need not load
 
     public = declared_public(connection)
-    unknown: list[Path] = [(str(name),) for name in names if name not in rows.find_nodes(connection, [name])]
-    trained_on: dict[str, Path] = {}
-    unproven: list[Path] = []
+    known_names = rows.find_nodes(connection, names)
+    unheard = [Relative(Node(0, "checkpoint", name, own=False), 0) for name in names if name not in known_names]
     claims, borne_out = walks.references(connection, "claims"), walks.references(connection, "paid-by")
     found = walks.walk(connection, list(names), upward=True, public=public)
     nameless = {*found.unknown, *_baseless(connection, names, found, public)}
-    for item in found.relatives:
-        if item.node.kind == "mechanism":
-            trained_on.setdefault(item.node.name.name, path_of(item))
-        unproven += [(*path_of(item), f"claims {entry}") for entry in claims.get(item.node.id, ())]
-        if item.node.name in nameless:
-            unknown.append(path_of(item))
+    trained_on: dict[str, Path] = {}
+    for item in found.of_kind("mechanism"):
+        trained_on.setdefault(item.node.name.name, in_short(path_of(item)))
     paid = walks.paid_for(connection)
     known = {entry for entries in borne_out.values() for entry in entries}
     bare = walks.exposed(connection, list(names), upward=True)
-    unprotected = [path_of(item) for item in bare if is_guarded(item.node, table) and item.node.id not in paid]
     return Survey(
         source=table,
         base_model=tuple(names),
         trained_on={entry: path for entry, path in trained_on.items() if entry in known},
         same_source=same,
-        unknown=tuple(unknown),
-        unprotected=tuple(unprotected),
-        unproven=tuple(unproven),
+        unknown=_leads([*unheard, *(item for item in found.relatives if item.node.name in nameless)]),
+        unprotected=_leads([item for item in bare if is_guarded(item.node, table) and item.node.id not in paid]),
+        unproven=tuple(Lead(item, entry) for item in found.relatives for entry in claims.get(item.node.id, ())),
+        hearsay=tuple(
+            Lead(said.model, producers=said.producers, events=said.events)
+            for said in hearsay(connection, found.relatives, {*nameless, *public})
+        ),
         declared=tuple(public[item.node.name] for item in found.relatives if item.node.name in public),
     )
+
+
+def _leads(met: Sequence[Relative]) -> tuple[Lead, ...]:
+    """One for each, without other names of one that is there."""
+    names = {item.node.name for item in met}
+    return tuple(Lead(item) for item in met if not (item.relation == "alias" and _before(item) in names))
+
+
+def _before(item: Relative) -> DatasetName | None:
+    return None if item.previous is None else item.previous.node.name
 
 
 def _baseless(
@@ -195,6 +232,14 @@ def is_guarded(node: Node, table: DatasetName) -> bool:
     if node.kind in ("mechanism", "release") or (node.own and node.kind == "model"):
         return False
     return node.name == table or "dpsynth_privacyUnit" in node.facets or "restricted" in node.zones
+
+
+def in_short(path: Path) -> Path:
+    """A path with at most `LONGEST_PATH` of its steps: the first and the last ones, and how many lie between."""
+    half = LONGEST_PATH // 2
+    if len(path) <= LONGEST_PATH:
+        return path
+    return (*path[:half], f"... {len(path) - 2 * half} more steps ...", *path[-half:])
 
 
 def path_of(item: Relative) -> Path:

@@ -21,7 +21,7 @@ from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.nodes import MODELS, Ancestry, Node, Relation, Relative
 
 NO_DESCENT: tuple[Relation, ...] = ("evaluated-on",)
-_MAKING: tuple[Relation, ...] = ("derived", "base", "trained-on", "used-by")
+MAKING: tuple[Relation, ...] = ("derived", "base", "trained-on", "used-by")
 
 _Way = tuple[int, Relation, str]
 """Where an edge leads, how, and by which run."""
@@ -158,9 +158,9 @@ def _unknown(
     bare = {node.id for node in models if not _has_origin(node.id, ways)}
     links = [(here, there, relation) for here, leading in ways.items() for there, relation, _ in leading]
     named = _flooded({node.id for node in models}, [(here, there) for here, there, how in links if how == "alias"])
-    from_data = {here for here, there, relation in links if relation in _MAKING and there not in named}
+    from_data = {here for here, there, relation in links if relation in MAKING and there not in named}
     declared = {node.id for node in models if node.name in public}
-    made = [(there, here) for here, there, relation in links if relation in (*_MAKING, "alias")]
+    made = [(there, here) for here, there, relation in links if relation in (*MAKING, "alias")]
     settled = _flooded(bare | from_data | declared, made)
     return [node.name for node in models if node.id not in declared and (node.id in bare or node.id not in settled)]
 
@@ -183,7 +183,7 @@ def _has_origin(start: int, ways: Mapping[int, Sequence[_Way]]) -> bool:
     seen, waiting = {start}, [start]
     while waiting:
         for there, relation, _ in ways.get(waiting.pop(), ()):
-            if relation in _MAKING:
+            if relation in MAKING:
                 return True
             if relation == "alias" and there not in seen:
                 seen.add(there)

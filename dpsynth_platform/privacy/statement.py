@@ -212,6 +212,7 @@ class Elsewhere:
         declared: who declared what of that checkpoint's lineage public, and why, in sentences without their ends.
         upstream: how many mechanisms that checkpoint was made with.
         claims: how many more are claimed for it, and not borne out by the ledger.
+        hearsay: how many models above it have an origin that only other producers tell.
         promises: what follows for one unit from all of them together, in sentences.
     """
 
@@ -220,6 +221,7 @@ class Elsewhere:
     declared: tuple[str, ...] = ()
     upstream: int = 0
     claims: int = 0
+    hearsay: int = 0
     promises: tuple[str, ...] = ()
 
     def accesses(self) -> Iterator[str]:
@@ -235,6 +237,11 @@ class Elsewhere:
             yield (
                 "What the base model knew before training: "
                 f"{number_of(self.upstream, 'mechanism')}{claimed} made it; no part of this release's epsilon."
+            )
+        if self.hearsay:
+            yield (
+                f"What {number_of(self.hearsay, 'model')} upstream, the base model included, had been trained on: that "
+                "is the word of other producers alone, and nobody here vouches for it."
             )
         for said in self.declared:
             yield f"What no mechanism stands before, since somebody vouches for it: {said}."

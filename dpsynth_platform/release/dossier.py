@@ -217,7 +217,7 @@ def clearance_summary(cleared: Clearance) -> dict[str, Any]:
                 "guarantee": item.guarantee,
                 "comparable": item.stranger is None,
             }
-            for item in cleared.findings
+            for item in cleared.adding
         ],
         "together": cleared.resulting.to_json() if cleared.resulting else None,
         "not_composed": list(cleared.apart),

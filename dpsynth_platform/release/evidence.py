@@ -374,9 +374,15 @@ def statement_of(
 
 def _elsewhere(cleared: Clearance) -> Elsewhere:
     upstream = {item.entry for item in cleared.findings if item.kind == "base-model"}
-    claims = sum(item.kind == "unproven" for item in cleared.findings)
-    further = bool(cleared.base_model)
-    return Elsewhere(cleared.families, further, cleared.declared, len(upstream), claims, cleared.promises)
+    return Elsewhere(
+        families=cleared.families,
+        base_model=bool(cleared.base_model),
+        declared=cleared.declared,
+        upstream=len(upstream),
+        claims=cleared.unproven,
+        hearsay=cleared.hearsay,
+        promises=cleared.promises,
+    )
 
 
 def candidate_runners(storage: Storage, place: Place) -> tuple[str, ...]:

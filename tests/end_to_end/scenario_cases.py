@@ -34,7 +34,8 @@ from dpsynth_platform.storage import Place, Storage, write_table
 from dpsynth_platform.vault import Vault
 
 UP_TO_CLEARANCE = ("raw", "scrubbed", "clearance")
-UP_TO_MODEL = ("raw", "scrubbed", "canaries", "clearance", "bounded", "model")
+UP_TO_BOUNDED = ("raw", "scrubbed", "canaries", "clearance", "bounded")
+UP_TO_MODEL = (*UP_TO_BOUNDED, "model")
 UP_TO_AUDIT = (*UP_TO_MODEL, "synthetic", "audit")
 TRAINERS = "team-search"
 COLUMNS = 2

@@ -68,7 +68,7 @@ def test_a_model_that_starts_from_a_checkpoint_two_trainings_deep(tmp_path, monk
     first, second = ledger_of(deployment).entries()
     record = storage_of(deployment).require(OTHERS, "clearance")
     found = Clearance.from_json(record.facts["clearance"])
-    (finding,) = found.findings
+    (finding,) = found.adding
     assert (finding.kind, finding.entry, found.decision) == ("base-model", first.entry_id, "compose")
     assert finding.path == (
         "hub:B",

@@ -2,7 +2,7 @@
 
 import event_cases
 import pytest
-from scenario_cases import UP_TO_CLEARANCE, Scene, base_models, model, records
+from scenario_cases import UP_TO_BOUNDED, UP_TO_CLEARANCE, Scene, base_models, model, records
 
 from dpsynth_platform.errors import LineageRefused
 from dpsynth_platform.lineage.naming import dataset_name
@@ -289,6 +289,22 @@ def test_ancestry_that_arrives_after_the_model_stops_the_release(scene, release)
     assert "0 of 1 approvals" in scene.publish("bars").failures["released"]
     approve(settings, place, "reviewer", "")
     assert scene.publish("bars").success
+
+
+def test_ancestry_that_arrives_before_the_mechanism_stops_its_start(scene, release):
+    """Nothing is spent: the reservation waits for its deadline, or for somebody to withdraw it."""
+    scene.trained("changing", "s3://web/crawl")
+    scene.family("apart", namespace="visitor")
+    scene.dataset("cafes", "apart", records(range(3000, 3100)), base_model=model("changing"))
+    assert scene.run("cafes", steps=UP_TO_BOUNDED).success
+    scene.trained("changing", scene.source("reviews").as_uri())
+    ran = scene.run("cafes", steps=["model"])
+    assert set(ran.failures) == {"model"}
+    assert "cafes: not cleared: a guarded table" in ran.failures["model"]
+    assert "Nothing was spent" in ran.failures["model"]
+    (entry,) = scene.ledger.entries("apart")
+    assert entry.state == "reserved"
+    scene.ledger.void(entry.entry_id, by="runner")
 
 
 def _named(name, **facets):

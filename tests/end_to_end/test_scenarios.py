@@ -13,7 +13,7 @@ from collections import Counter
 
 import independent_costs as costs
 import pytest
-from scenario_cases import COLUMNS, UP_TO_CLEARANCE, Scene, base_models, model, name_of, records
+from scenario_cases import COLUMNS, TRAINERS, UP_TO_CLEARANCE, Scene, base_models, model, name_of, records
 
 from dpsynth_platform.lineage.nodes import LEDGER_NAMESPACE
 from dpsynth_platform.storage import Place
@@ -45,16 +45,16 @@ def refused_for_an_overlap(scene, name, period=None):
 
 def said_in_dossier(made, cleared, first):
     """That the public dossier says what was found and what all of it promises, and shows the way to the first one."""
-    assert cleared.findings
+    assert cleared.adding
     assert "Together with what was found" in cleared.promises[0]
     said = made.dossier["clearance"]
     assert [(item["kind"], item["entry"]) for item in said["findings"]] == [
-        (finding.kind, finding.entry) for finding in cleared.findings
+        (finding.kind, finding.entry) for finding in cleared.adding
     ]
     assert said["together"]["epsilon"] == cleared.resulting.epsilon
     assert cleared.promises[0] in json.dumps(made.dossier["statement"], ensure_ascii=False)
     above = {(item["relation"], item["name"]) for item in made.dossier["lineage"]["upstream"]}
-    for finding in cleared.findings:
+    for finding in cleared.adding:
         if finding.kind == "base-model":
             bases = [("base", step.rpartition(":")[2]) for step in finding.path if "s3://models:" in step]
             assert {*bases, ("trained-on", first.path.name), ("paid-by", first.entry)} <= above
@@ -97,7 +97,7 @@ def test_e0_compose_states_what_both_promise_together(survey):
     scene.dataset("people", "survey", method="mst")
     second = scene.release("people")
     cleared = scene.cleared("people")
-    (finding,) = cleared.findings
+    (finding,) = cleared.adding
     assert (finding.kind, finding.entry, finding.stranger) == ("family", first.entry, None)
     assert finding.path == ("family survey", f"entry {first.entry}")
     together = cleared.resulting
@@ -155,13 +155,19 @@ def test_e1_compose_finds_the_first_release_through_the_model(logs):
     with_b(scene, "compose")
     second = scene.release("february")
     cleared = scene.cleared("february")
-    (finding,) = cleared.findings
+    (finding,) = cleared.adding
     assert (finding.kind, finding.entry, finding.place) == ("base-model", first.entry, "january")
     assert finding.path == ("s3://models:b", f"trained-on {first.table}", paid_by(first))
     squared = sum(costs.squared_distance(made.plan, COLUMNS, records=1) for made in (first, second))
     assert cleared.resulting.epsilon == pytest.approx(costs.gaussian_epsilon(squared, 2 * DELTA), rel=1e-3)
     assert cleared.resulting.unit == "example"
     said_in_dossier(second, cleared, first)
+    (word,) = (item for item in cleared.findings if item.kind == "foreign-word")
+    assert (word.path, word.told_by) == (("s3://models:b",), (TRAINERS,))
+    newest = max(scene.storage.root.rglob("reviewers.json"), key=lambda file: file.stat().st_mtime)
+    assert TRAINERS in json.dumps(json.loads(newest.read_text())["clearance"])
+    assert "nobody here vouches for it" in json.dumps(second.dossier["statement"])
+    assert TRAINERS not in json.dumps(second.dossier)
 
 
 # E2
@@ -211,7 +217,7 @@ def test_e2_compose_walks_two_trainings_to_the_release(reviews):
     from_b(scene, "compose")
     second = scene.release("restaurants")
     cleared = scene.cleared("restaurants")
-    (finding,) = cleared.findings
+    (finding,) = cleared.adding
     assert (finding.kind, finding.entry, finding.family) == ("base-model", first.entry, "reviews")
     assert finding.path == (
         "s3://models:b",
@@ -296,13 +302,13 @@ def test_e3_no_release_stops_and_each_person_pays_for_their_own_months(year):
 def test_e3_a_year_composes_to_what_twelve_equal_mechanisms_do(year):
     scene, _, releases = year
     cleared = scene.cleared("visits", YEAR[-1])
-    assert [item.place for item in cleared.findings] == [f"visits/{month}" for month in YEAR[:-1]]
-    assert {item.kind for item in cleared.findings} == {"family"}
+    assert [item.place for item in cleared.adding] == [f"visits/{month}" for month in YEAR[:-1]]
+    assert {item.kind for item in cleared.adding} == {"family"}
     together = cleared.resulting
     assert (together.mechanisms, together.delta) == (12, pytest.approx(12 * DELTA))
     squared = sum(costs.squared_distance(made.plan, COLUMNS + 1, records=2) for made in releases)
     assert together.epsilon == pytest.approx(costs.gaussian_epsilon(squared, 12 * DELTA), rel=1e-3)
-    assert scene.cleared("visits", YEAR[0]).findings == ()
+    assert scene.cleared("visits", YEAR[0]).adding == ()
 
 
 def test_e3_exclude_and_block_in_the_thirteenth_month(year):

@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clearance_cases import BUDGETS
 from jsonschema import Draft202012Validator
+from ledger_cases import KEYS
 from referencing import Registry, Resource
 
+from dpsynth_platform import contracts
 from dpsynth_platform.contracts import DataContract, parse_contract
+from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.lineage import facets
 from dpsynth_platform.lineage.emitter import LineageEmitter
+from dpsynth_platform.lineage.store import LineageStore
 
 PROJECT = Path(__file__).resolve().parents[2]
 SPEC = Path(os.environ.get("DPSYNTH_SPEC") or PROJECT.parent / "shared" / "spec") / "openlineage"
@@ -69,6 +74,26 @@ def record(tmp_path: Path) -> Path:
 @pytest.fixture
 def url(record: Path) -> str:
     return f"sqlite:///{record.parent / 'ledger.db'}"
+
+
+@pytest.fixture
+def store(url: str) -> LineageStore:
+    return LineageStore(url)
+
+
+@pytest.fixture
+def ledger(url: str) -> Ledger:
+    """With an account for each family of the tests of clearance."""
+    opened = Ledger(url)
+    for budget in BUDGETS.values():
+        opened.open_account(budget, (*KEYS, "other") if budget.namespace == "customer" else KEYS)
+    return opened
+
+
+@pytest.fixture
+def starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a method of this version trained from a checkpoint."""
+    monkeypatch.setattr(contracts, "BASE_MODEL_METHODS", ("independent",))
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """model: the mechanism, in a worker process of its own.
 
-What belongs here: clearing once more just before, starting the ledger entry, handing the worker its one-time grant, and closing the entry. What does
-not: the mechanism (`synth`), or any second start: whatever repeats this step finds the entry started and stops.
+What belongs here: clearing once more just before, starting the ledger entry, handing the worker its one-time grant, and
+closing the entry. What does not: the mechanism (`synth`), or any second start: whatever repeats this step finds the
+entry started and stops.
 """
 
 import shutil

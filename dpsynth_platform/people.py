@@ -39,6 +39,11 @@ def is_control(character: str) -> bool:
     return unicodedata.category(character) in _CONTROLS and character not in _JOINERS
 
 
+def visible(text: str) -> str:
+    """Text from elsewhere on one line, with every control character written out, such as `\\x1b` or `\\n`."""
+    return "".join(ascii(item)[1:-1] if is_control(item) else item for item in text)
+
+
 def recorded(text: str, option: str, *, optional: bool = False) -> str:
     """A name or a reason as it may stand in a record.
 

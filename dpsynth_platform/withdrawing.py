@@ -20,6 +20,7 @@ from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage import facets, naming
 from dpsynth_platform.lineage.emitter import DatasetRef, Delivery, LineageEmitter, StepRun
+from dpsynth_platform.people import visible
 from dpsynth_platform.planning import load_dataset
 from dpsynth_platform.release.layout import DATA
 from dpsynth_platform.release.tombstone import Tombstone
@@ -75,7 +76,7 @@ def withdraw(settings: Settings, release_id: str, by: str, reason: str) -> Withd
     contract, _ = load_dataset(settings, place.dataset)
     directory = _directory(settings, place, contract, release_id)
     decision = store.withdraw(release_id, by=by, reason=reason)
-    tombstone = Tombstone(release_id, decision.at, decision.reason, tuple(contract.owners))
+    tombstone = Tombstone(release_id, decision.at, decision.reason, tuple(map(visible, contract.owners)))
     deleted = bury(directory, tombstone, Vault(settings.vault).signing_key())
     delivery = _emit(settings, place, release_id, directory)
     return Withdrawn(release_id, str(directory), decision.by, decision.at, decision.reason, deleted, delivery.warnings)

@@ -1,6 +1,6 @@
-"""Heads of the ledger's chain as readers of releases know them: whether several can be of one chain.
+"""The ledger's chain as readers of releases know it: whether heads can be of one chain, and what was withdrawn.
 
-What belongs here: what a reader was given (other releases, a ledger's export) and comparing heads with it. What does
+What belongs here: what a reader was given (other releases, a ledger's export) and comparing releases with it. What does
 not: the chain itself (`ledger`). A head is a number and a hash; two heads of one chain with the same number have the
 same hash, and a later release has no smaller number. More cannot be told from heads alone: whether one leads to
 another shows with an export of the ledger, which names every link.
@@ -18,6 +18,8 @@ from typing import Any
 
 from dpsynth_platform.errors import VerificationFailed, file_problem
 
+WITHDRAWN = "withdrawn"
+"""Kind of the chain's events that withdraw a release (`ledger.chain`, which needs more than a reader has)."""
 _AT_ONCE = dt.timedelta(hours=1)
 """Releases that were made so close to one another may have read the head in the other order."""
 
@@ -29,10 +31,12 @@ class KnownChain:
     Attributes:
         source: where they are from, for messages.
         hashes: every link's hash by its number, from 1 on.
+        withdrawn: ids of the releases whose withdrawal it records.
     """
 
     source: str
     hashes: Mapping[int, str]
+    withdrawn: frozenset[str] = frozenset()
 
     @classmethod
     def of_export(cls, path: Path) -> KnownChain:
@@ -44,10 +48,14 @@ class KnownChain:
         """
         try:
             events = json.loads(path.read_text(encoding="utf-8"))["events"]
-            return cls(path.name, {int(event["sequence"]): str(event["hash"]) for event in events})
+            return cls(
+                path.name,
+                {int(event["sequence"]): str(event["hash"]) for event in events},
+                frozenset(str(event.get("subject")) for event in events if event.get("kind") == WITHDRAWN),
+            )
         except OSError as error:
             raise VerificationFailed(f"{path}: {file_problem(error)}") from None
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise VerificationFailed(f"{path}: is no export of a ledger (dpsynth ledger export)") from None
 
     def problem(self, head: Mapping[str, Any]) -> str | None:

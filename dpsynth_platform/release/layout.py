@@ -6,6 +6,7 @@ signatures.
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -17,6 +18,11 @@ SCHEMA = "dossier.schema.json"
 CROISSANT = "croissant.json"
 CARD = "README.md"
 DATA = "data"
+
+
+def has_rows(directory: Path) -> bool:
+    """Whether anything of a release's table is there."""
+    return os.path.lexists(directory / DATA)
 
 
 def regular_files(directory: Path) -> dict[str, Path]:

@@ -19,6 +19,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dpsynth_platform.errors import VerificationFailed, file_problem
+from dpsynth_platform.people import visible
 from dpsynth_platform.release import signature
 
 FORMAT = "dpsynth-tombstone/1"
@@ -36,7 +37,7 @@ class Tombstone:
         release: id of the release.
         withdrawn_at: when, ISO 8601, UTC.
         reason: one sentence.
-        contacts: people to ask.
+        contacts: people to ask. Like the reason on one line, without control characters.
     """
 
     release: str
@@ -103,7 +104,7 @@ def read_tombstone(directory: Path) -> SignedTombstone | None:
 
 def _parsed(document: dict[str, Any]) -> Tombstone:
     words = (document["release"], document["withdrawn_at"], document["reason"], *document["contacts"])
-    if document["format"] != FORMAT or not all(isinstance(item, str) for item in words):
+    if document["format"] != FORMAT or not all(isinstance(item, str) and visible(item) == item for item in words):
         raise ValueError("another format")
     release, withdrawn_at, reason, *contacts = words
     return Tombstone(release, withdrawn_at, reason, tuple(contacts))

@@ -4,8 +4,8 @@ What belongs here: holding a release against its own signed attestation and tell
 failure; and the small command of its own for machines that have little else (`python -m
 dpsynth_platform.release.verify`). What does not: whether the evidence behind a release was good; that was checked
 before publication. A release is read as if someone meant harm: links are not followed, names that lead outside are
-refused, and the table is opened only when each of its files is the one that was signed. Needed beside the standard
-library: cryptography, jsonschema, and pyarrow for the table.
+refused, the table is opened only when each of its files is the one that was signed, and control characters in what is
+found are written out. Needed beside the standard library: cryptography, jsonschema, and pyarrow for the table.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import DpsynthError, VerificationFailed, file_problem
+from dpsynth_platform.people import visible
 from dpsynth_platform.release import layout, schema, signature, table, tombstone
 from dpsynth_platform.release.attestation import Envelope, part_digests
 from dpsynth_platform.release.heads import DatedHead, KnownChain, contradictions
 from dpsynth_platform.release.tombstone import Tombstone
 
-Kind = Literal["signature", "missing", "unlisted", "hash", "schema", "chain-head", "table"]
+Kind = Literal["signature", "missing", "unlisted", "hash", "schema", "chain-head", "table", "withdrawn"]
 
 KIND_WORDS: dict[Kind, str] = {
     "signature": "the attestation is not what the key signed: who vouches for this is unknown",
@@ -39,6 +40,7 @@ KIND_WORDS: dict[Kind, str] = {
     "schema": "signed, but not of the form that a release has",
     "chain-head": "the head of the ledger's chain that it names cannot be right",
     "table": "the table is not what the dossier says",
+    "withdrawn": "it was withdrawn, which it does not say itself, or not to its end",
 }
 """Every kind of failure in words, in the order in which they are told."""
 
@@ -53,7 +55,7 @@ class Problem:
 
     Attributes:
         kind: see `KIND_WORDS`.
-        file: relative name of the file.
+        file: relative name of the file. As in the other texts, control characters are written out (`\\n`).
         message: what is wrong.
         where: JSON path inside the file, where one can be told.
     """
@@ -62,6 +64,11 @@ class Problem:
     file: str
     message: str
     where: str | None = None
+
+    @classmethod
+    def of(cls, kind: Kind, file: str, message: str, where: str | None = None) -> Problem:
+        """A problem told in words of which some came with the release."""
+        return cls(kind, visible(file), visible(message), None if where is None else visible(where))
 
     def __str__(self) -> str:
         return f"{self.file}{f' at {self.where}' if self.where else ''}: {self.message}"
@@ -116,12 +123,13 @@ class VerificationReport:
         """The same, with other words for what the signature proves, where the caller knows more of the key."""
         if self.ok and self.withdrawn is not None:
             return (
-                f"{self.path}: {self.withdrawn.words}. Its dossier still verifies; {self.files} files. "
+                f"{visible(str(self.path))}: {self.withdrawn.words}. Its dossier still verifies; {self.files} files. "
                 f"{key_note or self.key_note}"
             )
         if self.ok:
-            return f"{self.path}: verified; {self.files} files, {self.rows} rows. {key_note or self.key_note}"
-        lines = [f"{self.path}: NOT what was signed"]
+            found = f"{self.files} files, {self.rows} rows"
+            return f"{visible(str(self.path))}: verified; {found}. {key_note or self.key_note}"
+        lines = [f"{visible(str(self.path))}: NOT what was signed"]
         for kind, meaning in KIND_WORDS.items():
             told = [f"    {problem}" for problem in self.problems if problem.kind == kind]
             lines += [f"  {kind} failure ({meaning}):", *told] if told else []
@@ -131,8 +139,8 @@ class VerificationReport:
         """Plain JSON values."""
         return {
             "ok": self.ok,
-            "path": str(self.path),
-            "release": self.release_id,
+            "path": visible(str(self.path)),
+            "release": None if self.release_id is None else visible(self.release_id),
             "files": self.files,
             "rows": self.rows,
             "withdrawn": asdict(self.withdrawn) if self.withdrawn else None,
@@ -158,7 +166,7 @@ def verify_release(
         path: the release's directory.
         public_key: the publisher's key as PEM or 32 raw bytes, got over another channel. Without it the release's own
             key is used, and the report says so.
-        chain: links of the publisher's ledger, in which the release's head must stand.
+        chain: the publisher's ledger, in which the release's head must stand, and which knows what was withdrawn.
 
     Raises:
         VerificationFailed: there is no such directory, or the given key is none.
@@ -179,7 +187,7 @@ def verify_releases(
     reports = [verify_release(path, public_key, chain=chain) for path in paths]
     # What is not signed as it is now says nothing about other releases.
     for release, message in contradictions(report.head for report in reports if report.ok and report.head):
-        found = Problem("chain-head", layout.DOSSIER, message, "$.ledger.head")
+        found = Problem.of("chain-head", layout.DOSSIER, message, "$.ledger.head")
         reports = [
             replace(report, problems=(*report.problems, found)) if report.release_id == release else report
             for report in reports
@@ -215,6 +223,7 @@ class _Verification:
         files, rows, head = 0, None, None
         if statement is not None:
             self._withdrawn = self._tombstone(statement["predicate"]["release"], key)
+            self._check_withdrawal(statement["predicate"]["release"])
             files = self._check_files({item["name"]: item["digest"]["sha256"] for item in statement["subject"]})
             dossier = self._dossier(statement["predicate"])
             if dossier is not None:
@@ -233,7 +242,7 @@ class _Verification:
         )
 
     def _report(self, kind: Kind, file: str, message: str, where: str | None = None) -> None:
-        self._problems.append(Problem(kind, file, message, where))
+        self._problems.append(Problem.of(kind, file, message, where))
 
     def _damaged(self, *files: str) -> bool:
         """Whether anything was found in these files, or in directories (`data/`)."""
@@ -340,6 +349,15 @@ class _Verification:
             self._report("signature", tombstone.TOMBSTONE, "is another release's", "$.release")
             return None
         return found.tombstone
+
+    def _check_withdrawal(self, release: str) -> None:
+        """A release that is withdrawn must say so to whoever has it, and hold no row any more."""
+        if self._withdrawn is not None and layout.has_rows(self._path):
+            message = "rows lie here still, although it was withdrawn; the publisher: repeat dpsynth release withdraw"
+            self._report("withdrawn", f"{layout.DATA}/", message)
+        if self._withdrawn is None and self._chain is not None and release in self._chain.withdrawn:
+            message = f"does not say so, but {self._chain.source} records that this release was withdrawn"
+            self._report("withdrawn", tombstone.TOMBSTONE, message)
 
     def _check_files(self, listed: dict[str, str]) -> int:
         """Compares every file; returns how many are there of those that are listed."""
@@ -455,7 +473,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{given.public_key}: the key cannot be read: {file_problem(error)}", file=sys.stderr)
         return 2
     except DpsynthError as error:
-        print(error, file=sys.stderr)
+        print(visible(str(error)), file=sys.stderr)
         return 2
     if given.json:
         print(json.dumps([report.to_json() for report in reports], indent=2))

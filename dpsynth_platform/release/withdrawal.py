@@ -34,11 +34,6 @@ def bury(directory: Path, tombstone: Tombstone, key: Ed25519PrivateKey) -> bool:
         return _delete(directory / DATA)
 
 
-def has_rows(directory: Path) -> bool:
-    """Whether anything of a release's table is still there."""
-    return os.path.lexists(directory / DATA)
-
-
 def _delete(table: Path) -> bool:
     if not os.path.lexists(table):
         return False

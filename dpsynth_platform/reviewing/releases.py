@@ -13,7 +13,6 @@ from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.planning import load_all
 from dpsynth_platform.release import evidence, layout
 from dpsynth_platform.release.tombstone import is_withdrawn
-from dpsynth_platform.release.withdrawal import has_rows
 from dpsynth_platform.reviewing import accounts, decisions
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
@@ -64,7 +63,7 @@ def _listed(path: Path, *, withdrawn: bool) -> dict[str, str]:
     """One release as the list shows it; a damaged one shows too."""
     state = "published"
     if withdrawn or is_withdrawn(path):
-        state = WITHDRAWN if is_withdrawn(path) and not has_rows(path) else UNFINISHED
+        state = WITHDRAWN if is_withdrawn(path) and not layout.has_rows(path) else UNFINISHED
     try:
         release = json.loads((path / "dossier.json").read_text(encoding="utf-8"))["release"]
         place = Place(release["dataset"], release["period"]).label

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dpsynth_platform.errors import ConfigurationError, VerificationFailed, file_problem
 from dpsynth_platform.ledger.records import Head
-from dpsynth_platform.release.heads import KnownChain
+from dpsynth_platform.release.heads import WITHDRAWN, KnownChain
 from dpsynth_platform.release.layout import ATTESTATION
 from dpsynth_platform.release.tombstone import is_withdrawn
 from dpsynth_platform.release.verify import VerificationReport, verify_releases
@@ -79,7 +79,7 @@ def verify_all(
     """Verifies releases given by directory, id or dataset, and that their heads can be of one chain.
 
     Without a key they are taken for this deployment's own, where it has one; then, and without an export, the heads
-    must stand in its ledger.
+    must stand in its ledger, and what that says was withdrawn must say so itself.
 
     Raises:
         VerificationFailed: there is no such release, or key or export cannot be read.
@@ -103,7 +103,11 @@ def _own_chain(settings: Settings) -> KnownChain | None:
     if not accounts.has_ledger(settings):
         return None
     events = accounts.ledger(settings).history()
-    return KnownChain("this deployment's ledger", {event.sequence: event.hash for event in events})
+    return KnownChain(
+        "this deployment's ledger",
+        {event.sequence: event.hash for event in events},
+        frozenset(event.subject for event in events if event.kind == WITHDRAWN),
+    )
 
 
 def public_key(settings: Settings) -> tuple[str, str]:

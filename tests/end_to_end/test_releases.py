@@ -12,8 +12,8 @@ from line_cases import PEOPLE, ledger_of, lineage_of, released, run_here, small_
 from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.release import publish
+from dpsynth_platform.release.layout import has_rows
 from dpsynth_platform.release.verify import verify_release
-from dpsynth_platform.release.withdrawal import has_rows
 from dpsynth_platform.reviewing import decisions, releases, verification
 from dpsynth_platform.storage import digest_directory, write_table
 from dpsynth_platform.withdrawing import withdraw

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from dpsynth_platform import cli
 from dpsynth_platform.errors import LedgerError, ReleaseRefused, VerificationFailed
+from dpsynth_platform.release.layout import has_rows
 from dpsynth_platform.release.tombstone import read_tombstone
-from dpsynth_platform.release.withdrawal import has_rows
 from dpsynth_platform.reviewing import decisions, releases, verification
 from dpsynth_platform.withdrawing import withdraw
 

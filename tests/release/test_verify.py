@@ -22,11 +22,14 @@ from hypothesis import strategies as st
 
 from dpsynth_platform.errors import VerificationFailed
 from dpsynth_platform.ledger.records import Head
+from dpsynth_platform.people import is_control
 from dpsynth_platform.release import layout, signature
 from dpsynth_platform.release.attestation import Envelope, release_statement
 from dpsynth_platform.release.dossier import Evidence
 from dpsynth_platform.release.publish import Published, publish
+from dpsynth_platform.release.tombstone import Tombstone
 from dpsynth_platform.release.verify import KIND_WORDS, main, verify_release, verify_releases
+from dpsynth_platform.release.withdrawal import bury
 
 
 def pem(key: Ed25519PrivateKey) -> bytes:
@@ -209,6 +212,10 @@ def test_every_kind_of_failure_is_told_apart(released: Published, signing_key: E
     def table(path: Path) -> None:
         rewrite(path, signing_key, lambda dossier: dossier["synthetic"].update(rows=401))
 
+    def withdraw(path: Path) -> None:
+        bury(path, Tombstone(released.release_id, "2026-11-20", "why", ("a@example.org",)), signing_key)
+        shutil.copytree(released.path / layout.DATA, path / layout.DATA)
+
     def change(path: Path) -> None:
         file = path / layout.CARD
         file.write_text(file.read_text() + " ")
@@ -221,6 +228,7 @@ def test_every_kind_of_failure_is_told_apart(released: Published, signing_key: E
         "schema": lambda path: rewrite(path, signing_key, lambda dossier: dossier["guarantee"].update(tier="best")),
         "chain-head": lambda path: resign(path, signing_key, ledgerHead={"sequence": 16, "hash": "c1" * 32}),
         "table": table,
+        "withdrawn": withdraw,
     }
     assert planted.keys() == KIND_WORDS.keys()
     for kind, plant in planted.items():
@@ -307,6 +315,27 @@ def test_an_attestation_cannot_name_files_outside(
     resign(released.path, signing_key, subject=[{"name": path, "digest": {"sha256": "0" * 64}}])
     (problem,) = verify_release(released.path, pem(signing_key)).problems
     assert (problem.kind, problem.where) == ("schema", "$.subject")
+
+
+@pytest.mark.parametrize("evil", ["\x1b[2Jx", "x\n/tmp/r: verified; 9 files, 9 rows", "\x9b2J", "\u202ex", "\udcffx"])
+def test_what_is_found_cannot_steer_a_terminal(
+    released: Published, evil: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Control characters, line feeds and what is no text, in names of files and inside the dossier."""
+    (released.path / evil.replace("/", "-")).write_text("x")
+    dossier = json.loads((released.path / layout.DOSSIER).read_text())
+    (released.path / layout.DOSSIER).write_text(json.dumps(dossier | {evil: 1}))
+    written = evil.encode("unicode_escape").decode()
+    for arguments in ([], ["--json"]):
+        assert main([str(released.path), *arguments]) == 1
+        shown = capsys.readouterr().out
+        assert not [item for item in shown if is_control(item) and item != "\n"]
+        assert not [line for line in shown.splitlines() if line.startswith("/tmp/r")]
+    told = {problem.file for problem in verify_release(released.path).problems}
+    assert written.replace("/", "-") in told
+    moved = released.path.rename(released.path.parent / evil.replace("/", "-"))
+    main([str(moved)])
+    assert not [item for item in capsys.readouterr().out if is_control(item) and item != "\n"]
 
 
 @pytest.mark.parametrize(

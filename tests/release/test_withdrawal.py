@@ -10,6 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpsynth_platform.errors import ReleaseRefused, VerificationFailed
 from dpsynth_platform.release import withdrawal
+from dpsynth_platform.release.heads import KnownChain
+from dpsynth_platform.release.layout import has_rows
 from dpsynth_platform.release.publish import publish
 from dpsynth_platform.release.signature import public_pem
 from dpsynth_platform.release.tombstone import (
@@ -20,7 +22,7 @@ from dpsynth_platform.release.tombstone import (
     read_tombstone,
 )
 from dpsynth_platform.release.verify import WITHDRAWN, exit_status, verify_release
-from dpsynth_platform.release.withdrawal import bury, has_rows
+from dpsynth_platform.release.withdrawal import bury
 from dpsynth_platform.storage import digest_directory
 
 
@@ -85,15 +87,46 @@ def test_only_the_publishers_tombstone_for_this_release_excuses_missing_rows(rel
         assert any(item.kind == "missing" and item.file.endswith(".parquet") for item in report.problems)
 
 
-def test_rows_that_are_still_there_are_verified(released, tombstone, signing_key, monkeypatch):
-    monkeypatch.setattr(withdrawal, "_delete", lambda table: False)
-    bury(released.path, tombstone, signing_key)
+def test_rows_that_are_still_there_are_told(released, tombstone, signing_key, monkeypatch):
+    """Killed before the deletion, or a copy put back: it does not verify, and repeating the withdrawal mends it."""
     key = public_pem(signing_key.public_key())
-    assert verify_release(released.path, key).withdrawn == tombstone
+    with monkeypatch.context() as patch:
+        patch.setattr(withdrawal, "_delete", lambda table: False)
+        bury(released.path, tombstone, signing_key)
+    report = verify_release(released.path, key)
+    (problem,) = report.problems
+    assert (problem.kind, problem.file) == ("withdrawn", "data/")
+    assert "rows lie here still" in report.words
+    assert (report.withdrawn, exit_status([report])) == (tombstone, 1)
     table = next((released.path / "data").glob("*.parquet"))
     table.write_bytes(table.read_bytes() + b"x")
-    (problem,) = verify_release(released.path, key).problems
-    assert (problem.kind, problem.file) == ("hash", f"data/{table.name}")
+    told = {(problem.kind, problem.file) for problem in verify_release(released.path, key).problems}
+    assert told == {("withdrawn", "data/"), ("hash", f"data/{table.name}")}
+    assert bury(released.path, tombstone, signing_key)
+    assert verify_release(released.path, key).ok
+
+
+def test_a_withdrawal_that_only_the_ledger_knows_is_told(released, tombstone, signing_key, tmp_path):
+    """A copy from before, or one whose tombstone was taken away, held against the publisher's ledger."""
+    key, export = public_pem(signing_key.public_key()), tmp_path / "ledger.json"
+    links = [{"sequence": number, "hash": "c0" * 32, "kind": "spent", "subject": "e"} for number in range(1, 18)]
+    for subject, kinds in (("visits-0", []), (released.release_id, ["withdrawn"])):
+        withdrawn = {"sequence": 18, "hash": "d0" * 32, "kind": "withdrawn", "subject": subject}
+        export.write_text(json.dumps({"events": [*links, withdrawn]}))
+        report = verify_release(released.path, key, chain=KnownChain.of_export(export))
+        assert report.to_json()["failures"] == kinds
+        assert exit_status([report]) == len(kinds)
+    assert "ledger.json records that this release was withdrawn" in report.words
+    bury(released.path, tombstone, signing_key)
+    assert verify_release(released.path, key, chain=KnownChain.of_export(export)).ok
+
+
+@pytest.mark.parametrize("evil", ["\x1b[2J", "a\nverified; 9 files", "\x9b", "\u202e", "\u2028"])
+def test_a_tombstone_cannot_steer_a_terminal(released, tombstone, signing_key, evil):
+    for changed in (replace(tombstone, reason=evil), replace(tombstone, contacts=(evil,))):
+        bury(released.path, changed, signing_key)
+        with pytest.raises(VerificationFailed, match="is not of the format"):
+            read_tombstone(released.path)
 
 
 def test_nothing_is_published_into_a_withdrawn_release(released, tombstone, signing_key, evidence, rows):

@@ -34,6 +34,7 @@ from dpsynth_platform.release.evidence import (
 )
 from dpsynth_platform.release.layout import DOSSIER
 from dpsynth_platform.release.publish import Published, publish
+from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.reviewers import write_reviewers_dossier
 from dpsynth_platform.storage import read_table, table_schema
 
@@ -57,19 +58,14 @@ def body(step: StepContext) -> Outcome:
         step.storage, step.ledger, contract, checked.candidate, statement, standing="all evidence holds; it is approved"
     )
     table = checked.records["synthetic"].directory / "table"
-    evidence = _evidence(step, contract, checked, statement)
+    evidence, target = _evidence(step, contract, checked, statement), Path(contract.release.uri)
     made = publish(
         evidence,
         read_table(table),
         table_schema(table),
-        Path(contract.release.uri),
+        target,
         step.vault.signing_key(),
-        announce=lambda: step.ledger.release(
-            evidence.release_id,
-            candidate=checked.candidate.digest,
-            entry_id=checked.candidate.entry_id,
-            check=lambda decisions: check_unchanged(step.place, contract, checked, decisions),
-        ),
+        announce=lambda: _announce(step, contract, checked, target / evidence.release_id),
     )
     step.progress(f"release {made.release_id} is at {made.path}")
     facts = {"release_id": made.release_id, "path": str(made.path), "candidate": checked.candidate.digest}
@@ -102,6 +98,17 @@ def body(step: StepContext) -> Outcome:
         ),
         input_facets=_declared_rows(contract, made),
         published=made,
+    )
+
+
+def _announce(step: StepContext, contract: DataContract, checked: CheckedEvidence, directory: Path) -> None:
+    """Records the publication, or refuses it, when all is ready; whatever is public can be found and withdrawn."""
+    Register(step.storage.root).note(directory.name, directory, contract.owners)
+    step.ledger.release(
+        directory.name,
+        candidate=checked.candidate.digest,
+        entry_id=checked.candidate.entry_id,
+        check=lambda decisions: check_unchanged(step.place, contract, checked, decisions),
     )
 
 

@@ -135,7 +135,7 @@ def release_withdraw(
     settings = Settings.from_environment()
     done = withdraw(settings, release, acting(by, settings.user), recorded(reason, "--reason"))
     shown.json(done.to_json())
-    shown.say(f"{done.path}: withdrawn by {done.by} at {done.at[:19]} ({done.reason})")
+    shown.say(f"{', '.join(done.paths)}: withdrawn by {done.by} at {done.at[:19]} ({done.reason})")
     shown.say("its rows are deleted" if done.deleted else "its rows were deleted before")
     for warning in done.warnings:
         print(warning, file=sys.stderr)

@@ -3,19 +3,22 @@
 What belongs here: the durable effects of a withdrawal, in order. What does not: who may publish the content again
 (`ledger.decisions`, `release.evidence`), and each effect by itself.
 
-The chain comes first, so that from then on nothing publishes the content again; then the tombstone, the deletion of the
-rows, and the lineage event. Each is idempotent: whatever a crash left undone, the same command finishes. What was spent
-stays spent, and the model stays as long as its contract keeps it.
+The chain comes first, so that from then on nothing publishes the content again; then, in every directory where the
+release was shown, the tombstone, the deletion of the rows, and the lineage event. Each is idempotent: whatever a crash
+left undone, the same command finishes. It goes by what was recorded when the release was published: the dataset's
+contract may have changed or gone since. What was spent stays spent, and the model stays as long as its contract keeps
+it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import VerificationFailed
+from dpsynth_platform.errors import ContractError, VerificationFailed
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage import facets, naming
@@ -23,6 +26,7 @@ from dpsynth_platform.lineage.emitter import DatasetRef, Delivery, LineageEmitte
 from dpsynth_platform.people import visible
 from dpsynth_platform.planning import load_dataset
 from dpsynth_platform.release.layout import DATA
+from dpsynth_platform.release.register import Register, Registered
 from dpsynth_platform.release.tombstone import Tombstone
 from dpsynth_platform.release.withdrawal import bury
 from dpsynth_platform.reviewing import accounts
@@ -38,14 +42,14 @@ class Withdrawn:
     """A release that is withdrawn now.
 
     Attributes:
-        path: its directory, where the tombstone stands.
+        paths: its directories, where the tombstone stands.
         by, at, reason: as the chain records them; of the first withdrawal, if it is repeated.
         deleted: whether this call deleted rows; otherwise they were gone already.
-        warnings: places that did not get the lineage event.
+        warnings: places that did not get the lineage event, and directories of the release that are not there.
     """
 
     release: str
-    path: str
+    paths: tuple[str, ...]
     by: str
     at: str
     reason: str
@@ -68,18 +72,35 @@ def withdraw(settings: Settings, release_id: str, by: str, reason: str) -> Withd
 
     Raises:
         VerificationFailed: no such release was published, or its directory is not where it was.
-        ContractError: its dataset has no sound contract.
+        ContractError: nobody knows whom to ask: it is not registered, and its dataset has no sound contract.
         LedgerError: nobody or no reason is named.
     """
     store = accounts.ledger(settings)
     place = _place_of(store, release_id)
-    contract, _ = load_dataset(settings, place.dataset)
-    directory = _directory(settings, place, contract, release_id)
+    registered = Register(settings.restricted).find(release_id)
+    known = _directories(settings, place, registered, release_id)
+    there = [directory for directory in known if directory.is_dir()]
+    if not there:
+        raise VerificationFailed(
+            f"{release_id}: its directory is not at {known[0] if known else 'any known place'}; accepted: the "
+            "directory back in its place, or, where every copy of it is gone, an empty one"
+        )
+    contacts = _contacts(settings, place, registered)
     decision = store.withdraw(release_id, by=by, reason=reason)
-    tombstone = Tombstone(release_id, decision.at, decision.reason, tuple(map(visible, contract.owners)))
-    deleted = bury(directory, tombstone, Vault(settings.vault).signing_key())
-    delivery = _emit(settings, place, release_id, directory)
-    return Withdrawn(release_id, str(directory), decision.by, decision.at, decision.reason, deleted, delivery.warnings)
+    tombstone = Tombstone(release_id, decision.at, decision.reason, tuple(map(visible, contacts)))
+    key = Vault(settings.vault).signing_key()
+    deleted = [bury(directory, tombstone, key) for directory in there]
+    warnings = [warning for directory in there for warning in _emit(settings, place, release_id, directory).warnings]
+    gone = [f"{item}: is not there; if it comes back, repeat" for item in known if item not in there]
+    return Withdrawn(
+        release_id,
+        tuple(map(str, there)),
+        decision.by,
+        decision.at,
+        decision.reason,
+        any(deleted),
+        (*warnings, *gone),
+    )
 
 
 def _place_of(store: Ledger, release_id: str) -> Place:
@@ -91,23 +112,39 @@ def _place_of(store: Ledger, release_id: str) -> Place:
     return Place(request.dataset, request.period)
 
 
-def _directory(settings: Settings, place: Place, contract: DataContract, release_id: str) -> Path:
-    """Where the release is: below the contract's target, or where its own run published it."""
+def _directories(settings: Settings, place: Place, registered: Registered, release_id: str) -> list[Path]:
+    """Where the release may be: where it was shown, and where its dataset's contract now says that releases are."""
+    known = list(registered.directories)
     last = Storage(settings.restricted).read(place, "released")
-    known = [Path(contract.release.uri) / release_id]
     if last is not None and last.facts["release_id"] == release_id:
-        known.append(Path(last.facts["path"]))
-    for directory in known:
-        if directory.is_dir():
-            return directory
-    raise VerificationFailed(
-        f"{release_id}: its directory is not at {known[0]}; accepted: the directory back in its place, or, where "
-        "every copy of it is gone, an empty one"
-    )
+        known.append(Path(last.facts["path"]).absolute())
+    present = _present_contract(settings, place)
+    if present is not None:
+        moved = Path(present.release.uri).absolute() / release_id
+        known += [moved] if not known or moved.is_dir() else []
+    return list(dict.fromkeys(known))
+
+
+def _contacts(settings: Settings, place: Place, registered: Registered) -> Sequence[str]:
+    """Whom to ask: the dataset's owners now, or else those when it was published."""
+    present = _present_contract(settings, place)
+    if present is not None:
+        return present.owners
+    return registered.contacts or load_dataset(settings, place.dataset)[0].owners
+
+
+def _present_contract(settings: Settings, place: Place) -> DataContract | None:
+    try:
+        return load_dataset(settings, place.dataset)[0]
+    except ContractError:
+        return None
 
 
 def _emit(settings: Settings, place: Place, release_id: str, directory: Path) -> Delivery:
-    """A run of the job `<dataset>.withdraw` whose output is the release's end; the same run each time it is told."""
+    """A run of the job `<dataset>.withdraw` whose output is the release's end; the same run each time it is told.
+
+    One for each directory: lineage names a dataset by its place.
+    """
     ended = DatasetRef(
         naming.dataset_name(directory / DATA),
         facets.merge(
@@ -117,7 +154,7 @@ def _emit(settings: Settings, place: Place, release_id: str, directory: Path) ->
         ),
     )
     run = StepRun(
-        f"{JOB} {release_id}",
+        f"{JOB} {release_id} {directory}",
         place.dataset,
         JOB,
         dagster_job=JOB,

@@ -12,6 +12,7 @@ from pathlib import Path
 from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.planning import load_all
 from dpsynth_platform.release import evidence, layout
+from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.tombstone import is_withdrawn
 from dpsynth_platform.reviewing import accounts, decisions
 from dpsynth_platform.settings import Settings
@@ -54,8 +55,12 @@ def withdrawn(settings: Settings) -> set[str]:
 
 
 def published(settings: Settings) -> list[Path]:
-    """Directories of all published releases of this deployment's sound contracts."""
-    targets = {Path(contract.release.uri) for contract, _ in load_all(settings)[0]}
+    """Directories of all published releases: where they were shown, and where the contracts say now.
+
+    Also those of datasets whose contract is gone or unsound: their dossiers hold the ledger to its word like any other.
+    """
+    targets = {Path(contract.release.uri).absolute() for contract, _ in load_all(settings)[0]}
+    targets |= {directory.parent for directory in Register(settings.restricted).directories()}
     return sorted(path.parent for target in targets for path in target.glob(f"*/{layout.ATTESTATION}"))
 
 

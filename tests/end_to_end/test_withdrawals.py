@@ -1,6 +1,7 @@
 """A release is withdrawn: nothing of it can be read any more, nothing is given back, and everybody can see it."""
 
 import json
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -91,6 +92,14 @@ def test_withdrawn_from_the_command_line_and_published_anew(tmp_path, monkeypatc
     assert len(ends_of(deployment, release.name)) == 1
     assert len(ledger.history(kinds=["withdrawn"])) == 1
 
+    # Whoever takes the tombstone away does not make it a release again.
+    kept = (release / "tombstone.json").rename(tmp_path / "kept")
+    assert use("verify", release.name)[0] == 1
+    told = verification.verify(deployment.settings, release.name)
+    assert told.to_json()["failures"][-1] == "withdrawn"
+    assert "this deployment's ledger records that this release was withdrawn" in told.words
+    kept.rename(release / "tombstone.json")
+
     # Nothing publishes it again by itself, and neither an old approval nor one without the word does.
     refused = run_here(deployment, "people_release").failures["released"]
     assert f"withdrawn as release {release.name}" in refused
@@ -108,6 +117,38 @@ def test_withdrawn_from_the_command_line_and_published_anew(tmp_path, monkeypatc
     assert verification.verify_ledger(deployment.settings).ok
     commitments = [json.loads((path / "dossier.json").read_text())["commitments"] for path in (release, second)]
     assert not set(commitments[0].values()) & set(commitments[1].values())
+
+
+def test_it_goes_by_what_was_published_whatever_became_of_the_contract(tmp_path):
+    """Another target with a second copy, then an unsound contract, then none: every directory loses its rows."""
+    deployment = candidate(tmp_path)
+    release = released(deployment)
+    moved = release.parents[1] / "elsewhere" / release.name
+    shutil.copytree(release, moved)
+    deployment.contract["release"]["uri"] = "${DPSYNTH_HOME}/public/elsewhere"
+    deployment.write()
+    done = withdraw(deployment.settings, release.name, "Cy", "why")
+    assert done.paths == (str(release), str(moved))
+    assert not has_rows(release)
+    assert not has_rows(moved)
+    assert read_tombstone(release) == read_tombstone(moved)
+    assert {output["name"] for output in ends_of(deployment, release.name)} == {
+        str(path / "data") for path in (release, moved)
+    }
+    second = again(deployment)
+    assert second.parent == release.parent  # as the contract said that was sealed with its rows
+    contract = deployment.settings.contracts / "people.yaml"
+    for unsound in ("privacy: {}", None):
+        if unsound is None:
+            contract.unlink()
+        else:
+            contract.write_text(contract.read_text() + f"\n{unsound}\n")
+        assert states(deployment)[second.name] == "published"
+        assert verification.verify_ledger(deployment.settings).dossiers == 2
+    withdraw(deployment.settings, second.name, "Di", "why")
+    assert not has_rows(second)
+    assert read_tombstone(second).tombstone.contacts == ("tests@example.org",)
+    assert set(states(deployment).values()) == {"withdrawn"}
 
 
 @pytest.mark.slow

@@ -21,6 +21,10 @@ Batch = Mapping[str, "torch.Tensor"]
 class Examples(Protocol):
     """The records that are trained on. Sensitive, its length included."""
 
+    @property
+    def max_length(self) -> int:
+        """No record has more tokens. Public: it follows from what is declared, and not from the records."""
+
     def __len__(self) -> int:
         """How many records there are."""
 

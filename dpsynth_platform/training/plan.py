@@ -36,11 +36,11 @@ class Adapter:
     """
 
     rank: int = 16
-    alpha: float = 32.0
+    alpha: int = 32
 
     def __post_init__(self) -> None:
         _whole("adapter.rank", self.rank, 1)
-        _number("adapter.alpha", self.alpha)
+        _whole("adapter.alpha", self.alpha, 1)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,178 @@
+"""DP-SGD and DP-Adam: sample, clip, sum, add noise, step; as often as one sealed plan says.
+
+What belongs here: the order of things, and what happens when memory runs out or training goes on after a crash. What
+does not: each of the things (`sampler`, `clipping`, `noise`, `optimizer`), and where examples come from.
+
+**What is private.** Every step is one `SampledGaussianEvent` of the plan: units are drawn by `PoissonSampler` with the
+plan's q; the sum of their gradients, each clipped to the plan's norm C, gets noise of the plan's deviation once; the
+denominator is the planned batch size. Whatever follows is post-processing. An empty sample is a step like any other.
+A step is counted durably before its units are drawn. After a crash the last steps are executed again with other
+samples and other noise: each execution is a mechanism of its own, and the plan has paid for as many as may occur.
+
+**What leaves.** Parameters, the optimizer's state and the noised gradients, all of them private; step numbers. No loss,
+norm or size of a sample is returned, logged or handed on. How long a step takes is not hidden from the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.synth.interface import Progress, silent
+from dpsynth_platform.training import physical
+from dpsynth_platform.training.adapter import check_trainable
+from dpsynth_platform.training.clipping import ClippedSums
+from dpsynth_platform.training.interface import Examples, Health, Journal, TrainingState
+from dpsynth_platform.training.noise import GaussianNoise
+from dpsynth_platform.training.optimizer import Optimizer
+from dpsynth_platform.training.plan import TrainingPlan
+from dpsynth_platform.training.sampler import PoissonSampler
+from dpsynth_platform.training.world import World
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What may be said about a complete training.
+
+    Attributes:
+        steps: how many steps the model has taken.
+        executed: how many were executed, those that a crash made void included.
+    """
+
+    steps: int
+    executed: int
+
+
+def train(
+    model: Any,
+    plan: TrainingPlan,
+    examples: Examples,
+    *,
+    journal: Journal,
+    health: Health,
+    users: Sequence[Sequence[int]] | None = None,
+    progress: Progress = silent,
+    device: str = "cpu",
+) -> Trained:
+    """Trains a causal language model in place; goes on from the journal's last state.
+
+    Dropout is off: noise regularizes enough. Weights are in single precision; on CUDA, layers compute in bfloat16.
+    Where several processes train together (`world`), each is given its own share of examples, and only the first one's
+    journal is used.
+
+    Args:
+        model: from transformers, as `adapter.with_adapter` leaves it.
+        plan: the one that was paid for.
+        examples: the records. Sensitive.
+        journal: counts executed steps and keeps states.
+        health: is shown the noised gradients.
+        users: where users are sampled, the positions of each one's records, at least one; else None. Sensitive.
+        progress: called as `progress("training", step, plan.steps)`.
+        device: torch's.
+
+    Raises:
+        MechanismFailed: the model is not the plan's, a record does not fit in memory, health says stop, a state is
+            of another model, or all steps that were paid for have been executed. What was executed stays spent.
+    """
+    if (plan.sampled == "user") != (users is not None):
+        raise MechanismFailed(
+            f"the plan samples by {plan.sampled}; accepted: users where it samples them, and only there"
+        )
+    check_trainable(model, plan)
+    model.to(device).eval()
+    with ClippedSums(model, plan) as sums:
+        training = _Training(model, plan, examples, users, sums, torch.device(device))
+        start = training.resume(journal)
+        executed = start
+        for step in range(start + 1, plan.steps + 1):
+            executed = training.execute(step, journal, health)
+            progress("training", step, plan.steps)
+    return Trained(plan.steps, executed)
+
+
+class _Training:
+    """The parts of one training."""
+
+    def __init__(
+        self,
+        model: Any,
+        plan: TrainingPlan,
+        examples: Examples,
+        users: Sequence[Sequence[int]] | None,
+        sums: ClippedSums,
+        device: torch.device,
+    ) -> None:
+        self._plan, self._examples, self._users, self._sums, self._device = plan, examples, users, sums, device
+        self._sampler = PoissonSampler(plan, len(examples) if users is None else len(users))
+        self._noise = GaussianNoise()
+        self._optimizer = Optimizer(plan, sums.parameters)
+        self._world = World()
+        self._tokens = physical.first_size(sums, model, examples.max_length, device)
+
+    def resume(self, journal: Journal) -> int:
+        """Takes over the last state; returns how many steps the model has taken."""
+        state = journal.latest() if self._world.first else None
+        if state is not None:
+            self._load(state)
+        self._world.share_(self._tensors().values())
+        return self._world.number(0 if state is None else state.step, self._device)
+
+    def execute(self, step: int, journal: Journal, health: Health) -> int:
+        """One step of DP-SGD; returns how many were executed so far."""
+        executed = self._world.number(journal.begin_step() if self._world.first else 0, self._device)
+        if executed > self._plan.paid_steps:
+            raise MechanismFailed(
+                f"step {executed} of {self._plan.paid_steps} that were paid for; accepted: a new entry for another "
+                "training, with a larger replay allowance where it is interrupted often"
+            )
+        self._sum_up([[int(unit)] if self._users is None else self._users[unit] for unit in self._sampler.draw()])
+        gradients = self._noised_means()
+        health.step(step, gradients)
+        self._optimizer.step(step, gradients)
+        if self._world.first:
+            journal.save(TrainingState(step, self._tensors()))
+        return executed
+
+    def _sum_up(self, units: list[Sequence[int]]) -> None:
+        """Sums the clipped gradients of a logical batch; where memory runs out, again in smaller parts."""
+        rows = self._examples.batch([record for unit in units for record in unit]) if units else {}
+        sizes = [len(unit) for unit in units]
+
+        def work() -> None:
+            self._sums.reset()
+            for parts in physical.parts_of(rows, sizes, self._tokens, self._device) if units else ():
+                if len(parts) == 1:
+                    self._sums.add(parts[0].batch, parts[0].weights)
+                else:
+                    self._sums.add_large((part.batch, part.weights) for part in parts)
+
+        while not physical.fits(work):
+            self._tokens = physical.smaller(self._tokens, self._examples.max_length)
+
+    def _noised_means(self) -> dict[str, torch.Tensor]:
+        """Sums over all processes, noised once, over the planned batch size: private from here on."""
+        totals = self._sums.totals
+        self._world.sum_(totals.values())
+        if self._world.first:
+            for total in totals.values():
+                self._noise.add_(total, self._plan.noise_deviation)
+        self._world.share_(totals.values())
+        return {name: total.div_(self._plan.batch_size) for name, total in totals.items()}
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """All that a state holds, by name."""
+        return {f"parameter.{name}": value for name, value in self._sums.parameters.items()} | self._optimizer.state
+
+    @torch.no_grad()
+    def _load(self, state: TrainingState) -> None:
+        wanted = self._tensors()
+        if {name: value.shape for name, value in wanted.items()} != {
+            name: value.shape for name, value in state.tensors.items()
+        }:
+            raise MechanismFailed("the saved state is of another model or optimizer; accepted: one of this plan's")
+        for name, value in wanted.items():
+            value.copy_(state.tensors[name])

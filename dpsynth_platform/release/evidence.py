@@ -93,7 +93,7 @@ class LedgerReads(Protocol):
         """One entry; raises `LedgerError` if there is none."""
 
     def approvals(self, candidate: str, entry_id: str) -> Sequence[Decision]:
-        """Approvals and refusals of a candidate and withdrawals of what its entry paid for, in the order of record."""
+        """Approvals of a candidate, and refusals and withdrawals of what its entry paid for, in the order of record."""
 
 
 @dataclass(frozen=True)

@@ -228,6 +228,21 @@ def test_nothing_is_released_unapproved_or_refused(tmp_path):
     assert try_release(deployment) is None
 
 
+def test_another_description_does_not_undo_a_refusal(tmp_path):
+    """Where no approval is needed nothing else would stand between what was refused and the public."""
+    deployment = candidate(tmp_path, approvals=0)
+    decisions.refuse(deployment.settings, PEOPLE, "second reader", "the remark column")
+    before = decisions.review(deployment.settings, PEOPLE).candidate
+    deployment.contract["description"] = "The same table in other words."
+    deployment.write()
+    assert run_here(deployment, accelerator=inside(deployment)).success
+    assert decisions.review(deployment.settings, PEOPLE).candidate != before
+    assert "refused by second reader" in try_release(deployment)
+    assert [item["state"] for item in releases.listing(deployment.settings)] == ["refused"]
+    decisions.approve(deployment.settings, PEOPLE, "reviewer", "talked about it")
+    assert try_release(deployment) is None
+
+
 def test_who_ran_a_step_that_was_made_anew_since_cannot_approve(tmp_path):
     """The mallory who drew rows until they pleased has somebody else run the line once more, and stays a runner."""
     deployment = small_deployment(tmp_path)

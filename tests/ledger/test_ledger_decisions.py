@@ -81,6 +81,18 @@ def test_what_cannot_be_published(ledger, released):
     assert [event.subject for event in ledger.history(kinds=["released"])] == [RELEASE]
 
 
+def test_a_refusal_holds_for_whatever_the_entry_paid_for(ledger, entry):
+    """Other words about the rows, or other rows of the model, are another candidate: a no stays, a yes does not."""
+    other = ledger.reserve("everyone", "k2", request(runner="Ada"), None, "compose").entry_id
+    ledger.approve(CANDIDATE, by="Bo", entry_id=entry)
+    ledger.refuse(CANDIDATE, by="Cy", entry_id=entry, reason="why")
+    ledger.approve("d" * 64, by="Bo", entry_id=entry)
+    assert [item.decision for item in ledger.approvals("d" * 64, entry)] == ["refuse", "approve"]
+    assert [item.decision for item in ledger.approvals(CANDIDATE, entry)] == ["approve", "refuse"]
+    assert [item.decision for item in ledger.approvals("e" * 64, entry)] == ["refuse"]
+    assert ledger.approvals("e" * 64, other) == []
+
+
 def test_a_refusal_needs_a_reason(ledger, entry):
     for nothing in ("", " ", "\u200b"):
         with pytest.raises(LedgerError, match="reason"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from email.utils import parseaddr
 from html import escape
 from typing import Any
 
@@ -75,6 +76,8 @@ _TYPES = {
     "int64": "cr:Int64",
 }
 """Croissant's name of each Arrow type that a published table can have; times are `sc:DateTime`, all else `sc:Text`."""
+_OWN_LICENSE = "LicenseRef-"
+"""How identifiers begin that are no entries of SPDX's list (SPDX specification 2.3, clause 10)."""
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"),
           (10_000_000, "1M<n<10M"), (100_000_000, "10M<n<100M"))  # fmt: skip
 _TREATMENTS = {
@@ -103,17 +106,16 @@ def croissant(dossier: Mapping[str, Any]) -> dict[str, Any]:
     whole = {"@type": "cr:FileSet", "@id": "table", "name": "table", "encodingFormat": PARQUET,
              "includes": f"{layout.DATA}/*.parquet"}  # fmt: skip
     source = {"fileObject": {"@id": objects[0]["@id"]}} if len(objects) == 1 else {"fileSet": {"@id": "table"}}
-    license_part = {"license": f"https://spdx.org/licenses/{release['license']}"} if release["license"] else {}
     return {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
         "conformsTo": [CROISSANT_VERSION, RAI_VERSION],
         "name": release["id"],
         "description": release["description"],
-        **license_part,
+        **({"license": _license_url(release["license"])} if release["license"] else {}),
         "version": "1.0.0",
         "datePublished": release["created_at"][:10],
-        "creator": [{"@type": "sc:Organization", "name": owner} for owner in release["owners"]],
+        "creator": [_person(owner) for owner in release["owners"]],
         "citeAs": f"{release['id']}: differentially private synthetic data, {release['created_at'][:4]}",
         "keywords": _tags(dossier),
         "isLiveDataset": False,
@@ -150,7 +152,7 @@ def dataset_card(dossier: Mapping[str, Any], key_fingerprint: str) -> str:
     """The release as a dataset card: YAML front matter by which it is found and loaded, and the statement in words."""
     release = dossier["release"]
     head = {
-        **({"license": release["license"].lower()} if release["license"] else {}),
+        **(_hub_license(release["license"]) if release["license"] else {}),
         "pretty_name": release["id"],
         "tags": _tags(dossier),
         "size_categories": [_size(dossier["synthetic"]["rows"])],
@@ -222,6 +224,26 @@ def _limits(dossier: Mapping[str, Any]) -> list[str]:
         dossier["ledger"]["claim"],
         *(f"Not covered by the guarantee: {access}" for access in dossier["statement"]["not_covered"]),
     ]
+
+
+def _person(owner: str) -> dict[str, str]:
+    """Somebody to ask, by address where the contract gives one: `a@example.org` or `Ada Lovelace <a@example.org>`."""
+    name, address = parseaddr(owner)
+    if "@" not in address:
+        return {"@type": "sc:Person", "name": owner}
+    return {"@type": "sc:Person", **({"name": name} if name else {}), "email": address}
+
+
+def _license_url(identifier: str) -> str:
+    """Where an SPDX license can be read. One of the publisher's own has no such place and is told by its name."""
+    return identifier if identifier.startswith(_OWN_LICENSE) else f"https://spdx.org/licenses/{identifier}"
+
+
+def _hub_license(identifier: str) -> dict[str, str]:
+    """The Hub's word for a license; what it does not know is `other`, with a name."""
+    if identifier.startswith(_OWN_LICENSE):
+        return {"license": "other", "license_name": identifier.lower()}
+    return {"license": identifier.lower()}
 
 
 def _data_type(arrow_type: str) -> str:

@@ -73,6 +73,40 @@ def test_the_distribution_names_the_file_with_its_hash(licensed: Published) -> N
     assert card["license"] == "https://spdx.org/licenses/CC-BY-4.0"
 
 
+@pytest.mark.parametrize(
+    ("owner", "name", "email"),
+    [
+        ("clinic@example.org", None, "clinic@example.org"),
+        ("Ada Lovelace <ada@example.org>", "Ada Lovelace", "ada@example.org"),
+        ("the clinic's data office", "the clinic's data office", None),
+    ],
+)
+def test_who_made_it_is_a_person_to_ask(licensed: Published, owner: str, name: str | None, email: str | None) -> None:
+    import mlcroissant
+
+    described = dossier(licensed.path)
+    described["release"]["owners"] = [owner]
+    (licensed.path / "croissant.json").write_text(json.dumps(cards.croissant(described)))
+    dataset = mlcroissant.Dataset(str(licensed.path / "croissant.json"))
+    assert not dataset.metadata.ctx.issues.errors
+    (creator,) = dataset.metadata.creators
+    assert isinstance(creator, mlcroissant.Person)
+    assert (creator.name, creator.email) == (name, email)
+
+
+def test_a_license_of_the_publishers_own_has_no_page_of_spdx(licensed: Published) -> None:
+    import mlcroissant
+
+    described = dossier(licensed.path)
+    described["release"]["license"] = "LicenseRef-Clinic-1.0"
+    (licensed.path / "croissant.json").write_text(json.dumps(cards.croissant(described)))
+    dataset = mlcroissant.Dataset(str(licensed.path / "croissant.json"))
+    assert not dataset.metadata.ctx.issues.errors
+    assert dataset.metadata.license == ["LicenseRef-Clinic-1.0"]
+    head = yaml.safe_load(cards.dataset_card(described, "f1" * 32).split("---\n")[1])
+    assert (head["license"], head["license_name"]) == ("other", "licenseref-clinic-1.0")
+
+
 def test_several_files_are_one_set(licensed: Published) -> None:
     import mlcroissant
 

@@ -11,6 +11,8 @@ process reports nothing but a code).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class DpsynthError(Exception):
     """Base of all safe errors. The message names the place, the value (never data) and the way out."""
@@ -116,6 +118,20 @@ class BoundingError(DpsynthError):
     """The contribution bound cannot be applied or does not hold."""
 
     code = "bounding"
+
+
+class TrainingRefused(DpsynthError):
+    """A model, its batches or its loss cannot be trained with differential privacy as they are. Nothing was spent.
+
+    Attributes:
+        faults: all that was found, one sentence each: the place, what is wrong, the way out.
+    """
+
+    code = "training"
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = tuple(faults)
 
 
 class MechanismFailed(DpsynthError):

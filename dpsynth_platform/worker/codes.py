@@ -42,6 +42,7 @@ _STATUS = {
     "memory": 63,
     UNEXPECTED: 64,
     "checkpoint": 65,
+    "training": 66,
 }
 _CODES = {status: code for code, status in _STATUS.items()}
 _MEANINGS = {
@@ -53,6 +54,7 @@ _MEANINGS = {
     "mechanism": "the mechanism stopped, or its measurements are incomplete; what it cost stays spent",
     "replay-exhausted": "interruptions cost more replayed steps than the plan pays for; what it cost stays spent",
     "resume": "what is kept of an interrupted training cannot be used; its restricted log says why",
+    "training": "the model, its batches or its loss cannot be trained with differential privacy as they are",
     "checkpoint": "a checkpoint of the training could not be written",
     "interrupted": "the worker was interrupted",
     "memory": "the worker ran out of memory",

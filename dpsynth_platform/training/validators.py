@@ -1,0 +1,401 @@
+"""What makes a model, its batches or its loss unfit for differentially private training, found before any spend.
+
+What belongs here: checks by what a model is made of, and by one trial on random tokens, each of which names a module by
+its path. They know the pitfalls of Ponomareva et al., "How to DP-fy Your Data", section 7.3, and those of per-example
+clipping by hooks. What does not: numerical proof that clipping holds, whatever a model is made of (`probe`), and any
+record of the data: a model is judged on random tokens, batches on made-up examples.
+
+Every check returns its findings as sentences: the place, what is wrong, the way out. `refuse` raises them all at once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from dpsynth_platform.errors import MechanismFailed, TrainingRefused
+from dpsynth_platform.training import trial
+from dpsynth_platform.training.interface import Batch
+from dpsynth_platform.training.layers import rule_for
+from dpsynth_platform.training.trial import Losses, Maker
+
+CAPACITIES = (
+    "expert_capacity",
+    "expert_capacity_factor",
+    "capacity_factor",
+    "moe_capacity_factor",
+    "moe_eval_capacity_token_fraction",
+)
+"""Names under which libraries keep how many tokens of a batch an expert takes at most."""
+POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len")
+"""Names under which configurations keep how many positions a model knows."""
+FIELDS = ("input_ids", "attention_mask", "labels", "position_ids")
+NO_LABEL = -100
+
+
+def refuse(faults: Sequence[str]) -> None:
+    """Stops before any spend if something was found.
+
+    Raises:
+        TrainingRefused: names all faults, each once.
+    """
+    if faults:
+        raise TrainingRefused(tuple(dict.fromkeys(faults)))
+
+
+def has_rule(layer: nn.Module) -> bool:
+    """Whether `training.clipping` knows the gradients of single examples of such a layer."""
+    try:
+        rule_for("", layer)
+    except MechanismFailed:
+        return False
+    return True
+
+
+def faults_of_model(
+    model: nn.Module,
+    *,
+    longest: int,
+    vocabulary: int,
+    supports: Callable[[nn.Module], bool] = has_rule,
+    tied_embedding: bool = True,
+) -> list[str]:
+    """What is wrong with a model by its parts.
+
+    Args:
+        model: to be trained, with its frozen parts marked so.
+        longest: tokens of the longest example that is planned.
+        vocabulary: how many token ids the examples may hold.
+        supports: whether the clipper computes per-example gradients of a module's own parameters.
+        tied_embedding: whether the clipper counts a weight that an embedding and one linear layer share.
+    """
+    return [
+        *_crossing_layers(model),
+        *_experts(model),
+        *_sharing(model, tied_embedding),
+        *_beyond_reach(model, supports),
+        *_weights(model),
+        *_gradients_from_elsewhere(model),
+        *_limits(model, longest, vocabulary),
+    ]
+
+
+def faults_of_forward(model: nn.Module, losses: Losses, *, vocabulary: int, length: int = 16) -> list[str]:
+    """What is wrong with a model and a loss by one trial on random tokens in train mode. The model is left as it was.
+
+    Args:
+        model: as training will use it.
+        losses: the loss of each example of a batch.
+        vocabulary: how many token ids there are.
+        length: tokens of the longest random example.
+    """
+    maker = Maker(vocabulary, length, trial.device_of(model))
+    with trial.left_as_found(model):
+        try:
+            return [
+                *_calls(model, losses, maker),
+                *_learning_state(model, losses, maker),
+                *_mixing(model, losses, maker),
+            ]
+        except Exception as error:  # random tokens only: its words cannot quote the data
+            return [f"the model fails on random tokens with {type(error).__name__} ({error}); try it by itself first"]
+
+
+def faults_of_batches(batch: Callable[[Sequence[int]], Batch], tokens: Sequence[Sequence[int]]) -> list[str]:
+    """What is wrong with the way in which batches are made, seen on made-up examples.
+
+    One row must be one example: its own tokens and no others, whatever stands beside it. Packing, concat-then-split and
+    rows that are cut to fit the others break this (guide, section 7.3).
+
+    Args:
+        batch: of positions, the examples there as one batch (`interface.Examples.batch`), over made-up examples.
+        tokens: of each made-up example, the tokens that the model shall see of it; at least three, of several lengths.
+    """
+    faults: list[str] = []
+    alone = [batch([index]) for index in range(len(tokens))]
+    for index, made in enumerate(alone):
+        faults += _shape_faults(made, 1) or _row_faults(made, 0, tokens[index])
+    if faults:
+        return faults
+    orders = [[0, 1], [1, 0], [0, 0], list(range(len(tokens))), list(reversed(range(len(tokens))))]
+    for order in orders:
+        made = batch(order)
+        found = _shape_faults(made, len(order))
+        if not found:
+            for row, index in enumerate(order):
+                found += _row_faults(made, row, tokens[index]) or _company_faults(made, row, alone[index])
+        faults += found
+    if not faults and not _alike(batch([0]), alone[0]):
+        faults.append(
+            "batches: the same example comes out otherwise the second time; keep nothing from one batch for the next"
+        )
+    return faults
+
+
+def _crossing_layers(model: nn.Module) -> Iterator[str]:
+    for path, module in model.named_modules():
+        if isinstance(module, _BatchNorm):
+            yield (
+                f"{path}: {type(module).__name__} normalizes each example by the others in its batch; "
+                "use a GroupNorm or LayerNorm in its place"
+            )
+        elif getattr(module, "track_running_stats", False) or module._buffers.get("running_mean") is not None:
+            yield (
+                f"{path}: {type(module).__name__} keeps running statistics of the data, without noise; "
+                "set track_running_stats=False"
+            )
+
+
+def _experts(model: nn.Module) -> Iterator[str]:
+    for place, config in _configurations(getattr(model, "config", None), "config"):
+        if config.get("output_router_logits"):
+            yield (
+                f"{place}.output_router_logits: the load-balancing loss of the experts is taken over the whole batch; "
+                "set it to False"
+            )
+        for name in CAPACITIES:
+            if config.get(name):
+                yield (
+                    f"{place}.{name}: capped routing lets examples push each other out of an expert; "
+                    "take a model with uncapped routing"
+                )
+    for path, module in model.named_modules():
+        for name in CAPACITIES:
+            if isinstance(vars(module).get(name), (int, float)):
+                yield (
+                    f"{path}.{name}: capped routing lets examples push each other out of an expert; "
+                    "route without a capacity"
+                )
+
+
+def _configurations(config: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """A configuration and those within it, by their places."""
+    values = config if isinstance(config, Mapping) else getattr(config, "__dict__", None)
+    if values is None:
+        return
+    yield place, values
+    for name, value in values.items():
+        if hasattr(value, "to_dict") or name.endswith("_config"):
+            yield from _configurations(value, f"{place}.{name}")
+
+
+def _sharing(model: nn.Module, tied_embedding: bool) -> Iterator[str]:
+    owners: dict[int, list[tuple[str, nn.Module]]] = defaultdict(list)
+    parameters: dict[int, nn.Parameter] = {}
+    for path, module in model.named_modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                parameters[id(parameter)] = parameter
+                owners[id(parameter)].append((f"{path}.{name}".lstrip("."), module))
+    for key, sharing in owners.items():
+        tie = len(sharing) == 2 and {isinstance(module, nn.Embedding) for _, module in sharing} == {True, False}
+        if len(sharing) > 1 and parameters[key].requires_grad and not (tie and tied_embedding):
+            yield (
+                f"{' and '.join(path for path, _ in sharing)} are one trainable weight, whose gradients are not "
+                "clipped as one; give each a weight of its own, or freeze it"
+            )
+    spans = sorted(
+        (parameter.data_ptr(), parameter.data_ptr() + parameter.nbytes, owners[key][0][0], parameter.requires_grad)
+        for key, parameter in parameters.items()
+        if parameter.nbytes and parameter.device.type != "meta"
+    )
+    for (_, end, one, moves), (start, _, other, also_moves) in pairwise(spans):
+        if start < end and (moves or also_moves):
+            yield f"{one} and {other} lie in the same memory, so that one moves with the other; copy one of them"
+
+
+def _beyond_reach(model: nn.Module, supports: Callable[[nn.Module], bool]) -> Iterator[str]:
+    moving = False
+    for path, module in model.named_modules():
+        own = [name for name, p in module._parameters.items() if p is not None and p.requires_grad]
+        moving = moving or bool(own)
+        if own and not supports(module):
+            yield (
+                f"{path or 'the model itself'}: the trainable {', '.join(own)} of {type(module).__name__} cannot be "
+                "clipped for each example; freeze it, or train an adapter (LoRA) on the linear layers"
+            )
+    if not moving:
+        yield "no parameter is trainable; nothing would be learned for what is spent"
+
+
+def _weights(model: nn.Module) -> Iterator[str]:
+    quantization = getattr(getattr(model, "config", None), "quantization_config", None)
+    if quantization is not None or getattr(model, "is_quantized", False):
+        yield "config.quantization_config: the weights are quantized; load the model in float32 without it"
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        packed = name.endswith(("qweight", "weight_packed"))
+        whole = isinstance(tensor, nn.Parameter) and not tensor.is_floating_point()
+        if packed or whole or (tensor.is_floating_point() and tensor.dtype.itemsize == 1):
+            yield f"{name}: quantized weights ({tensor.dtype}); load the model in float32"
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and parameter.dtype.itemsize > 1:
+            if parameter.requires_grad and parameter.dtype.itemsize < 4:
+                yield (
+                    f"{name}: trained in {parameter.dtype}, which rounds clipped gradients above their bound and small "
+                    "steps to nothing; load trainable weights in float32"
+                )
+            if not torch.isfinite(parameter).all():
+                yield f"{name}: holds values that are not finite; load the checkpoint again, or take another"
+
+
+def _gradients_from_elsewhere(model: nn.Module) -> Iterator[str]:
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            yield f"{name}: a hook changes its gradient behind the clipping; remove the hook"
+        if parameter.grad is not None:
+            yield f"{name}: holds a gradient from elsewhere, neither clipped nor noised; set it to None"
+
+
+def _limits(model: nn.Module, longest: int, vocabulary: int) -> Iterator[str]:
+    for place, config in _configurations(getattr(model, "config", None), "config"):
+        for name in POSITIONS:
+            known = config.get(name)
+            if isinstance(known, int) and 0 < known < longest:
+                yield (
+                    f"{place}.{name}: the model knows {known} positions, the examples have up to {longest} tokens; "
+                    "shorten the examples, or take a model with a longer context"
+                )
+    embedding = getattr(model, "get_input_embeddings", lambda: None)()
+    if isinstance(embedding, nn.Embedding) and embedding.num_embeddings < vocabulary:
+        yield (
+            f"the input embedding has {embedding.num_embeddings} rows, the tokenizer {vocabulary} tokens; "
+            "take the tokenizer that belongs to the model, or resize its embedding"
+        )
+
+
+def _calls(model: nn.Module, losses: Losses, maker: Maker) -> list[str]:
+    """Layers that the clipper's hooks would miscount: called twice, never, or with one row for the whole batch."""
+    examples = [maker.example(maker.length), maker.example(maker.length - 1), maker.example(maker.length)]
+    inputs: dict[str, list[tuple[int, ...]]] = {
+        path: [] for path, module in model.named_modules() if any(p.requires_grad for p in module.parameters(False))
+    }
+
+    def keep(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        first = next(trial.tensors_in((args, kwargs)), None)
+        inputs[path].append(() if first is None else tuple(first.shape))
+
+    handles = [
+        module.register_forward_pre_hook(lambda _, args, kwargs, path=path: keep(path, args, kwargs), with_kwargs=True)
+        for path, module in model.named_modules()
+        if path in inputs
+    ]
+    try:
+        with torch.no_grad():
+            losses(model, maker.batch(examples))
+    finally:
+        for handle in handles:
+            handle.remove()
+    faults = []
+    for path, shapes in inputs.items():
+        where = path or "the model itself"
+        if not shapes:
+            faults.append(f"{where}: its trainable weights are never used by their own layer; freeze them")
+        elif len(shapes) > 1 and path:
+            faults.append(
+                f"{where}: called {len(shapes)} times in one pass, so that its gradient is not clipped as one; "
+                "give each place a layer of its own, or freeze it"
+            )
+        elif path and (not shapes[0] or shapes[0][0] % len(examples)):
+            faults.append(
+                f"{where}: is fed {shapes[0][0] if shapes[0] else 'no'} row for {len(examples)} examples, so that "
+                "their gradients cannot be told apart; give it a row for each example (GPT-2: repeat position_ids)"
+            )
+    return faults
+
+
+def _learning_state(model: nn.Module, losses: Losses, maker: Maker) -> list[str]:
+    """Whatever remembers something of the batches that it saw."""
+    with torch.no_grad():
+        losses(model, maker.batch([maker.example(maker.length)]))
+        before = trial.state(model)
+        losses(model, maker.batch([maker.example(maker.length), [maker.reserved] * maker.length]))
+    return [
+        f"{path}: changes when examples pass through, and so would keep something of them without noise; "
+        "freeze it, or take a layer without memory"
+        for path in trial.changed(before, trial.state(model))
+    ]
+
+
+def _mixing(model: nn.Module, losses: Losses, maker: Maker) -> list[str]:
+    """A loss that is not one number for each example, made of that example alone."""
+    own = maker.example(maker.length - 1)
+    companies = {
+        "another example": maker.example(maker.length - 1),
+        "a longer example": maker.example(maker.length),
+        "a shorter example": maker.example(2),
+        "its own copy": own,
+    }
+    with torch.no_grad():
+        alone = losses(model, maker.batch([own]))
+        beside = {words: losses(model, maker.batch([own, other])) for words, other in companies.items()}
+    for count, result in ((1, alone), *((2, result) for result in beside.values())):
+        if tuple(result.shape) != (count,):
+            return [
+                f"the loss has the shape {tuple(result.shape)} for a batch of {count}; accepted: one number for each "
+                "example, not a mean or a sum over the batch"
+            ]
+        if not torch.isfinite(result).all():
+            return ["the loss of random tokens is not finite; check the model's weights and precision"]
+    near = trial.tolerance(model)
+    if (path := trial.first_leak(model, losses, maker, near)) is not None:
+        return [
+            f"{path or 'the model itself'}: its output for one example depends on the others in the batch; "
+            "replace it by a layer that looks at each example alone"
+        ]
+    most = near * max(1.0, float(alone.abs()))
+    mixed = [words for words, result in beside.items() if not abs(float(result[0] - alone[0])) <= most]
+    if mixed:
+        return [
+            f"the loss of an example changes beside {mixed[0]}; compute it from that example alone: no mean over the "
+            "batch's tokens, no in-batch negatives, no loss over the batch"
+        ]
+    return []
+
+
+def _shape_faults(made: Batch, examples: int) -> list[str]:
+    if missing := [name for name in FIELDS if name not in made]:
+        return [f"batches: {', '.join(missing)} missing; accepted: {', '.join(FIELDS)}, each [examples, tokens]"]
+    if len(made["input_ids"]) != examples:
+        return [
+            f"batches: {examples} examples make {len(made['input_ids'])} rows; one row must be one example: turn "
+            "packing and splitting off, and shorten long examples"
+        ]
+    width = tuple(made["input_ids"].shape)
+    if odd := [name for name, tensor in made.items() if tuple(tensor.shape) != width or len(width) != 2]:
+        return [
+            f"batches: {', '.join(odd)} not of the shape [examples, tokens]; leave out what is about the whole batch"
+        ]
+    if examples > 1 and made["position_ids"].stride(0) == 0:
+        return ["batches: position_ids share one row; use repeat, not expand"]
+    return []
+
+
+def _row_faults(made: Batch, row: int, tokens: Sequence[int]) -> list[str]:
+    mask, labels = made["attention_mask"][row], made["labels"][row]
+    if not ((mask == 0) | (mask == 1)).all():
+        return ["batches: attention_mask holds more than 0 and 1, as where documents are packed; turn packing off"]
+    seen = mask == 1
+    if made["input_ids"][row][seen].tolist() != list(tokens):
+        return ["batches: a row's tokens are not exactly those of its example; turn packing, joining and splitting off"]
+    if made["position_ids"][row][seen].tolist() != list(range(len(tokens))):
+        return ["batches: position_ids do not count each example's own tokens from 0; count them for each row"]
+    if not ((labels == NO_LABEL) | ((labels == made["input_ids"][row]) & seen)).all():
+        return [f"batches: labels are not the example's own tokens; use the token's id, or {NO_LABEL} for no loss"]
+    return []
+
+
+def _company_faults(made: Batch, row: int, alone: Batch) -> list[str]:
+    seen, own = made["attention_mask"][row] == 1, alone["attention_mask"][0] == 1
+    if not all(torch.equal(made[name][row][seen], alone[name][0][own]) for name in FIELDS if name in made):
+        return ["batches: an example's row depends on the others in the batch; make each row from its example alone"]
+    return []
+
+
+def _alike(one: Batch, other: Batch) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

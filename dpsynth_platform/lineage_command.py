@@ -18,6 +18,7 @@ import typer
 from dpsynth_platform.clearance_command import clearance_app
 from dpsynth_platform.errors import ConfigurationError, LineageRefused
 from dpsynth_platform.people import acting, recorded
+from dpsynth_platform.privacy.figures import number_of
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.terminal import Json, Shown, command
 
@@ -318,6 +319,9 @@ def serve(
 @command
 def token(
     producer: Annotated[str, typer.Argument(help="Who will report with it, by a short name.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take the producer's earlier tokens out; else they count beside it.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Makes a token for a producer, shows it once, and adds its hash to the file that DPSYNTH_LINEAGE_TOKENS names."""
@@ -326,12 +330,26 @@ def token(
     shown, file = Shown(as_json), Settings.from_environment().lineage_tokens
     if file is None:
         raise ConfigurationError("DPSYNTH_LINEAGE_TOKENS is not set; accepted: the path of the file of tokens")
-    made = add_token(file, producer)
-    shown.json({"producer": producer, "token": made, "file": str(file)})
-    shown.say(made)
+    made = add_token(file, producer, replace=replace)
+    shown.json(
+        {
+            "producer": producer,
+            "token": made.token,
+            "file": str(file),
+            "earlier_tokens": made.earlier,
+            "replaced": replace and made.earlier > 0,
+        }
+    )
+    shown.say(made.token)
     shown.say(
         f"its hash stands in {file}; the token itself is kept nowhere. The receiver reads the file when it starts"
     )
+    if made.earlier:
+        count = number_of(made.earlier, "earlier token")
+        fate = (
+            "are taken out" if replace else f"still count; --replace takes them out (or delete their lines in {file})"
+        )
+        shown.say(f"{count} of {producer} {fate}")
 
 
 def _store(settings: Settings) -> LineageStore:

@@ -262,6 +262,9 @@ def test_a_token_is_shown_once(use: Use, settings: Settings, monkeypatch: pytest
     made = json.loads(use("token", "team", "--json")[1])
     assert settings.lineage_tokens is not None
     assert made["token"] not in settings.lineage_tokens.read_text()
+    assert "earlier token" not in use("token", "another")[1]
+    assert "1 earlier token of team still count; --replace takes" in use("token", "team")[1]
+    assert "2 earlier tokens of team are taken out" in use("token", "team", "--replace")[1]
     assert use("token", "no name")[0] == 1
     status, _, err = use("serve", "--host", "0.0.0.0", "--port", "99999")
     assert status == 2

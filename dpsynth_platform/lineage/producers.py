@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import re
 import secrets
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dpsynth_platform.errors import ConfigurationError, file_problem
 from dpsynth_platform.lineage.ingest import producer_name
-from dpsynth_platform.permissions import make_private
+from dpsynth_platform.permissions import PRIVATE_UMASK
+from dpsynth_platform.storage import write_durably
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -33,43 +34,58 @@ class Producer:
     digest: str
 
 
+@dataclass(frozen=True)
+class MadeToken:
+    """A new token.
+
+    Attributes:
+        token: it itself, which is kept nowhere.
+        earlier: how many the producer had before.
+    """
+
+    token: str
+    earlier: int
+
+
 def load_producers(file: Path) -> tuple[Producer, ...]:
     """The producers that a file names.
 
     Raises:
-        ConfigurationError: it cannot be read for this user alone, names nobody, or has a line of another form.
+        ConfigurationError: it cannot be read, is open to others, names nobody, or has a line of another form.
     """
+    _check_private(file)
     try:
-        make_private(file)
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"the tokens of producers, {file}, cannot be read for this user alone: {file_problem(error)}; accepted: a "
-            "file of this user's, mode 0600"
-        ) from None
+        raise ConfigurationError(_unreadable(file, file_problem(error))) from None
     found = tuple(_producer(file, number, line) for number, line in enumerate(lines, 1) if _content(line))
     if not found:
         raise ConfigurationError(f"{file} names no producer; make a token with: dpsynth lineage token NAME")
     return found
 
 
-def add_token(file: Path, name: str) -> str:
+def add_token(file: Path, name: str, *, replace: bool = False) -> MadeToken:
     """Makes a token, adds its hash to the file, and returns the token, which is kept nowhere.
 
+    Args:
+        replace: whether the producer's earlier tokens are taken out; else they count beside it.
+
     Raises:
-        ConfigurationError: the name cannot be used, or the file not be written for this user alone.
+        ConfigurationError: the name cannot be used, or the file is open to others or cannot be written.
     """
-    token = secrets.token_urlsafe(32)
-    line = f"{producer_name(name)}: {_hash(token)}\n"
+    token, producer = secrets.token_urlsafe(32), producer_name(name)
+    lines: list[str] = []
+    if file.exists():
+        _check_private(file)
     try:
-        descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "r+", encoding="utf-8") as kept:
-            make_private(file)
-            there = kept.read()
-            kept.write(line if not there or there.endswith("\n") else f"\n{line}")
+        if file.exists():
+            lines = file.read_text(encoding="utf-8").splitlines()
+        earlier = [line for line in lines if _content(line).partition(":")[0].strip() == producer]
+        kept = [line for line in lines if not (replace and line in earlier)]
+        write_durably(file, "".join(f"{line}\n" for line in (*kept, f"{producer}: {_hash(token)}")))
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{file} cannot be written for this user alone: {file_problem(error)}") from None
-    return token
+    return MadeToken(token, len(earlier))
 
 
 def whose(token: str, producers: Sequence[Producer]) -> str | None:
@@ -79,6 +95,27 @@ def whose(token: str, producers: Sequence[Producer]) -> str | None:
         if hmac.compare_digest(producer.digest, digest):
             found = producer.name
     return found
+
+
+def _check_private(file: Path) -> None:
+    """Whoever can write into the file can report in any name, and who finds it open should know that others might have.
+
+    Raises:
+        ConfigurationError: it is not there, or others than its owner may read or write it.
+    """
+    try:
+        mode = stat.S_IMODE(file.stat().st_mode)
+    except OSError as error:
+        raise ConfigurationError(_unreadable(file, file_problem(error))) from None
+    if mode & PRIVATE_UMASK:
+        raise ConfigurationError(_unreadable(file, f"its mode is {mode:04o}, so others may use it; chmod 600 {file}"))
+
+
+def _unreadable(file: Path, problem: str) -> str:
+    return (
+        f"the tokens of producers, {file}, cannot be used: {problem}; accepted: a file that this user alone may read, "
+        "mode 0600"
+    )
 
 
 def _hash(token: str) -> str:

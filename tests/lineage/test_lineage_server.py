@@ -49,7 +49,7 @@ def store(url: str) -> LineageStore:
 
 @pytest.fixture
 def token(tmp_path: Path) -> str:
-    return add_token(tmp_path / "tokens", TEAM)
+    return add_token(tmp_path / "tokens", TEAM).token
 
 
 @pytest.fixture

@@ -37,10 +37,16 @@ def lineage_check(
     shown = Shown(as_json)
     if base_model is not None and not base_model.strip():
         raise ConfigurationError("--base-model says nothing; accepted: a name or a path")
-    cleared = clearance_forecast(Settings.from_environment(), dataset, period, base_model)
-    shown.json(cleared.to_json())
+    cleared, entry = clearance_forecast(Settings.from_environment(), dataset, period, base_model)
+    shown.json(cleared.to_json() | {"entry": None if entry is None else entry.entry_id})
     for sentence in cleared.words:
         shown.say(sentence)
+    if entry is not None:
+        shown.say(
+            f"That is the run's own clearance, held against what was before it. Ledger entry {entry.entry_id} "
+            f"({entry.state}) stands for the run itself: it is charged to the family {entry.family}, once, and "
+            "whatever is planned next is held against it."
+        )
     if cleared.findings:
         shown.table(
             ("found", "entry", "family", "about", "by way of"),

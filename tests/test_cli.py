@@ -132,6 +132,15 @@ def test_lists_in_json(published, use):
     assert (status, json.loads(out)["ok"]) == (0, True)
 
 
+def test_a_check_after_ones_own_release_names_what_is_paid(published, use):
+    (entry,) = ledger_of(published).entries()
+    status, out, err = use(published, "lineage", "check", "--dataset", "people")
+    assert (status, err) == (0, "")
+    assert "nothing is known that the mechanism would add to" in out
+    assert f"Ledger entry {entry.entry_id} (spent) stands for the run itself: it is charged to the family tests" in out
+    assert json.loads(use(published, "lineage", "check", "--dataset", "people", "--json")[1])["entry"] == entry.entry_id
+
+
 def test_the_ledger_in_words(published, use):
     _, out, _ = use(published, "ledger", "show")
     assert "at this delta would fit (costs add up more slowly than epsilons do)" in out

@@ -223,6 +223,7 @@ class Clearance:
                 f"({together.adjacency}) that took part in all {together.mechanisms} mechanisms, if no plan was chosen "
                 "in the light of earlier results."
             )
+            said += self._beyond_cap(together)
         if self.policy != "compose" and self.adding and self.decision != "refuse":
             said.append("Whoever takes part has taken part in nothing else that is known and was before.")
         beside = len(self.apart) + self.unproven
@@ -238,6 +239,15 @@ class Clearance:
                 "their caps, as long as none of these is raised; by as much as one is, so is the sum."
             )
         return tuple(said)
+
+    def _beyond_cap(self, together: Composition) -> Iterator[str]:
+        """That a composed delta lies above what the accounts allow for all together, if so, and what holds then."""
+        if self.caps is not None and together.delta > self.caps[1]:
+            yield (
+                f"Its delta is the sum of the mechanisms' own, and above the cap's ({upper_bound(self.caps[1])}). What "
+                "may be claimed of all together is the cap, by which the ledger decides in another way: epsilon "
+                f"{upper_bound(self.caps[0])}, delta {upper_bound(self.caps[1])}."
+            )
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON value from which `from_json` makes the same."""

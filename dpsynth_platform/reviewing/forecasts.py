@@ -16,7 +16,7 @@ from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import BudgetExceeded, ConfigurationError, LedgerError, SourceError
 from dpsynth_platform.ledger.filter import RenyiFilter
-from dpsynth_platform.ledger.records import Account, CostRequest
+from dpsynth_platform.ledger.records import Account, CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.clearance import Clearance, clear
 from dpsynth_platform.planning import changes, cost_request, load_dataset, plan_release, run_key
@@ -152,8 +152,10 @@ def _of(described: dict[str, Any], *names: str) -> dict[str, float]:
     return {name: described[name] for name in names if name in described}
 
 
-def clearance_forecast(settings: Settings, dataset: str, period: str | None, base_model: str | None) -> Clearance:
-    """What a run would add to, by public facts alone. No record is read.
+def clearance_forecast(
+    settings: Settings, dataset: str, period: str | None, base_model: str | None
+) -> tuple[Clearance, Entry | None]:
+    """What a run would add to, by public facts alone, and its own ledger entry if it has one. No record is read.
 
     A run that is reserved or paid for already is held against what was before it, as its own clearance was; any other
     against all that there is, with the cost of the plan as the contract alone calibrates it.
@@ -171,9 +173,9 @@ def clearance_forecast(settings: Settings, dataset: str, period: str | None, bas
     same = raw is not None and raw.facts["mechanism_digest"] == canonical_digest(contract.mechanism_snapshot())
     entry = store.entry_for_key(raw.run_key) if raw is not None and same else None
     if entry is not None and entry.live:
-        return clear(store, graph, contract, family, entry_id=entry.entry_id, base_model=base_model)
+        return clear(store, graph, contract, family, entry_id=entry.entry_id, base_model=base_model), entry
     request = cost_request(plan_release(contract, source_schema_of(contract), period), settings.user)
-    return clear(store, graph, contract, family, request=request, base_model=base_model)
+    return clear(store, graph, contract, family, request=request, base_model=base_model), None
 
 
 _PLAIN = {
@@ -308,7 +310,8 @@ def _standing_of(
     if store is None or account is None:
         sealed = RenyiFilter.seal(family.cap.epsilon, family.cap.delta)
         fits = sealed.fits([(request.curve, request.delta_slack)])
-        return sealed.left([], family.cap.delta), None if fits else "it alone exceeds the family's cap"
+        what = "delta, by its thresholds" if sealed.fits([(request.curve, 0.0)]) else "epsilon"
+        return sealed.left([], family.cap.delta), None if fits else f"it alone exceeds the family's cap ({what})"
     left = store.left(account.family, account.delta)
     try:
         store.admit(account.family, request, dry_run=True)

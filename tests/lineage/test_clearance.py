@@ -54,6 +54,16 @@ def test_two_algorithms_on_one_dataset_compose(ledger: Ledger, store: LineageSto
     assert found.resulting.delta == pytest.approx(2 * DELTA)
 
 
+def test_a_composed_delta_above_the_caps_is_explained(ledger: Ledger, store: LineageStore) -> None:
+    """Ten releases of delta 1e-6 are all of the cap's; the eleventh's sum is above it, though the ledger has room."""
+    for number in range(10):
+        assert "above the cap's" not in " ".join(verdict(ledger, store, contract_of()).promises)
+        spend(ledger, "clinic", f"visits-{number}", people(number, number + 1))
+    said = " ".join(verdict(ledger, store, contract_of()).promises)
+    assert "Its delta is the sum of the mechanisms' own, and above the cap's (1e-05)." in said
+    assert "is the cap, by which the ledger decides in another way: epsilon 8, delta 1e-05." in said
+
+
 def test_a_dataset_in_another_family_is_found_by_its_namespace(ledger: Ledger, store: LineageStore) -> None:
     """Moved there under another name, so that a fresh budget pays: the people are the same."""
     first = spend(ledger, "clinic", "visits")

@@ -34,7 +34,7 @@ from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.people import recorded
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
-_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -183,7 +183,7 @@ def _webhook(text: str) -> str:
 def _is_webhook(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        encrypted = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _THIS_MACHINE)
+        encrypted = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in THIS_MACHINE)
         named = bool(parts.hostname) and "@" not in parts.netloc and parts.port != 0
     except ValueError:
         return False

@@ -30,7 +30,7 @@ TAKES = """
 import pathlib, sys
 notice = sys.stdin.read()
 with pathlib.Path(sys.argv[1]).open("a") as file:
-    file.write(notice + "\\n")
+    file.write(notice)
 """
 
 
@@ -314,6 +314,28 @@ def test_two_at_once_do_not_tell_twice(settings, ledger, told):
 
 
 NOTICE = Notice(1, "released", "2026-11-20T00:00:00+00:00", "visits", None, "visits-0", "text")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_what_is_for_this_machine_goes_by_no_proxy(receiver, monkeypatch, host):
+    proxy = Receiver()
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, proxy.url)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    try:
+        Webhook(receiver.url.replace("127.0.0.1", host)).send(NOTICE)
+    finally:
+        proxy.server.shutdown()
+        proxy.server.server_close()
+    assert (events(receiver.bodies), proxy.bodies) == (["released"], [])
+
+
+def test_a_notice_is_one_line(told):
+    for _ in range(2):
+        Command(told.command).send(NOTICE)
+    text = told.file.read_text()
+    assert (text.count("\n"), text.endswith("\n")) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from dpsynth_platform.ledger_command import authority_app
 from dpsynth_platform.ledger_words import SHORT, broken_words, change_words, in_words, whole_words
 from dpsynth_platform.lineage_command import lineage_app
 from dpsynth_platform.planning import check_contract, load_all
+from dpsynth_platform.privacy.figures import moment
 from dpsynth_platform.privacy_command import privacy_app
 from dpsynth_platform.quality_command import quality_app
 from dpsynth_platform.release_command import release_app
@@ -192,7 +193,7 @@ def notify(
         waiting = look.waiting[item.receiver]
         shown.say(f"{item.receiver}: {look.sent[item.receiver]} notices sent, {len(waiting)} wait")
         if item.problem:
-            shown.say(f"  tried {item.attempts} times, next at {item.not_before[:19]} UTC: {item.problem}")
+            shown.say(f"  tried {item.attempts} times, next at {moment(item.not_before)}: {item.problem}")
         for notice in waiting:
             shown.say(f"  {notice.id} {notice.event}: {notice.text}")
     if any(item.problem for item in look.standings):

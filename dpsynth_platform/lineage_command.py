@@ -18,7 +18,7 @@ import typer
 from dpsynth_platform.clearance_command import clearance_app
 from dpsynth_platform.errors import ConfigurationError, LineageRefused
 from dpsynth_platform.people import acting, recorded
-from dpsynth_platform.privacy.figures import number_of
+from dpsynth_platform.privacy.figures import moment, number_of
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.terminal import Json, Shown, command
 
@@ -86,7 +86,7 @@ def show(
     for other in words.other_names(above, node):
         shown.say(f"also called {other}")
     if declared is not None:
-        shown.say(f"declared public by {declared.by} at {declared.at[:19]} UTC: {declared.reason}")
+        shown.say(f"declared public by {declared.by} at {moment(declared.at)}: {declared.reason}")
     for heading, walk in (("It came from", above), ("What came of it", below)):
         shown.head(heading)
         lines = list(words.tree(walk))

@@ -11,6 +11,7 @@ from typing import Any
 from dpsynth_platform.lineage.nodes import MODELS, Ancestry, Node, Relation
 from dpsynth_platform.lineage.survey import path_of
 from dpsynth_platform.lineage.uses import RegisteredUse
+from dpsynth_platform.privacy.figures import moment
 
 _RELATIONS: tuple[Relation, ...] = ("trained-on", "base", "derived", "used-by", "paid-by", "claims", "alias")
 """Those that a walk follows, in the order in which they are shown."""
@@ -79,7 +80,7 @@ def use_words(use: RegisteredUse) -> str:
     who = f", by {use.by}" if use.by else ""
     source = f", told by the producer {use.source}" if use.source else ""
     reason = f": {use.reason}" if use.reason else ""
-    return f"  event {use.event}, {use.at[:19]} UTC: {use.purpose}{product}{who}{source}{reason}"
+    return f"  event {use.event}, {moment(use.at)}: {use.purpose}{product}{who}{source}{reason}"
 
 
 def node_json(node: Node) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import typer
 from dpsynth_platform.errors import VerificationFailed
 from dpsynth_platform.people import acting, recorded
 from dpsynth_platform.planning import load_dataset
+from dpsynth_platform.privacy.figures import moment
 from dpsynth_platform.release.verify import exit_status
 from dpsynth_platform.reviewing import decisions, releases, verification
 from dpsynth_platform.settings import Settings
@@ -107,7 +108,7 @@ def release_refuse(
     decision = decisions.refuse(settings, place, acting(by, settings.user), recorded(reason, "--reason"))
     shown.json({"candidate": decision.candidate, "by": decision.by, "at": decision.at})
     shown.say(f"refused by {decision.by}: candidate {decision.candidate}")
-    release = releases.published_as(Storage(settings.restricted), place, decision.candidate)
+    release = decisions.published_as(Storage(settings.restricted), place, decision.candidate)
     if release is not None and release not in releases.withdrawn(settings):
         shown.say(
             f"it was published before as {release}, and a refusal does not withdraw a release; that is done by: "
@@ -135,7 +136,7 @@ def release_withdraw(
     settings = Settings.from_environment()
     done = withdraw(settings, release, acting(by, settings.user), recorded(reason, "--reason"))
     shown.json(done.to_json())
-    shown.say(f"{', '.join(done.paths)}: withdrawn by {done.by} at {done.at[:19]} ({done.reason})")
+    shown.say(f"{', '.join(done.paths)}: withdrawn by {done.by} at {moment(done.at)} ({done.reason})")
     shown.say("its rows are deleted" if done.deleted else "its rows were deleted before")
     for warning in done.warnings:
         print(warning, file=sys.stderr)
@@ -197,5 +198,9 @@ def review_text(shown: Shown, review: decisions.Review) -> None:
     shown.table(decisions.QUALITY_HEADER, review.quality_rows)
     shown.head("Decision")
     shown.say(f"candidate {review.candidate}; run by {', '.join(review.runners)}")
+    for approval in review.approvals:
+        shown.say(approval)
+    if review.release is not None:
+        shown.say(f"published as release {review.release}; how it is now: dpsynth release verify {review.release}")
     shown.say(review.standing)
     shown.say(f"all of it, with exact counts, spend and clearance (restricted): {review.dossier}")

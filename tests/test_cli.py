@@ -132,6 +132,15 @@ def test_lists_in_json(published, use):
     assert (status, json.loads(out)["ok"]) == (0, True)
 
 
+def test_what_is_published_is_shown_so(published, use):
+    _, out, _ = use(published, "release", "list", "--json")
+    (release,) = json.loads(out)
+    _, out, _ = use(published, "release", "show", "people")
+    assert f"published as release {release['id']}; how it is now: dpsynth release verify {release['id']}" in out
+    assert re.search(r"approved by reviewer at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\n", out), out
+    assert json.loads(use(published, "release", "show", "people", "--json")[1])["release"] == release["id"]
+
+
 def test_a_check_after_ones_own_release_names_what_is_paid(published, use):
     (entry,) = ledger_of(published).entries()
     status, out, err = use(published, "lineage", "check", "--dataset", "people")

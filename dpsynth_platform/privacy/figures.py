@@ -1,6 +1,7 @@
-"""Numbers in words: how counts, bounds and estimates are written wherever people read them.
+"""Numbers in words: how counts, bounds, estimates and moments are written wherever people read them.
 
-What belongs here: rounding, and singular and plural. What does not: the sentences that they stand in.
+What belongs here: rounding, singular and plural, and a moment to the second. What does not: the sentences that they
+stand in.
 """
 
 from __future__ import annotations
@@ -26,3 +27,8 @@ def upper_bound(number: float, digits: int = 3) -> str:
 def rounded(number: float, digits: int = 3) -> str:
     """An estimate with at most so many significant digits, without an exponent from 1 to a quadrillion: `93,800`."""
     return f"{float(f'{number:.{digits}g}'):,.15g}"
+
+
+def moment(at: str) -> str:
+    """A moment of UTC in ISO 8601, to the second: `2026-01-31 07:30:00 UTC`."""
+    return f"{at[:19].replace('T', ' ')} UTC"

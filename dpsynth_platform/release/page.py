@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dpsynth_platform.privacy.figures import upper_bound
+from dpsynth_platform.privacy.figures import moment, upper_bound
 from dpsynth_platform.release.dossier import check_svg
 from dpsynth_platform.release.drawing import lineage_graph, sparkline, sparkline_text
 
@@ -72,7 +72,9 @@ def _page(template: str, dossier: Mapping[str, Any], **more: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(small=small, upper_bound=upper_bound, words=words, spark_text=sparkline_text)
+    environment.filters.update(
+        moment=moment, small=small, upper_bound=upper_bound, words=words, spark_text=sparkline_text
+    )
     return environment.get_template(template).render(d=dossier, **more)
 
 

@@ -1,7 +1,7 @@
 """A release candidate as a reviewer needs it, and the reviewer's word on it.
 
 What belongs here: putting a candidate's evidence together for reading, and recording approvals and refusals. What does
-not: publishing, and what is published already (`releases`).
+not: publishing, and finding all that is published (`releases`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.ledger.records import Decision
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.planning import load_dataset
+from dpsynth_platform.privacy.figures import moment
 from dpsynth_platform.release import evidence
 from dpsynth_platform.release.reviewers import write_reviewers_dossier
 from dpsynth_platform.reviewing import accounts
@@ -23,6 +24,7 @@ from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
 
 AUDIT_HEADER = ("attack", "on", "epsilon at least", "TPR at 1% FPR (95% interval)", "AUC")
+_DECIDED = {evidence.APPROVE: "approved", evidence.REFUSE: "refused", evidence.WITHDRAW: "withdrawn"}
 QUALITY_HEADER = ("measure", "synthetic", "real or best possible", "without any model")
 
 
@@ -31,6 +33,8 @@ class Review:
     """One candidate as a reviewer needs it. Restricted: the quality rows compare with real data.
 
     Attributes:
+        release: id of the release that it was published as, if it was.
+        standing: whether it can be released, or why not; of a release whether what it rests on still holds.
         dossier: the page of the reviewers' dossier; `reviewers.json` beside it says the same.
     """
 
@@ -43,6 +47,7 @@ class Review:
     quality_rows: Sequence[Sequence[str]]
     runners: tuple[str, ...]
     approvals: tuple[str, ...]
+    release: str | None
     standing: str
     dossier: str
     audit: dict[str, Any] = field(default_factory=dict)
@@ -80,6 +85,7 @@ def review(settings: Settings, place: Place) -> Review:
         quality_rows=rows,
         runners=runners,
         approvals=tuple(_in_words(item) for item in store.approvals(candidate.digest, candidate.entry_id)),
+        release=published_as(storage, place, candidate.digest),
         standing=standing,
         dossier=str(dossier.page_file),
         audit=report,
@@ -120,8 +126,14 @@ def refuse(settings: Settings, place: Place, by: str, reason: str) -> Decision:
 
 
 def _in_words(decision: Decision) -> str:
-    about = f" of release {decision.release}" if decision.release else ""
-    return f"{decision.decision}{about} by {decision.by} at {decision.at}"
+    about = f" as release {decision.release}" if decision.release else ""
+    return f"{_DECIDED[decision.decision]}{about} by {decision.by} at {moment(decision.at)}"
+
+
+def published_as(storage: Storage, place: Place, candidate: str) -> str | None:
+    """Id of the release that a candidate was published as, or None."""
+    released = storage.read(place, "released")
+    return released.facts["release_id"] if released and released.facts["candidate"] == candidate else None
 
 
 def sealed_contract(storage: Storage, place: Place) -> DataContract:

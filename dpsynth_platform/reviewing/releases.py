@@ -34,17 +34,11 @@ def listing(settings: Settings) -> list[dict[str, str]]:
             continue
         digest = candidate.digest
         decided = store.approvals(digest, candidate.entry_id) if store is not None else []
-        release = published_as(storage, place, digest)
+        release = decisions.published_as(storage, place, digest)
         if release is None or (release in gone and evidence.standing_approvals(decided)):
             state = "refused" if decided and decided[-1].decision == evidence.REFUSE else "candidate"
             found.append({"place": place.label, "state": state, "id": digest[:16], "where": "not published"})
     return sorted(found, key=lambda item: (item["place"], item["state"], item["id"]))
-
-
-def published_as(storage: Storage, place: Place, candidate: str) -> str | None:
-    """Id of the release that a candidate was published as, or None."""
-    released = storage.read(place, "released")
-    return released.facts["release_id"] if released and released.facts["candidate"] == candidate else None
 
 
 def withdrawn(settings: Settings) -> set[str]:

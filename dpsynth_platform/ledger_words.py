@@ -118,6 +118,10 @@ def _cost(request: _Payload, guarantee: _Payload) -> str:
     return f"{request['dataset']}{period}: epsilon {guarantee['epsilon']:g}, delta {guarantee['delta']:.3g}"
 
 
+def _related(payload: _Payload) -> str:
+    return f"by lineage to {len(payload['related'])} entries, among others"
+
+
 def _reserved(payload: _Payload) -> str:
     request, commitment, replaces = payload["request"], payload["commitment"], payload["replaces"]
     parts = [_cost(request, request["guarantee"])]
@@ -165,6 +169,7 @@ _WORDS: dict[str, Callable[[_Payload], str]] = {
     chain.BOUND: _bound,
     chain.REKEYED: _rekeyed,
     chain.RECOMMITTED: _recommitted,
+    chain.RELATED: _related,
     chain.RESERVED: _reserved,
     chain.BLOCKED: _blocked,
     chain.SPENT: _spent,

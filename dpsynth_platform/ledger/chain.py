@@ -29,6 +29,7 @@ RAISED = "raised"
 REKEYED = "rekeyed"
 RECOMMITTED = "recommitted"
 BLOCKED = "blocked"
+RELATED = "related"
 RESERVED = "reserved"
 STARTED = "started"
 SPENT = "spent"
@@ -40,6 +41,8 @@ BOUND = "bound"
 RELEASED = "released"
 CANDIDATE = "candidate"
 LINEAGE_ALERT = "lineage-alert"
+DECLARED_PUBLIC = "declared-public"
+DISTRUSTED = "lineage-distrusted"
 OWN_KINDS = (
     OPENED,
     RAISE_ASKED,
@@ -48,6 +51,7 @@ OWN_KINDS = (
     RECOMMITTED,
     BOUND,
     BLOCKED,
+    RELATED,
     RESERVED,
     STARTED,
     SPENT,
@@ -56,6 +60,8 @@ OWN_KINDS = (
     REFUSED,
     RELEASED,
     WITHDRAWN,
+    DECLARED_PUBLIC,
+    DISTRUSTED,
 )
 
 # The state that a transition starts from. What is not here cannot happen; above all, nothing leaves `started` but

@@ -77,6 +77,12 @@ def contained(participants: Participants, others: Participants) -> NDArray[np.bo
     return place_of(participants, others)[1]
 
 
+def joined(some: Participants, others: Participants) -> Participants:
+    """Whoever is in one of two sets."""
+    new = others[~contained(others, some)]
+    return np.insert(some, np.searchsorted(some, new), new) if len(new) else some
+
+
 def _first_halves(participants: Participants) -> NDArray[np.uint64]:
     halves: NDArray[np.uint64] = np.ascontiguousarray(participants).view(">u8")[::2].astype(np.uint64)
     return halves

@@ -25,7 +25,7 @@ from sqlalchemy import Connection, select, update
 
 from dpsynth_platform.errors import LedgerError
 from dpsynth_platform.ledger import chain, reservations, rows, schema
-from dpsynth_platform.ledger.owners import Participants, commitment, contained, from_blob, place_of, to_blob
+from dpsynth_platform.ledger.owners import Participants, commitment, from_blob, joined, place_of, to_blob
 from dpsynth_platform.ledger.records import Account, ChainEvent
 from dpsynth_platform.ledger.standing import Standing
 from dpsynth_platform.people import person_key
@@ -133,8 +133,7 @@ def _everybody(connection: Connection, family: str, standing: Standing | None) -
     """All owners that an account names: who was charged, and who was only ever in entries that are void."""
     known = from_blob(b"") if standing is None else standing.owners
     for _, _, members in _stored(connection, family):
-        new = members[~contained(members, known)]
-        known = np.insert(known, np.searchsorted(known, new), new) if len(new) else known
+        known = joined(known, members)
     return known
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import get_args
 
 from dpsynth_platform.errors import AccountingError
@@ -30,7 +30,7 @@ def replay(events: Iterable[ChainEvent]) -> tuple[dict[str, Values], dict[str, V
     told = _Replay()
     for event in events:
         told.take(event)
-    return told.accounts, told.entries, told.problems + told.keyed_apart()
+    return told.accounts, told.entries, told.problems + told.keyed_apart() + told.related_to_nothing()
 
 
 class _Replay:
@@ -45,6 +45,8 @@ class _Replay:
         self._runs: dict[str, list[str]] = {}  # each run's attempts, first to last
         self._released: dict[str, tuple[str, str]] = {}  # each release's candidate and entry
         self._withdrawn: dict[str, dict[str, str]] = {}  # of each entry, who withdrew which release
+        self._related: dict[str, list[str]] = {}  # entries that a reservation to come is related to
+        self._stopped: dict[str, set[str]] = {}  # runs that met an overlap under `block`, with the entries from then
         self._keyed: dict[str, list[str]] = {}  # for entries that name participants, the keys they committed under last
         self._steps = {
             chain.OPENED: self._open,
@@ -52,6 +54,8 @@ class _Replay:
             chain.RAISE_ASKED: self._ask,
             chain.RAISED: self._raise,
             chain.REKEYED: self._rekey,
+            chain.BLOCKED: self._stop,
+            chain.RELATED: self._relate,
             chain.RESERVED: self._reserve,
             chain.RECOMMITTED: self._recommit,
             chain.STARTED: self._move,
@@ -83,6 +87,10 @@ class _Replay:
             if kept.setdefault(terms["namespace"], terms["key_ids"]) != terms["key_ids"]:
                 problems.append(f"account {family}: its keys are not those of its namespace")
         return problems
+
+    def related_to_nothing(self) -> list[str]:
+        """Entries that others are said to be related to, and that were never reserved."""
+        return [f"entry {name}: related to others, and never reserved" for name in self._related]
 
     def _open(self, event: ChainEvent) -> str | None:
         terms = event.payload
@@ -121,9 +129,20 @@ class _Replay:
         account["terms"] = chain.rekeyed_terms(account["terms"], event)
         return None
 
+    def _stop(self, event: ChainEvent) -> None:
+        key, family = event.payload.get("key"), self.accounts.get(event.subject)
+        if key is not None and family is not None and event.payload["reason"] == "overlap":
+            self._stopped[key] = set(self._kin(event.subject, (), event.at))
+
+    def _relate(self, event: ChainEvent) -> str | None:
+        if event.subject in self.entries:
+            return f"entry {event.subject} could not be related to others: it was reserved already"
+        self._related.setdefault(event.subject, []).extend(event.payload["related"])
+        return None
+
     def _reserve(self, event: ChainEvent) -> str | None:
         payload = event.payload
-        refusal = self._why_not_reserved(event.subject, payload)
+        refusal = self._why_not_reserved(event)
         if refusal:
             return f"entry {event.subject} could not be reserved: {refusal}"
         self.entries[event.subject] = chain.reserved_row(event)
@@ -132,21 +151,55 @@ class _Replay:
             self._keyed[event.subject] = self._key_ids(payload["family"])
         return None
 
-    def _why_not_reserved(self, entry_id: str, payload: Values) -> str | None:
-        if entry_id in self.entries:
+    def _why_not_reserved(self, event: ChainEvent) -> str | None:
+        payload, named = event.payload, self._related.pop(event.subject, [])
+        related = [*named, *payload.get("related", ())]
+        if event.subject in self.entries:
             return "it was there before"
         if payload["family"] not in self.accounts:
             return "its family has no account"
         terms = self._terms(payload["family"])
         if terms["mode"] == "per-owner" and payload["commitment"] is None:
             return "it names nobody whom it charges"
-        if not self.entries.keys() >= set(payload.get("related", ())):
+        if len(named) != payload.get("related_before", 0):
+            return "what it is related to is not all there"
+        if not self.entries.keys() >= set(related):
             return "it is related to what there was not"
         if payload.get("policy", "compose") not in get_args(OverlapPolicy):
             return "its overlap policy is none"
         if not _is_within(payload["request"], terms):
             return "its guarantee is not of its account's kind, or its delta is not within it"
-        return self._why_no_attempt(payload)
+        return self._why_no_promise(event, related) or self._why_no_attempt(payload)
+
+    def _why_no_promise(self, event: ChainEvent, related: Sequence[str]) -> str | None:
+        """What `exclude` and `block` promise, as far as it shows without participants."""
+        payload = event.payload
+        if payload.get("policy", "compose") == "compose":
+            return None
+        if payload["commitment"] is None:
+            return "it promises that nobody takes part twice, and names nobody"
+        kin = self._kin(payload["family"], related, event.at)
+        ids = {
+            name: same_ids(self._terms(name))
+            for name in {payload["family"], *(item["family"] for item in kin.values())}
+        }
+        mine = ids[payload["family"]]
+        if any(item["commitment"] is None or ids[item["family"]] != mine for item in kin.values()):
+            return "it promises that nobody takes part twice, which cannot be told of an earlier entry"
+        met = self._stopped.get(payload["key"])
+        if payload["policy"] == "block" and met is not None and met <= kin.keys():
+            return "it was blocked for an overlap, and none of the entries from then has ended"
+        return None
+
+    def _kin(self, family: str, related: Collection[str], at: str) -> dict[str, Values]:
+        """The entries that were charged at a time, of a family's namespace or related (`kinship`)."""
+        namespace = self._terms(family)["namespace"]
+        families = {name for name in self.accounts if self._terms(name)["namespace"] == namespace}
+        return {
+            name: entry
+            for name, entry in self.entries.items()
+            if is_charged(entry, at) and (entry["family"] in families or name in related)
+        }
 
     def _why_no_attempt(self, payload: Values) -> str | None:
         tried = self._runs.get(payload["key"], [])
@@ -220,6 +273,16 @@ class _Replay:
     def _key_ids(self, family: str) -> list[str]:
         ids: list[str] = self._terms(family)["key_ids"]
         return ids
+
+
+def is_charged(entry: Values, at: str) -> bool:
+    """Whether an entry's row, as it was at a time, is of what is started, or reserved within its deadline."""
+    return entry["state"] != chain.VOID and (entry["state"] != chain.RESERVED or bool(entry["deadline"] > at))
+
+
+def same_ids(terms: Values) -> tuple[str, ...]:
+    """What makes one person one fingerprint (`kinship.comparable`)."""
+    return terms["namespace"], terms["unit"], *terms["owner_normalization"]
 
 
 def _is_cap(cap: Values) -> bool:

@@ -20,6 +20,8 @@ from dpsynth_platform.ledger.records import Account, CostRequest, Entry, Overlap
 from dpsynth_platform.ledger.standing import Standing
 
 NONCE_BYTES = 32
+MOST_RELATED = 500
+"""Ids of related entries in one event: a request with a long event tree needs its place, too (`chain.MAX_PAYLOAD`)."""
 
 
 def already_reserved(tried: Sequence[Entry], family: str, request: CostRequest, replaces: str | None) -> Entry | None:
@@ -111,20 +113,26 @@ def insert_entry(
     """A new reserved entry, with its event and its participants behind a commitment.
 
     The event says under which policy, and which entries lineage related to it, so that anyone can see later what was
-    known at the time.
+    known at the time. Where these are more than `MOST_RELATED`, `related` events just before name the first of them.
     """
     entry_id, nonce = secrets.token_hex(16), secrets.token_bytes(NONCE_BYTES)
-    payload = {
+    ids = sorted(set(related))
+    parts = [ids[start : start + MOST_RELATED] for start in range(0, len(ids), MOST_RELATED)] or [[]]
+    for part in parts[:-1]:
+        chain.append(connection, rows.now_text(connection), chain.RELATED, entry_id, {"related": part})
+    payload: dict[str, Any] = {
         "family": account.family,
         "key": key,
         "attempt": attempt,
         "request": request.to_json(),
         "commitment": None if charged is None else commitment(nonce, charged),
         "policy": policy,
-        "related": sorted(set(related)),
+        "related": parts[-1],
         "replaces": replaces,
         "deadline": deadline,
     }
+    if len(parts) > 1:
+        payload["related_before"] = len(ids) - len(parts[-1])
     event = chain.append(connection, rows.now_text(connection), chain.RESERVED, entry_id, payload)
     cost = rows.cost_text(account.filter.cost(request.curve, request.delta_slack))
     connection.execute(insert(schema.entry).values(entry_id=entry_id, cost=cost, **chain.reserved_row(event)))

@@ -261,7 +261,11 @@ class Ledger:
             refusal = None if covered else verdicts.refusal_of(connection, account, request)
             if refusal is None:
                 return Admission(family, account.mode, left, latest)
-            return BudgetExceeded(refusal.message) if dry_run else verdicts.block(connection, account, request, refusal)
+            return (
+                BudgetExceeded(refusal.message)
+                if dry_run
+                else verdicts.block(connection, account, request, refusal, key)
+            )
 
         return _or_raise(self._database.read(work) if dry_run else self._database.write(work))
 
@@ -336,13 +340,15 @@ class Ledger:
                 return reserved
             refusal = verdicts.refusal_of(connection, account, request)
             if refusal is not None:
-                return verdicts.block(connection, account, request, refusal)
+                return verdicts.block(connection, account, request, refusal, key)
             strangers = kinship.strangers(connection, account, related)
             if policy != "compose" and strangers:
-                return verdicts.block(connection, account, request, verdicts.incomparable(request, policy, strangers))
+                return verdicts.block(
+                    connection, account, request, verdicts.incomparable(request, policy, strangers), key
+                )
             charged, overlap = reservations.charge(connection, account, request, participants, policy)
             if overlap:
-                return verdicts.block(connection, account, request, verdicts.overlap(request))
+                return verdicts.block(connection, account, request, verdicts.overlap(request), key)
             return reservations.insert_entry(
                 connection,
                 account,
@@ -593,7 +599,8 @@ class Ledger:
         """Recomputes the chain, and everything that must follow from it.
 
         Accounts and entries must be what the chain records; participants must match their commitments; curves must be
-        their events'; no account and no single owner may be beyond the cap; and every head that was published earlier
+        their events'; no account and no single owner may be beyond the cap; nobody may take part whom `exclude` or
+        `block` keeps out; and every head that was published earlier
         must be in the chain, which a chain that was cut short or rewritten fails.
 
         Args:

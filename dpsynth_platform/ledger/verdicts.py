@@ -177,8 +177,10 @@ def _in_terms_of(request: CostRequest, left: float) -> float:
     return math.floor(left * ratio * 1000) / 1000
 
 
-def block(connection: Connection, account: Account, request: CostRequest, refusal: Refusal) -> BudgetExceeded:
-    """Records a blocked request; the caller commits and then raises what this returns."""
+def block(
+    connection: Connection, account: Account, request: CostRequest, refusal: Refusal, key: str | None
+) -> BudgetExceeded:
+    """Records a blocked request of a run; the caller commits and then raises what this returns."""
     payload = {
         "dataset": request.dataset,
         "period": request.period,
@@ -187,6 +189,7 @@ def block(connection: Connection, account: Account, request: CostRequest, refusa
         "plan_digest": request.plan_digest,
         "runner": request.runner,
         "reason": refusal.reason,
+        "key": key,
     }
     chain.append(connection, rows.now_text(connection), chain.BLOCKED, account.family, payload)
     return BudgetExceeded(refusal.message)

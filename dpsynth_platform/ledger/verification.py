@@ -15,9 +15,9 @@ from sqlalchemy import Connection, select
 from dpsynth_platform.errors import AccountingError, LedgerError
 from dpsynth_platform.ledger import chain, rows, schema
 from dpsynth_platform.ledger.filter import Cost, RenyiFilter, add_up, within
-from dpsynth_platform.ledger.owners import Participants, commitment, from_blob
+from dpsynth_platform.ledger.owners import Participants, commitment, contained, from_blob, joined
 from dpsynth_platform.ledger.records import ChainEvent, CostRequest, Head, VerificationReport
-from dpsynth_platform.ledger.replay import replay
+from dpsynth_platform.ledger.replay import is_charged, replay, same_ids
 from dpsynth_platform.ledger.standing import Standing
 from dpsynth_platform.privacy.renyi import stores_number
 
@@ -40,6 +40,7 @@ def verify(connection: Connection, known_heads: Iterable[Head]) -> VerificationR
         problems += check_sums(events, accounts, entries)
         problems += check_family_caps(accounts, entries)
         problems += _check_owners(connection, events, accounts, entries, participants)
+        problems += _check_overlaps(events, accounts, entries, participants)
     return VerificationReport(chain.head(connection), len(events), len(entries), tuple(problems))
 
 
@@ -178,6 +179,40 @@ def _check_owners(
                 standing = standing.charged(members, cost)
             if not within(standing.sums, limits.limits).all():
                 problems.append(f"account {family}: charged beyond its cap")
+    return problems
+
+
+def _check_overlaps(events: list[ChainEvent], accounts: Rows, entries: Rows, participants: Rows) -> list[str]:
+    """Whether entries under `exclude` and `block` charge nobody who took part before, in whatever family.
+
+    Fingerprints are those of today: keys are changed for all families of a namespace at once.
+    """
+    ids = {family: same_ids(chain.parse(account["terms"])) for family, account in accounts.items()}
+    strict = [event.subject for event in events if event.payload.get("policy") in ("exclude", "block")]
+    watched = {ids[entries[name]["family"]] for name in strict}
+    states: dict[str, dict[str, Any]] = {}
+    seen: dict[tuple[str, ...], Participants] = {}
+    problems = []
+    for event in events:
+        if event.kind == chain.RESERVED:
+            states[event.subject] = chain.reserved_row(event)
+        elif event.kind in chain.TRANSITIONS:
+            states[event.subject].update(chain.transition_values(event))
+        group = ids[entries[event.subject]["family"]] if event.subject in entries else None
+        if group not in watched or event.subject not in participants:
+            continue
+        members = from_blob(participants[event.subject]["fingerprints"])
+        if event.kind == chain.STARTED:
+            seen[group] = joined(seen.get(group, from_blob(b"")), members)
+        elif event.kind == chain.RESERVED and event.subject in strict:
+            waiting = [
+                from_blob(participants[name]["fingerprints"])
+                for name, row in states.items()
+                if row["state"] == chain.RESERVED and is_charged(row, event.at) and name != event.subject
+                if name in participants and ids[row["family"]] == group
+            ]
+            if any(contained(members, others).any() for others in (seen.get(group, from_blob(b"")), *waiting)):
+                problems.append(f"entry {event.subject}: it charges people whom its overlap policy keeps out")
     return problems
 
 

@@ -96,6 +96,11 @@ class StepJournal:
         """Executed steps that are not in the model: lost, or executed again since."""
         return self.executed - self.position
 
+    @property
+    def finished(self) -> bool:
+        """Whether the model's last step has begun."""
+        return self.position >= self._planned
+
     def resume(self, step: int, executed: int) -> None:
         """Goes on from a checkpoint.
 
@@ -126,9 +131,9 @@ class StepJournal:
         """
         if self._file is None:
             raise MechanismFailed(f"{self._path}: the journal is closed, so no step may begin")
-        left = self._planned - self.position
-        if left < 1:
+        if self.finished:
             raise MechanismFailed(f"the model has taken all its {self._planned} steps; none is left to begin")
+        left = self._planned - self.position
         if self.executed + left > self._planned + self._allowance:
             raise ReplayExhausted(
                 f"{self.executed} steps were executed and {left} of the planned {self._planned} are still to do: "

@@ -47,8 +47,9 @@ class ResumableJournal:
         return self._journal.begin_step()
 
     def save(self, state: TrainingState) -> None:
-        """Writes a checkpoint where one is due, or where the last one that was due failed."""
-        if not (self._overdue or self._policy.due(state.step, time.monotonic() - self._written)):
+        """Writes a checkpoint where one is due, where the last one that was due failed, and after the last step."""
+        due = self._policy.due(state.step, time.monotonic() - self._written)
+        if not (due or self._overdue or self._journal.finished):
             return
         try:
             self._checkpoints.save(state.step, self._journal.executed, state_bytes(state))

@@ -1,4 +1,4 @@
-"""Training states as bytes: exact, in the safetensors format, and through an interrupted training."""
+"""Training states as bytes: exact, and in the safetensors format."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from dpsynth_platform.errors import ReplayExhausted, ResumeRefused
-from dpsynth_platform.training.checkpoints import CheckpointPolicy, Checkpoints
-from dpsynth_platform.training.interface import Journal, TrainingState
-from dpsynth_platform.training.journal import StepJournal
-from dpsynth_platform.training.resuming import ResumableJournal
+from dpsynth_platform.errors import ResumeRefused
+from dpsynth_platform.training.interface import TrainingState
 from dpsynth_platform.training.states import read_state, state_bytes
 
 TENSORS = {
@@ -69,97 +66,3 @@ def test_what_the_format_lacks_is_refused() -> None:
 def test_other_bytes_are_refused(content: bytes) -> None:
     with pytest.raises(ResumeRefused, match="no training state"):
         read_state([content])
-
-
-class Attempts:
-    """A training in one directory, whose attempts end when a test says so."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.told: list[str] = []
-
-    def journal(self, policy: CheckpointPolicy) -> tuple[StepJournal, ResumableJournal]:
-        counted = StepJournal(self.directory / "journal", 10, 3)
-        kept = Checkpoints(self.directory / "kept", bytes(32), plan_digest="plan", entry_id="entry")
-        return counted, ResumableJournal(counted, kept, policy, self.told.append)
-
-
-def state_of(step: int) -> TrainingState:
-    return TrainingState(step, {"parameter.sum": torch.tensor([float(step)])})
-
-
-def run_until(journal: Journal, first: int, last: int) -> list[int]:
-    executed = []
-    for step in range(first, last + 1):
-        executed.append(journal.begin_step())
-        journal.save(state_of(step))
-    return executed
-
-
-def test_a_training_goes_on_from_its_last_state(tmp_path: Path) -> None:
-    attempts = Attempts(tmp_path)
-    policy = CheckpointPolicy(every=2)
-    counted, journal = attempts.journal(policy)
-    with counted:
-        assert journal.latest() is None
-        assert run_until(journal, 1, 5) == [1, 2, 3, 4, 5]
-    counted, journal = attempts.journal(policy)
-    with counted:
-        state = journal.latest()
-        assert state.step == 4
-        assert state.tensors["parameter.sum"].item() == 4.0
-        assert journal.replayed == 1
-        assert run_until(journal, 5, 10) == [6, 7, 8, 9, 10, 11]
-        assert journal.replayed == 1
-    assert attempts.told == []
-
-
-def test_a_checkpoint_that_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    attempts = Attempts(tmp_path)
-    counted, journal = attempts.journal(CheckpointPolicy(every=2))
-    with counted:
-        run_until(journal, 1, 3)
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "replace", full_disk)
-            run_until(journal, 4, 6)
-        assert len(attempts.told) == 1
-        assert "checkpoint of step 4 could not be written (no space left on device)" in attempts.told[0]
-        assert "more replayed steps" in attempts.told[0]
-        assert journal.latest().step == 2
-        counted.resume(6, 6)
-        run_until(journal, 7, 7)
-        assert journal.latest().step == 7
-
-
-def full_disk(*_: object) -> Path:
-    raise OSError(28, "No space left on device")
-
-
-def test_time_makes_a_checkpoint_due(tmp_path: Path) -> None:
-    attempts = Attempts(tmp_path)
-    counted, journal = attempts.journal(CheckpointPolicy(every=None, seconds=0.0))
-    with counted:
-        run_until(journal, 1, 1)
-        assert journal.latest().step == 1
-
-
-def test_what_was_lost_beyond_the_allowance_stops_the_training(tmp_path: Path) -> None:
-    attempts = Attempts(tmp_path)
-    counted, journal = attempts.journal(CheckpointPolicy(every=None))
-    with counted:
-        run_until(journal, 1, 4)
-    counted, journal = attempts.journal(CheckpointPolicy(every=None))
-    with counted, pytest.raises(ReplayExhausted, match="cost 4 steps, and the plan pays for 3"):
-        assert journal.latest() is None
-        journal.begin_step()
-
-
-def test_records_cut_off_the_journal_are_noticed(tmp_path: Path) -> None:
-    attempts = Attempts(tmp_path)
-    counted, journal = attempts.journal(CheckpointPolicy(every=1))
-    with counted:
-        run_until(journal, 1, 4)
-    (tmp_path / "journal" / "journal").unlink()
-    counted, journal = attempts.journal(CheckpointPolicy(every=1))
-    with counted, pytest.raises(ResumeRefused, match="knows of 0 executed steps"):
-        journal.latest()

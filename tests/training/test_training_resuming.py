@@ -1,0 +1,165 @@
+"""A training that is interrupted goes on from its last state, and says what it cannot keep."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from training_cases import Records, batch, flat, model, plan
+
+from dpsynth_platform.errors import ReplayExhausted, ResumeRefused
+from dpsynth_platform.training.checkpoints import CheckpointPolicy, Checkpoints
+from dpsynth_platform.training.interface import Journal, TrainingState
+from dpsynth_platform.training.journal import StepJournal
+from dpsynth_platform.training.loop import train
+from dpsynth_platform.training.noise import GaussianNoise
+from dpsynth_platform.training.resuming import ResumableJournal
+from dpsynth_platform.training.sampler import PoissonSampler
+
+
+class Attempts:
+    """A training in one directory, whose attempts end when a test says so."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.told: list[str] = []
+
+    def journal(self, policy: CheckpointPolicy) -> tuple[StepJournal, ResumableJournal]:
+        counted = StepJournal(self.directory / "journal", 10, 3)
+        kept = Checkpoints(self.directory / "kept", bytes(32), plan_digest="plan", entry_id="entry")
+        return counted, ResumableJournal(counted, kept, policy, self.told.append)
+
+
+class StopsAt:
+    """A watch that ends a training in the middle of a step, as a crash would; keeps what it trained until then."""
+
+    def __init__(self, step: int | None, made: torch.nn.Module) -> None:
+        self._stop, self._made = step, made
+        self.parameters: dict[int, torch.Tensor] = {}
+
+    def step(self, step: int, gradients: object) -> None:
+        self.parameters[step - 1] = flat(value.detach().clone() for value in self._made.parameters())
+        if step == self._stop:
+            raise KeyboardInterrupt
+
+
+def test_the_loop_goes_on_from_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps 5 and 6 are executed twice, and the second time from what the model was after step 4."""
+    attempts, policy = Attempts(tmp_path), CheckpointPolicy(every=2)
+    chosen = plan(steps=10, replay_allowance=3, optimizer="sgd", learning_rate=0.1)
+    made, rows = model(), Records(batch([5, 9, 7]))
+    fresh, watch = copy.deepcopy(made), StopsAt(6, made)
+    counted, journal = attempts.journal(policy)
+    with counted, pytest.raises(KeyboardInterrupt):
+        train(made, chosen, rows, journal=journal, health=watch)
+    assert counted.executed == 6
+    assert not torch.equal(watch.parameters[4], watch.parameters[5])
+
+    # From here on nothing moves the model, so that it ends as it was loaded.
+    monkeypatch.setattr(PoissonSampler, "draw", lambda self: np.zeros(0, dtype=np.int64))
+    monkeypatch.setattr(GaussianNoise, "add_", lambda self, sums, deviation: None)
+    counted, journal = attempts.journal(policy)
+    with counted:
+        trained = train(fresh, chosen, rows, journal=journal, health=StopsAt(None, fresh))
+        assert (trained.steps, trained.executed, journal.replayed) == (10, 12, 2)
+    assert torch.equal(flat(value.detach() for value in fresh.parameters()), watch.parameters[4])
+
+    # A crash after the last step costs no further one.
+    counted, journal = attempts.journal(policy)
+    with counted:
+        assert journal.latest().step == 10
+        assert counted.executed == 12
+
+
+def state_of(step: int) -> TrainingState:
+    return TrainingState(step, {"parameter.sum": torch.tensor([float(step)])})
+
+
+def run_until(journal: Journal, first: int, last: int) -> list[int]:
+    executed = []
+    for step in range(first, last + 1):
+        executed.append(journal.begin_step())
+        journal.save(state_of(step))
+    return executed
+
+
+def test_what_was_kept_is_the_last_state_that_was_due(tmp_path: Path) -> None:
+    attempts = Attempts(tmp_path)
+    policy = CheckpointPolicy(every=2)
+    counted, journal = attempts.journal(policy)
+    with counted:
+        assert journal.latest() is None
+        assert run_until(journal, 1, 5) == [1, 2, 3, 4, 5]
+    counted, journal = attempts.journal(policy)
+    with counted:
+        state = journal.latest()
+        assert state.step == 4
+        assert state.tensors["parameter.sum"].item() == 4.0
+        assert journal.replayed == 1
+        assert run_until(journal, 5, 10) == [6, 7, 8, 9, 10, 11]
+        assert journal.replayed == 1
+    assert attempts.told == []
+
+
+def test_a_checkpoint_that_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = Attempts(tmp_path)
+    counted, journal = attempts.journal(CheckpointPolicy(every=2))
+    with counted:
+        run_until(journal, 1, 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", full_disk)
+            run_until(journal, 4, 6)
+        assert len(attempts.told) == 1
+        assert "checkpoint of step 4 could not be written (no space left on device)" in attempts.told[0]
+        assert "more replayed steps" in attempts.told[0]
+        assert journal.latest().step == 2
+        counted.resume(6, 6)
+        run_until(journal, 7, 7)
+        assert journal.latest().step == 7
+
+
+def full_disk(*_: object) -> Path:
+    raise OSError(28, "No space left on device")
+
+
+def test_time_makes_a_checkpoint_due(tmp_path: Path) -> None:
+    attempts = Attempts(tmp_path)
+    counted, journal = attempts.journal(CheckpointPolicy(every=None, seconds=0.0))
+    with counted:
+        run_until(journal, 1, 1)
+        assert journal.latest().step == 1
+
+
+def test_what_was_lost_beyond_the_allowance_stops_the_training(tmp_path: Path) -> None:
+    attempts = Attempts(tmp_path)
+    counted, journal = attempts.journal(CheckpointPolicy(every=None))
+    with counted:
+        run_until(journal, 1, 4)
+    counted, journal = attempts.journal(CheckpointPolicy(every=None))
+    with counted, pytest.raises(ReplayExhausted, match="cost 4 steps, and the plan pays for 3"):
+        assert journal.latest() is None
+        journal.begin_step()
+
+
+def test_records_cut_off_the_journal_are_noticed(tmp_path: Path) -> None:
+    attempts = Attempts(tmp_path)
+    counted, journal = attempts.journal(CheckpointPolicy(every=1))
+    with counted:
+        run_until(journal, 1, 4)
+    (tmp_path / "journal" / "journal").unlink()
+    counted, journal = attempts.journal(CheckpointPolicy(every=1))
+    with counted, pytest.raises(ResumeRefused, match="knows of 0 executed steps"):
+        journal.latest()
+
+
+def test_after_the_last_step_the_state_is_kept_whatever_the_policy(tmp_path: Path) -> None:
+    attempts = Attempts(tmp_path)
+    counted, journal = attempts.journal(CheckpointPolicy(every=None))
+    with counted:
+        run_until(journal, 1, 9)
+        assert journal.latest() is None
+        run_until(journal, 10, 10)
+        assert journal.latest().step == 10

@@ -379,7 +379,13 @@ def _one(store: LineageStore, text: str, *, models: bool = False) -> Node:
     """The one node that people call so. Raises `LineageRefused`."""
     from dpsynth_platform.lineage.nodes import MODELS
 
-    found = [node for node in store.find(text) if not models or node.kind in MODELS]
+    named = store.find(text)
+    found = [node for node in named if not models or node.kind in MODELS]
+    if not found and named:
+        raise LineageRefused(
+            f"the lineage graph knows {text!r} as a {named[0].kind}: nobody said that it is a model (by the facet "
+            f"datasetType, MODEL); accepted: --{'release' if named[0].kind == 'release' else 'dataset'} {text}"
+        )
     if not found:
         kind = "model" if models else "dataset, model or release"
         raise LineageRefused(

@@ -221,6 +221,9 @@ def test_events_of_others_are_taken_in_with_a_word_on_each_refusal(
     }
     assert "trained-on: dpsynth:products:search" not in use("show", "--release", "visits-1")[1], "it is no model"
     assert "derived: dpsynth:products:search (dataset)" in use("show", "--release", "visits-1")[1]
+    status, _, err = use("show", "--model", "search")
+    assert (status, "knows 'search' as a dataset" in err, "accepted: --dataset search" in err) == (1, True, True)
+    assert use("show", "--dataset", "search")[0] == 0
     assert use("ingest", file, "--source", "a b")[0] == 1
     assert use("ingest", tmp_path / "none", "--source", "team")[0] == 1
 

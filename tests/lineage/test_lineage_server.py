@@ -7,6 +7,8 @@ import gzip
 import json
 import logging
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,6 +30,7 @@ from dpsynth_platform.errors import ConfigurationError, LedgerError
 from dpsynth_platform.lineage import ingest, server
 from dpsynth_platform.lineage.producers import add_token, load_producers
 from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.settings import PACKAGE_ROOT
 
 SECRET = "jane.doe@example.org"
 JSON = {"Content-Type": "application/json"}
@@ -297,3 +300,27 @@ def test_the_standard_client_reports_and_a_killed_receiver_loses_and_doubles_not
     assert f"{TEAM} POST {server.PATH} 409" in log
     assert "Traceback" not in log
     assert token not in log
+
+
+def test_the_event_of_the_readme_can_be_sent_as_it_stands_there(
+    process: Process, token: str, store: LineageStore, tmp_path: Path
+) -> None:
+    """With the README's own command, where there is `curl`."""
+    readme = (PACKAGE_ROOT / "README.md").read_text()
+    (event,) = (block for block in re.findall(r"```json\n(.*?)```", readme, re.DOTALL) if "dpsynth:products" in block)
+    (command,) = re.findall(r"^curl .*\\\n.*$", readme, re.MULTILINE)
+    address = process.start()
+    if shutil.which("curl") is None:
+        assert httpx.post(f"{address}{server.PATH}", content=event, headers=JSON | bearer(token)).status_code == 201
+    else:
+        (tmp_path / "event.json").write_text(event)
+        asked = command.replace("http://dpsynth.example.org:5000", address)
+        environment = {"PATH": os.environ["PATH"], "TOKEN": token}
+        sent_by = subprocess.run(["sh", "-c", asked], cwd=tmp_path, env=environment, capture_output=True, check=True)
+        assert json.loads(sent_by.stdout) == {"state": "recorded"}
+    (stored,) = store.events()
+    assert (stored.source, stored.payload) == (TEAM, json.loads(event))
+    (ranker,) = store.find("ranker")
+    assert (str(ranker.name), ranker.kind) == ("dpsynth:products:ranker", "checkpoint")
+    (above,) = [item for item in store.ancestry([ranker.name]).relatives if item.previous is not None]
+    assert (above.relation, above.node.name.name[:12]) == ("trained-on", "/srv/dpsynth")

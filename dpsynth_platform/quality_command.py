@@ -39,7 +39,7 @@ def quality_table(
     """Fidelity, similarity (HIST, Pair, CorAcc), utility, fairness, closeness. Compares with real data: restricted."""
     from dpsynth_platform.quality.files import read_file
     from dpsynth_platform.quality.report import measure_tables
-    from dpsynth_platform.quality.shown import HEADER
+    from dpsynth_platform.quality.shown import HEADER, LEGEND
 
     shown = Shown(as_json)
     left_out = _names("--drop", drop)
@@ -57,6 +57,7 @@ def quality_table(
     shown.json(report.to_json())
     shown.table(HEADER, report.table())
     shown.say()
+    shown.say(LEGEND)
     shown.say(f"Rows: {', '.join(f'{count} {name}' for name, count in report.rows.items())}. Cells: {report.cells}.")
     shown.say(report.notice)
 

@@ -16,6 +16,7 @@ from dpsynth_platform.errors import VerificationFailed
 from dpsynth_platform.people import acting, recorded
 from dpsynth_platform.planning import load_dataset
 from dpsynth_platform.privacy.figures import moment
+from dpsynth_platform.quality.shown import LEGEND
 from dpsynth_platform.release.verify import exit_status
 from dpsynth_platform.reviewing import decisions, releases, verification
 from dpsynth_platform.settings import Settings
@@ -196,6 +197,8 @@ def review_text(shown: Shown, review: decisions.Review) -> None:
     shown.table(decisions.AUDIT_HEADER, review.audit_rows)
     shown.head("Quality (restricted: compares with real data, for reviewers only)")
     shown.table(decisions.QUALITY_HEADER, review.quality_rows)
+    if review.quality_rows:
+        shown.say(LEGEND)
     shown.head("Decision")
     shown.say(f"candidate {review.candidate}; run by {', '.join(review.runners)}")
     for approval in review.approvals:

@@ -136,6 +136,7 @@ def test_what_is_published_is_shown_so(published, use):
     _, out, _ = use(published, "release", "list", "--json")
     (release,) = json.loads(out)
     _, out, _ = use(published, "release", "show", "people")
+    assert "HIST and Pair: how alike" in out
     assert f"published as release {release['id']}; how it is now: dpsynth release verify {release['id']}" in out
     assert re.search(r"approved by reviewer at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\n", out), out
     assert json.loads(use(published, "release", "show", "people", "--json")[1])["release"] == release["id"]

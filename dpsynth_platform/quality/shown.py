@@ -17,6 +17,13 @@ from dpsynth_platform.quality.utility import Trained, Utility
 Row = tuple[str, str, str, str]
 
 HEADER = ("measure", "synthetic", "real or best possible", "without any model")
+LEGEND = (
+    "Distances are total variation (0: the same). HIST and Pair: how alike the histograms of columns and of pairs of "
+    "columns are (1: the same); CorAcc: share of pairs whose association is as strong. Classifiers learn from "
+    "synthetic rows (for the best possible: from real ones) and are tested on real rows kept apart. FPED, FNED: how "
+    "far the false positive and negative rates of groups lie from those of all rows, summed."
+)
+"""The measures' names in words, below the table."""
 _WORST = 5
 _SIMILARITY = {
     "histogram": "HIST, mean of 20 and 50 bins",

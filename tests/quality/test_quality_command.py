@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from dpsynth_platform.cli import app
 from dpsynth_platform.quality.report import NOTICE
+from dpsynth_platform.quality.shown import LEGEND
 from dpsynth_platform.storage import write_table
 
 SECRET = "Zaphodina Quillmarker"
@@ -60,6 +61,7 @@ def test_a_table_for_people(use: Use, tmp_path: Path) -> None:
     for word in ("HIST", "Pair", "CorAcc", "F1 of the rarer class", "FPED", "exact copies", "400 real, 500 synthetic"):
         assert word in text
     assert NOTICE in text
+    assert LEGEND in text
     assert SECRET not in text
     assert sorted(tmp_path.iterdir()) == before
 

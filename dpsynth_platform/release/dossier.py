@@ -28,7 +28,7 @@ from dpsynth_platform.release.profile import Profiler, treatment
 from dpsynth_platform.release.table import type_name
 from dpsynth_platform.scrub.findings import ENTITY_TYPES
 
-FORMAT = "dpsynth-dossier/3"
+FORMAT = "dpsynth-dossier/1"
 CANDIDATE = "candidate"
 PACKAGES = (
     "dpsynth-platform", "alembic", "cryptography", "dagster", "deltalake", "dp-accounting", "duckdb",

@@ -3,29 +3,33 @@
 What belongs here: its form, reading it, and telling whether a key signed it. What does not: withdrawing (`withdrawal`),
 and judging the rest of the directory (`verify`). Little is imported: whoever verifies a release needs this module.
 
-It stands in `tombstone.json`, its signature (64 raw bytes) beside it, so that other tools can check it too:
-
-    openssl pkeyutl -verify -pubin -inkey public_key.pem -rawin -in tombstone.json -sigfile tombstone.sig
+It stands in `tombstone.json`, where people can read it, and beside it `tombstone.dsse.json` vouches for it as the
+release's attestation does for the release: an in-toto statement in a DSSE envelope (`attestation`). What the page of a
+release says of checking the one with other tools holds for the other.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from dpsynth_platform.digests import canonical_json
 from dpsynth_platform.errors import VerificationFailed, file_problem
 from dpsynth_platform.people import visible
 from dpsynth_platform.release import signature
+from dpsynth_platform.release.attestation import Envelope, statement
 
 FORMAT = "dpsynth-tombstone/1"
 TOMBSTONE = "tombstone.json"
-TOMBSTONE_SIGNATURE = "tombstone.sig"
-FILES = frozenset({TOMBSTONE, TOMBSTONE_SIGNATURE})
+ATTESTATION = "tombstone.dsse.json"
+WITHDRAWAL = "urn:dpsynth-platform:withdrawal:1"
+FILES = frozenset({TOMBSTONE, ATTESTATION})
 """Files that come into a release's directory after it was signed."""
 
 
@@ -54,7 +58,7 @@ class Tombstone:
         )
 
     def to_bytes(self) -> bytes:
-        """The bytes that are signed: JSON, indented, with one line feed at the end."""
+        """Its file: JSON, indented, with one line feed at the end."""
         document = {
             "format": FORMAT,
             "release": self.release,
@@ -64,17 +68,29 @@ class Tombstone:
         }
         return json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"
 
+    def statement(self) -> dict[str, Any]:
+        """What is signed: that these very bytes are the tombstone of this release."""
+        return statement(
+            WITHDRAWAL, {TOMBSTONE: hashlib.sha256(self.to_bytes()).hexdigest()}, {"release": self.release}
+        )
+
+    def seal(self, key: Ed25519PrivateKey) -> bytes:
+        """The file that vouches for it."""
+        return Envelope.seal(self.statement(), key).to_bytes()
+
 
 @dataclass(frozen=True)
 class SignedTombstone:
     """A tombstone as it was found."""
 
     tombstone: Tombstone
-    signature: bytes
+    envelope: Envelope
 
     def is_signed_by(self, key: Ed25519PublicKey) -> bool:
         """Whether the key signed exactly this."""
-        return signature.is_valid(key, self.tombstone.to_bytes(), self.signature)
+        said = canonical_json(self.tombstone.statement()).encode()
+        named = self.envelope.key == signature.fingerprint(key)
+        return named and self.envelope.payload == said and self.envelope.is_signed_by(key)
 
 
 def is_withdrawn(directory: Path) -> bool:
@@ -92,14 +108,15 @@ def read_tombstone(directory: Path) -> SignedTombstone | None:
         return None
     try:
         content = _regular(directory / TOMBSTONE).read_bytes()
-        signed = SignedTombstone(_parsed(json.loads(content)), _regular(directory / TOMBSTONE_SIGNATURE).read_bytes())
+        envelope = _regular(directory / ATTESTATION).read_bytes()
+        found = _parsed(json.loads(content))
     except OSError as error:
         raise VerificationFailed(f"it or its signature cannot be read: {file_problem(error)}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise VerificationFailed(f"is not of the format {FORMAT}") from None
-    if signed.tombstone.to_bytes() != content:
+    if found.to_bytes() != content:
         raise VerificationFailed("is not in its canonical form")
-    return signed
+    return SignedTombstone(found, Envelope.read(envelope))
 
 
 def _parsed(document: dict[str, Any]) -> Tombstone:

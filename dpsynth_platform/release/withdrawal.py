@@ -13,10 +13,9 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpsynth_platform.release import signature
 from dpsynth_platform.release.layout import DATA
 from dpsynth_platform.release.publish import only_one
-from dpsynth_platform.release.tombstone import TOMBSTONE, TOMBSTONE_SIGNATURE, Tombstone
+from dpsynth_platform.release.tombstone import ATTESTATION, TOMBSTONE, Tombstone
 from dpsynth_platform.storage import sync
 
 
@@ -27,10 +26,9 @@ def bury(directory: Path, tombstone: Tombstone, key: Ed25519PrivateKey) -> bool:
         Whether the table was still there.
     """
     with only_one(directory.parent):
-        content = tombstone.to_bytes()
         # The signature first: whoever sees the tombstone can check it.
-        _write_public(directory / TOMBSTONE_SIGNATURE, signature.sign(key, content))
-        _write_public(directory / TOMBSTONE, content)
+        _write_public(directory / ATTESTATION, tombstone.seal(key))
+        _write_public(directory / TOMBSTONE, tombstone.to_bytes())
         return _delete(directory / DATA)
 
 

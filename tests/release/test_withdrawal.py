@@ -1,6 +1,8 @@
 """The tombstone, and what is left of a release's directory: no rows, everything else as it was signed."""
 
+import html
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -9,14 +11,15 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpsynth_platform.errors import ReleaseRefused, VerificationFailed
-from dpsynth_platform.release import withdrawal
+from dpsynth_platform.release import layout, withdrawal
+from dpsynth_platform.release.attestation import Envelope
 from dpsynth_platform.release.heads import KnownChain
 from dpsynth_platform.release.layout import has_rows
 from dpsynth_platform.release.publish import publish
 from dpsynth_platform.release.signature import public_pem
 from dpsynth_platform.release.tombstone import (
+    ATTESTATION,
     TOMBSTONE,
-    TOMBSTONE_SIGNATURE,
     Tombstone,
     is_withdrawn,
     read_tombstone,
@@ -36,7 +39,7 @@ def others(directory):
     return {
         path.relative_to(directory).as_posix(): path.read_bytes()
         for path in directory.rglob("*")
-        if path.is_file() and path.name not in (TOMBSTONE, TOMBSTONE_SIGNATURE) and "data" not in path.parts
+        if path.is_file() and path.name not in (TOMBSTONE, ATTESTATION) and "data" not in path.parts
     }
 
 
@@ -149,14 +152,37 @@ def test_twice_is_as_once(released, tombstone, signing_key):
     assert digest_directory(released.path) == before
 
 
-def test_another_tool_can_check_it(released, tombstone, signing_key):
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl here")
+def test_the_recipe_of_the_page_checks_it_too(released, tombstone, signing_key):
+    """The commands as they stand on the release's page, for the other file."""
+    if any(shutil.which(tool) is None for tool in ("bash", "jq", "openssl", "sha256sum")):
+        pytest.skip("needs bash, jq, openssl and sha256sum")
     bury(released.path, tombstone, signing_key)
-    command = "pkeyutl -verify -pubin -inkey public_key.pem -rawin -in tombstone.json -sigfile tombstone.sig"
-    done = subprocess.run([openssl, *command.split()], cwd=released.path, capture_output=True)
+    page = (released.path / layout.PAGE).read_text()
+    (recipe,) = (html.unescape(block) for block in re.findall(r"<pre>(.*?)</pre>", page, re.DOTALL) if "jq" in block)
+    command = ["bash", "-e", "-o", "pipefail", "-c", recipe.replace(layout.ATTESTATION, ATTESTATION)]
+    done = subprocess.run(command, cwd=released.path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert f"{TOMBSTONE}: OK" in done.stdout
+    with (released.path / TOMBSTONE).open("a") as file:
+        file.write(" ")
+    assert subprocess.run(command, cwd=released.path, capture_output=True, check=False).returncode == 1
+
+
+def test_a_signature_is_for_a_tombstone_and_this_one(released, tombstone, signing_key):
+    """Neither what vouches for the release itself nor what vouches for another tombstone is taken for this one's."""
+    bury(released.path, tombstone, signing_key)
+    key = signing_key.public_key()
+    for other in (
+        (released.path / layout.ATTESTATION).read_bytes(),
+        replace(tombstone, reason="Another").seal(signing_key),
+        Envelope.seal(tombstone.statement() | {"predicateType": "urn:other"}, signing_key).to_bytes(),
+    ):
+        (released.path / ATTESTATION).write_bytes(other)
+        assert not read_tombstone(released.path).is_signed_by(key)
+    (released.path / ATTESTATION).write_bytes(b"{}")
+    with pytest.raises(VerificationFailed, match="no DSSE envelope"):
+        read_tombstone(released.path)
+    assert ("signature", TOMBSTONE) in {(item.kind, item.file) for item in verify_release(released.path).problems}
 
 
 @pytest.mark.parametrize(("broken", "call"), [("_write_public", 1), ("_write_public", 2), ("_delete", 1)])
@@ -233,7 +259,7 @@ def test_a_changed_tombstone_is_found(released, tombstone, signing_key, change):
     assert not found
 
 
-@pytest.mark.parametrize("name", [TOMBSTONE, TOMBSTONE_SIGNATURE])
+@pytest.mark.parametrize("name", [TOMBSTONE, ATTESTATION])
 def test_missing_and_linked_files_are_told(released, tombstone, signing_key, name, tmp_path):
     bury(released.path, tombstone, signing_key)
     (released.path / name).rename(tmp_path / name)

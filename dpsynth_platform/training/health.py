@@ -1,0 +1,142 @@
+"""Stops trainings that are dead, judged by what is differentially private already.
+
+What belongs here: rules over the noised gradients and the parameters, which are post-processing of them, and what each
+rule can find and how rarely it errs. What does not: anything un-noised. A loss, a gradient's norm or a threshold on
+either would be another look at the data, which nobody has paid for; what is said here when training stops is public.
+
+**The rules.** D is the number of trainable coordinates, and the noise's deviation is known.
+
+* *Not finite*: a noised gradient or a parameter. Certain.
+* *Too little noise*: a noised sum is noise plus something, so its squared length over the noise's variance exceeds a
+  chi-squared variable of D degrees of freedom stochastically. Below the bound of Laurent & Massart (2000, lemma 1) the
+  noise is not the planned one; by chance once in 1 / `FALSE_ALARM` trainings.
+* *Nothing moves*: not one of the parameters' values has changed since the first step, though `WATCHED` steps were taken
+  and the warm-up is over. Noise alone moves them, so this is certain; gradients need not be looked at.
+* *No signal*: gradients of exactly zero (labels that are all ignored, an adapter that is cut off) leave pure noise. In
+  general that cannot be told from a weak signal, so weak is defined: a training counts as alive if its clipped sums
+  are, in the mean of squares, at least as long as those of a planned batch whose gradients have a share `LIVE` of the
+  clipping norm and do not agree. From the plan alone follows the one step at which pure noise would be told from that,
+  with a power of 1 - `MISSED` and a false alarm of at most `FALSE_ALARM` (Birge 2001, lemma 8.1, for the tail of the
+  noncentral chi-squared). Before it nothing is said, and nothing at all where it lies beyond the training's end (many
+  coordinates, small batches). It does not find gradients that are merely small, nor any other bad training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.training.plan import TrainingPlan
+
+FALSE_ALARM = 1e-9
+MISSED = 1e-6
+WATCHED = 5
+"""Steps after which something must have moved."""
+LIVE = {"automatic": 0.5, "flat": 0.01}
+"""How long a live gradient is at least after clipping, over the clipping norm. Automatic clipping brings nearly all to
+that norm; flat clipping leaves short ones short, so that there only very large batches can be judged."""
+_SAMPLED = 4096
+
+
+class Watch:
+    """Watches over one training, as the loop's `Health`. After a crash a new one begins anew.
+
+    Args:
+        plan: gives noise, clipping and batch size.
+        parameters: the trainable ones, by name, alive.
+
+    Attributes:
+        judged_at: the step at which a training without any signal is told from a live one; None if the plan has none.
+    """
+
+    def __init__(self, plan: TrainingPlan, parameters: Mapping[str, Tensor]) -> None:
+        self._plan, self._parameters = plan, parameters
+        self._coordinates = sum(parameter.numel() for parameter in parameters.values())
+        needed = steps_to_judge(plan, self._coordinates)
+        self.judged_at = needed if needed <= plan.steps else None
+        self._squares = 0.0
+        self._first: int | None = None
+        self._before: dict[str, Tensor] = {}
+
+    def step(self, step: int, gradients: Mapping[str, Tensor]) -> None:
+        """Judges one step, before its gradients are applied.
+
+        Args:
+            step: its number, from 1.
+            gradients: the noised mean gradient of each trainable parameter, by name.
+
+        Raises:
+            MechanismFailed: training must stop. What it cost stays spent.
+        """
+        if self._first is None:
+            self._first = step
+            self._before = {name: _sample(parameter) for name, parameter in self._parameters.items()}
+        _all_finite(gradients, "noised gradient")
+        _all_finite(self._parameters, "value")
+        deviation = self._plan.noise_deviation / self._plan.batch_size
+        squares = sum(float(gradient.double().square().sum()) for gradient in gradients.values()) / deviation**2
+        self._enough_noise(squares)
+        self._squares += squares
+        if self._first == 1:
+            self._something_moves(step)
+            if step == self.judged_at:
+                self._some_signal(step)
+
+    def _enough_noise(self, squares: float) -> None:
+        x = math.log(self._plan.paid_steps / FALSE_ALARM)
+        if squares < self._coordinates - 2 * math.sqrt(self._coordinates * x):
+            raise MechanismFailed(
+                "training: a noised gradient has less noise than the plan says; do not release this model"
+            )
+
+    def _something_moves(self, step: int) -> None:
+        if step != max(WATCHED, self._plan.warmup_steps) + 1:
+            return
+        if all(torch.equal(_sample(parameter), self._before[name]) for name, parameter in self._parameters.items()):
+            raise MechanismFailed(
+                f"training: after {step - 1} steps no parameter has moved, not even by the noise; raise learning_rate, "
+                "and check that the model's weights are in single precision"
+            )
+
+    def _some_signal(self, step: int) -> None:
+        live = step * live_square(self._plan)
+        freedom, x = step * self._coordinates, math.log(1 / FALSE_ALARM)
+        if self._squares <= freedom + live - 2 * math.sqrt((freedom + 2 * live) * x):
+            raise MechanismFailed(
+                f"training: {step} steps of noised gradients hold no signal beside the noise; check labels, adapter "
+                "and clipping_norm, and that there are about as many records as expected_units says"
+            )
+
+
+def live_square(plan: TrainingPlan) -> float:
+    """The least squared length of a live clipped sum, in units of the noise's variance on one coordinate."""
+    return LIVE[plan.clipping] ** 2 * plan.batch_size / plan.noise_multiplier**2
+
+
+def steps_to_judge(plan: TrainingPlan, coordinates: int) -> int:
+    """After how many steps pure noise is told from a live training.
+
+    k steps suffice where pure noise stays below the threshold: with l = `live_square`, x = log(1 / FALSE_ALARM) and
+    y = log(1 / MISSED), where kD + 2 sqrt(kDy) + 2y <= kD + kl - 2 sqrt(k(D + 2l)x), a quadratic in sqrt(k).
+    """
+    live, x, y = live_square(plan), math.log(1 / FALSE_ALARM), math.log(1 / MISSED)
+    slope = 2 * math.sqrt(coordinates * y) + 2 * math.sqrt((coordinates + 2 * live) * x)
+    return math.ceil(((slope + math.sqrt(slope**2 + 8 * y * live)) / (2 * live)) ** 2)
+
+
+def _all_finite(tensors: Mapping[str, Tensor], what: str) -> None:
+    # One transfer from an accelerator for all of them.
+    finite = torch.stack([torch.isfinite(tensor).all() for tensor in tensors.values()]).tolist()
+    for name, good in zip(tensors, finite, strict=True):
+        if not good:
+            raise MechanismFailed(f"training: {name}: its {what} is not finite; lower learning_rate")
+
+
+def _sample(parameter: Tensor) -> Tensor:
+    """Up to `_SAMPLED` values, evenly spaced, copied."""
+    flat = parameter.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // _SAMPLED)].clone()

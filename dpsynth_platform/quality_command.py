@@ -1,4 +1,4 @@
-"""`dpsynth quality table`: how good a synthetic table is, beside real ones, outside of any deployment.
+"""`dpsynth quality`: how good a synthetic table, or synthetic texts are, beside real ones, outside of any deployment.
 
 What belongs here: arguments, and showing what the library returns. What does not: reading and measuring (`quality`).
 What is shown are aggregates of real rows, for the eyes of whoever may see those; no value of them is ever printed.
@@ -12,14 +12,14 @@ from typing import Annotated
 import typer
 
 from dpsynth_platform.errors import SourceError
-from dpsynth_platform.terminal import SEVERAL, Json, Shown, command, listed, workspace
+from dpsynth_platform.terminal import SEVERAL, Json, Shown, command, listed, stages, workspace
 
-quality_app = typer.Typer(no_args_is_help=True, help="Quality: how good synthetic tables are, beside real ones.")
+quality_app = typer.Typer(no_args_is_help=True, help="Quality: how good synthetic data is, beside real data.")
 
 
 @quality_app.callback()
 def _quality() -> None:
-    """Quality: how good synthetic tables are, beside real ones."""
+    """Quality: how good synthetic data is, beside real data."""
 
 
 @quality_app.command("table")
@@ -60,6 +60,67 @@ def quality_table(
     shown.say(LEGEND)
     shown.say(f"Rows: {', '.join(f'{count} {name}' for name, count in report.rows.items())}. Cells: {report.cells}.")
     shown.say(report.notice)
+
+
+@quality_app.command("text")
+@command
+def quality_text(
+    real: Annotated[
+        Path, typer.Argument(help="Real texts that the generator had: Delta, Parquet, CSV or JSON lines (.jsonl).")
+    ],
+    synthetic: Annotated[Path, typer.Argument(help="The synthetic texts, in a column of the same name.")],
+    text: Annotated[str, typer.Option(help="Column of the texts.")],
+    label: Annotated[str | None, typer.Option(help="Column of classes: classifiers of it are compared.")] = None,
+    holdout: Annotated[
+        Path | None,
+        typer.Option(help="Real texts that the generator never saw; default: REAL is split in two, which flatters."),
+    ] = None,
+    owner: Annotated[
+        str | None, typer.Option(help="Column of REAL (and --holdout) that says whose a text is: held out by owner.")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, max=1000, help="Draws of texts; figures are means over them.")] = 5,
+    sample: Annotated[
+        int, typer.Option(min=50, help="Of larger tables so many texts are drawn; more take longer.")
+    ] = 1000,
+    clusters: Annotated[
+        int | None, typer.Option(help="Clusters of MAUVE; default: a tenth of the texts of a trial.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """MAUVE, classifiers, divergences, diversity, verbatim runs, next tokens. Compares with real data: restricted."""
+    import pyarrow as pa
+
+    from dpsynth_platform.quality.files import read_file
+    from dpsynth_platform.quality.text.corpora import HELD_OUT, check_apart, corpus_of, halves
+    from dpsynth_platform.quality.text.report import HEADER, SPLIT, measure_texts
+
+    shown = Shown(as_json)
+    with stages(shown) as progress, workspace("dpsynth-quality-"):
+        # In CSV, all three are read as text, whatever they look like.
+        like = pa.schema([(name, pa.large_string()) for name in dict.fromkeys([text, label, owner]) if name])
+        had = corpus_of("real", read_file(real, like=like), text, label, owner)
+        if holdout is None:
+            had, unseen = halves(had)
+        else:
+            unseen = corpus_of(HELD_OUT, read_file(holdout, like=like), text, label, owner)
+            check_apart(had, unseen)
+        report = measure_texts(
+            had,
+            unseen,
+            corpus_of("synthetic", read_file(synthetic, like=like), text, label),
+            trials=trials,
+            most=sample,
+            clusters=clusters,
+            remarks=[SPLIT] if holdout is None else [],
+            progress=progress,
+        )
+    shown.json(report.to_json())
+    shown.say(report.notice)
+    shown.say()
+    shown.table(HEADER, report.table())
+    shown.say()
+    for sentence in report.remarks_for_people():
+        shown.say(sentence)
 
 
 def _names(option: str, texts: list[str] | None) -> list[str]:

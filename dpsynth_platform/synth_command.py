@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,10 +15,9 @@ import typer
 
 from dpsynth_platform.errors import SchemaMissing, SourceError
 from dpsynth_platform.permissions import no_core_dumps
-from dpsynth_platform.terminal import Json, Shown, command, plain, workspace
+from dpsynth_platform.terminal import Json, Shown, command, plain, stages, workspace
 
 if TYPE_CHECKING:
-    from dpsynth_platform.synth.interface import Progress
     from dpsynth_platform.synthesis import Synthesis
 
 INTERRUPTED = 130
@@ -172,7 +169,7 @@ def synth_table(
     )
     no_core_dumps()
     try:
-        with _progress(shown) as progress, workspace("dpsynth-synth-"):
+        with stages(shown) as progress, workspace("dpsynth-synth-"):
             made = synthesize(table, out, options, progress=progress)
     except SchemaMissing as missing:
         raise _draft(shown, missing) from None
@@ -210,7 +207,7 @@ def synth_rows(
     from dpsynth_platform.synthesis.more import more_rows, read_given
 
     shown = Shown(as_json)
-    with _progress(shown) as progress, workspace("dpsynth-synth-"):
+    with stages(shown) as progress, workspace("dpsynth-synth-"):
         made = more_rows(out, rows, given=read_given(given or []), constraints=constraints, to=to, progress=progress)
     shown.json(made.to_json())
     shown.say(f"{made.rows} rows: {made.synthetic}")
@@ -250,23 +247,3 @@ def _show(shown: Shown, made: Synthesis) -> None:
     for access in made.not_covered:
         shown.say(f"- {access}")
     shown.say(f"All of it in words: {made.statement}")
-
-
-@contextmanager
-def _progress(shown: Shown) -> Iterator[Progress]:
-    """On a terminal a line for each stage, with what remains of it; elsewhere nothing."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    silenced = not shown.console.is_terminal or shown.console.quiet
-    with Progress(
-        *columns, console=shown.console, disable=silenced, redirect_stdout=False, redirect_stderr=False
-    ) as bars:
-        known: dict[str, int] = {}
-
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in known:
-                known[stage] = int(bars.add_task(stage, total=total))
-            bars.update(known[stage], completed=done, total=total)  # type: ignore[arg-type]
-
-        yield report

@@ -1,7 +1,7 @@
 """What every command of `dpsynth` shares: where results go, and how errors are shown.
 
-What belongs here: arguments that many have, text or JSON on the terminal, the wrapper that lets no unsafe error text
-out, and a place for what a command makes in passing. What does not: any command (`cli`, `privacy_command`).
+What belongs here: arguments that many have, text, progress or JSON on the terminal, the wrapper that lets no unsafe
+error text out, and a place for what a command makes in passing. What does not: any command (`cli`, `privacy_command`).
 """
 
 from __future__ import annotations
@@ -79,6 +79,26 @@ class Shown:
         else:
             print(plain(str(error)), file=sys.stderr)
         return typer.Exit(BLOCKED if isinstance(error, BudgetExceeded) or error.code == "budget" else 1)
+
+
+@contextmanager
+def stages(shown: Shown) -> Iterator[Callable[[str, int, int], None]]:
+    """On a terminal a line for each stage, with what remains of it; elsewhere nothing."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    silenced = not shown.console.is_terminal or shown.console.quiet
+    with Progress(
+        *columns, console=shown.console, disable=silenced, redirect_stdout=False, redirect_stderr=False
+    ) as bars:
+        known: dict[str, int] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in known:
+                known[stage] = int(bars.add_task(stage, total=total))
+            bars.update(known[stage], completed=done, total=total)  # type: ignore[arg-type]
+
+        yield report
 
 
 def plain(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Tables from files, for comparing them outside of any deployment: Parquet, CSV and Delta.
+"""Tables from files, for comparing them outside of any deployment: Parquet, CSV, JSON lines and Delta.
 
 What belongs here: reading one, and saying what is wrong with it without quoting it. What does not: comparing
 (`columns`).
@@ -6,8 +6,10 @@ What belongs here: reading one, and saying what is wrong with it without quoting
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,10 +18,11 @@ from dpsynth_platform.bounding.ownership import open_table
 from dpsynth_platform.errors import SourceError, file_problem
 
 OR_CSV = ", a CSV file (.csv)"
+OR_OTHERS = f"{OR_CSV}, a file of JSON lines (.jsonl)"
 
 
 def read_file(path: Path, *, without: Collection[str] = (), like: pa.Schema | None = None) -> pa.Table:
-    """The table at a path: a Delta table, a Parquet file, a directory of those, or a CSV file with a header.
+    """The table at a path: a Delta table, a Parquet file, a directory of those, a CSV file with a header, JSON lines.
 
     Args:
         without: columns that are left out where they are there.
@@ -28,12 +31,13 @@ def read_file(path: Path, *, without: Collection[str] = (), like: pa.Schema | No
     Raises:
         SourceError: there is none that can be read.
     """
-    table = _csv(path, like) if path.suffix.lower() == ".csv" else _columnar(path)
+    kind = path.suffix.lower()
+    table = _csv(path, like) if kind == ".csv" else _json_lines(path) if kind == ".jsonl" else _columnar(path)
     return table.select([place for place, name in enumerate(table.column_names) if name not in without])
 
 
 def _columnar(path: Path) -> pa.Table:
-    dataset = open_table(path, also=OR_CSV)
+    dataset = open_table(path, also=OR_OTHERS)
     try:
         return dataset.to_table()
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -60,21 +64,53 @@ def _csv(path: Path, like: pa.Schema | None) -> pa.Table:
     raise SourceError(f"{path}: {problem}; {accepted}")
 
 
+def _json_lines(path: Path) -> pa.Table:
+    """One object a line; a name that an object lacks is missing there. Nothing is taken for a date or a number."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")  # other ends of lines may stand inside of a text
+    except (OSError, UnicodeDecodeError) as error:
+        problem = file_problem(error)
+    else:
+        rows = [_object(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+        names = dict.fromkeys(name for row in rows for name in row)
+        return pa.table({name: _column(path, name, [row.get(name) for row in rows]) for name in names})
+    raise SourceError(f"{path}: {problem}; accepted: JSON lines in UTF-8")
+
+
+def _object(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise SourceError(f"{path}: line {number} is no JSON object; accepted: one object a line")
+    return found
+
+
+def _column(path: Path, name: str, values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        problem = "holds values of different types"  # the library's own text quotes one
+    raise SourceError(f"{path}: column {name!r} {problem}")
+
+
 def _conversion(like: pa.Schema | None) -> object:
     from pyarrow import csv
 
-    texts = {item.name: pa.large_string() for item in like or () if _is_text(item.type)}
+    texts = {item.name: pa.large_string() for item in like or () if is_text(item.type)}
     # Only an empty field is a missing text: "NA" and the like may be somebody's code. Of numbers, Arrow knows them all.
     return csv.ConvertOptions(column_types=texts)
 
 
 def _without_empty(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if not _is_text(column.type):
+    if not is_text(column.type):
         return column
     return pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
 
 
-def _is_text(type_: pa.DataType) -> bool:
+def is_text(type_: pa.DataType) -> bool:
+    """Whether a column of this type holds text, perhaps as codes of a dictionary."""
     values = type_.value_type if pa.types.is_dictionary(type_) else type_
     return bool(pa.types.is_string(values) or pa.types.is_large_string(values))
 

@@ -91,8 +91,8 @@ class QualityReport:
 
     def markdown(self) -> str:
         """The notice, and the rows as a markdown table."""
-        lines = [f"**{self.notice}**", "", _markdown_row(HEADER), _markdown_row(["---"] * len(HEADER))]
-        return "\n".join([*lines, *(_markdown_row(row) for row in self.table())])
+        lines = [f"**{self.notice}**", "", markdown_row(HEADER), markdown_row(["---"] * len(HEADER))]
+        return "\n".join([*lines, *(markdown_row(row) for row in self.table())])
 
 
 def measure_quality(
@@ -252,5 +252,6 @@ def _check_target(column: Column) -> None:
         )
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
+def markdown_row(cells: Sequence[str]) -> str:
+    """A row of a markdown table."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -44,6 +44,12 @@ def test_codes_in_csv_are_text_where_the_other_table_has_text(tmp_path: Path) ->
     assert read_file(tmp_path / "codes.csv")["code"].to_pylist() == [1, None]
 
 
+def test_json_lines_hold_what_they_say(tmp_path: Path) -> None:
+    (tmp_path / "one.jsonl").write_text('{"day": "2026-01-31", "n": 1}\n\n{"n": 2, "more": "N\u2028A"}\n')
+    read = read_file(tmp_path / "one.jsonl", without=["n"])
+    assert read.to_pydict() == {"day": ["2026-01-31", None], "more": [None, "N\u2028A"]}
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
@@ -54,6 +60,11 @@ def test_codes_in_csv_are_text_where_the_other_table_has_text(tmp_path: Path) ->
         ("empty.csv", b"", "the table cannot be read .ArrowInvalid"),
         ("bytes.csv", b"a,b\nZaphod,\xff\xfe\n", ""),
         ("headless.csv", b"39,Zaphod\n40,Arthur\n", "the first line has empty or numeric names, so it is no header"),
+        ("none.jsonl", None, "there is no such file or directory"),
+        ("broken.jsonl", b'{"a": 1}\nZaphod\n', "line 2 is no JSON object"),
+        ("list.jsonl", b'["Zaphod"]\n', "line 1 is no JSON object"),
+        ("mixed.jsonl", b'{"a": 1}\n{"a": "Zaphod"}\n', "column 'a' holds values of different types"),
+        ("bytes.jsonl", b'{"a": "Zaphod\xff"}\n', "it is no text in UTF-8"),
         ("unnamed.csv", b",Zaphod\n40,Arthur\n", "so it is no header"),
     ],
 )

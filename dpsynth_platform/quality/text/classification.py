@@ -1,0 +1,65 @@
+"""Utility: is a text classifier trained on synthetic texts about as good on real ones as one trained on real texts?
+
+What belongs here: two classifiers and their scores (SynBench, section 3, "utility"). What does not: which texts train
+and which test (`report`): those to test on are real ones that the generator never saw.
+
+Both are logistic regressions with balanced classes, small enough to train many times: one on TF-IDF of words and pairs
+of words, which sees the words alone, and one on sentence features, which sees the meaning.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpsynth_platform.quality.text.mauve import Features
+from dpsynth_platform.quality.text.words import WORD
+
+_MOST_TERMS = 50_000
+_STEPS = 500
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A classifier on held-out real texts, in [0, 1].
+
+    Attributes:
+        f1: mean of the F1 of each class that the held-out texts have (macro F1).
+        accuracy: share of held-out texts that were told right.
+    """
+
+    f1: float
+    accuracy: float
+
+
+def by_words(train: Sequence[str], classes: Sequence[str], test: Sequence[str], truth: Sequence[str]) -> Scores:
+    """Trains on TF-IDF of words and pairs of words, and tests. None of the four may be empty."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    terms = TfidfVectorizer(token_pattern=WORD, ngram_range=(1, 2), sublinear_tf=True, max_features=_MOST_TERMS)
+    return _train_and_test(terms.fit_transform(train), classes, terms.transform(test), truth)
+
+
+def by_features(train: Features, classes: Sequence[str], test: Features, truth: Sequence[str]) -> Scores:
+    """Trains on sentence features, shapes (texts, features), and tests. None of the four may be empty."""
+    return _train_and_test(train, classes, test, truth)
+
+
+def _train_and_test(train: Any, classes: Sequence[str], test: Any, truth: Sequence[str]) -> Scores:
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import accuracy_score, f1_score
+
+    if len(set(classes)) == 1:
+        guessed = [classes[0]] * len(truth)  # one class teaches nothing but that: every text is of it
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = LogisticRegression(class_weight="balanced", max_iter=_STEPS).fit(train, classes)
+        guessed = model.predict(test).tolist()
+    return Scores(
+        f1=float(f1_score(truth, guessed, average="macro", labels=sorted(set(truth)), zero_division=0)),
+        accuracy=float(accuracy_score(truth, guessed)),
+    )

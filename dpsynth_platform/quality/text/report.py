@@ -1,0 +1,226 @@
+"""The quality report of synthetic texts: every measure over several trials, beside real texts in their place.
+
+What belongs here: names and directions of the figures, their means and errors, and the report as JSON, as markdown and
+as rows for a terminal. What does not: measuring (`trials`), and any gate. The report compares with real texts, so it is
+restricted and says so wherever it is shown.
+
+Trials draw from the same tables, so standard errors tell of drawing and of random starts; they understate what other
+people's texts would change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from dpsynth_platform.errors import SourceError
+from dpsynth_platform.quality.report import NOTICE, markdown_row
+from dpsynth_platform.quality.text.corpora import Corpus, check_labels
+from dpsynth_platform.quality.text.embeddings import MODEL, MOST_PIECES
+from dpsynth_platform.quality.text.mauve import EXPLAINED_VARIANCE, SCALING, default_clusters
+from dpsynth_platform.quality.text.trials import VERBATIM_WORDS, prepare, run_trial
+from dpsynth_platform.synth.interface import Progress, silent
+
+HEADER = ("measure", "better", "synthetic", "real in its place")
+TRIALS = 5
+MOST_TEXTS = 1_000
+"""Of larger tables so many texts are drawn at random, always the same."""
+_DRAWN = 0.8
+"""Share of the smallest table that each trial draws: with all of it, trials would hardly differ."""
+
+SPLIT = (
+    "There were no held-out texts: a random half of the real ones passes for held out though the generator had it, and "
+    "verbatim runs are looked for in the other half only. Both flatter."
+)
+
+HIGHER, LOWER, NEAR = "higher", "lower", "near real"
+MEASURES: Mapping[str, tuple[str, str]] = {
+    "mauve": ("MAUVE", HIGHER),
+    "f1_words": ("classifier on words: macro F1", HIGHER),
+    "accuracy_words": ("classifier on words: accuracy", HIGHER),
+    "f1_features": ("classifier on sentence features: macro F1", HIGHER),
+    "accuracy_features": ("classifier on sentence features: accuracy", HIGHER),
+    "next_token": ("next-token accuracy of a word model", HIGHER),
+    "lengths": ("length divergence (JS, bits)", LOWER),
+    "entities": ("entity type divergence (JS, bits)", LOWER),
+    "entity_rates": ("entities a text, divergence (JS, bits)", LOWER),
+    "runs_1": ("1-gram divergence (JS, bits)", LOWER),
+    "runs_2": ("2-gram divergence (JS, bits)", LOWER),
+    "runs_3": ("3-gram divergence (JS, bits)", LOWER),
+    "frontier_1": ("1-gram frontier area", HIGHER),
+    "frontier_2": ("2-gram frontier area", HIGHER),
+    "frontier_3": ("3-gram frontier area", HIGHER),
+    "vocabulary": ("vocabulary overlap (Jaccard)", HIGHER),
+    "self_bleu": ("self-BLEU-4", NEAR),
+    "distinct_1": ("distinct-1", NEAR),
+    "distinct_2": ("distinct-2", NEAR),
+    "distinct_3": ("distinct-3", NEAR),
+    "duplicates": ("duplicates, share of texts", NEAR),
+    "verbatim": (f"texts with {VERBATIM_WORDS} words in a row of a training text", NEAR),
+}
+"""Name and direction of each figure, in the order of the report."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Mean over trials and its standard error; both NaN where a measure does not apply, the error with one trial."""
+
+    mean: float
+    standard_error: float
+
+    def __str__(self) -> str:
+        if math.isnan(self.mean):
+            return "not available"
+        return f"{self.mean:.3f}" + ("" if math.isnan(self.standard_error) else f" ± {self.standard_error:.3f}")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measure.
+
+    Attributes:
+        better: `higher`, `lower` or `near real`.
+        synthetic: of the synthetic texts.
+        real: of as many real texts in their place: such that the generator had; of verbatim runs, held-out ones.
+    """
+
+    key: str
+    name: str
+    better: str
+    synthetic: Estimate
+    real: Estimate
+
+
+@dataclass(frozen=True)
+class TextQualityReport:
+    """Quality of one synthetic corpus. Restricted.
+
+    Attributes:
+        texts, blank: number of texts, and of rows without one, in each table.
+        drawn: number of texts of each table in a trial.
+        majority_accuracy: share of the most frequent class among held-out texts; None without labels.
+        settings: what figures depend on, so that only those of equal settings are compared.
+        remarks: what a reader must know of the figures.
+    """
+
+    texts: dict[str, int]
+    blank: dict[str, int]
+    trials: int
+    drawn: int
+    majority_accuracy: float | None
+    settings: dict[str, float | str]
+    figures: tuple[Figure, ...]
+    remarks: tuple[str, ...]
+    notice: str = NOTICE
+    restricted: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; None for what is not available."""
+        figures = [
+            asdict(figure) | {side: _estimate_json(getattr(figure, side)) for side in ("synthetic", "real")}
+            for figure in self.figures
+        ]
+        return asdict(self) | {"figures": figures}
+
+    def table(self) -> list[tuple[str, str, str, str]]:
+        """The figures as a table of four columns, see `HEADER`: mean ± standard error."""
+        return [(figure.name, figure.better, str(figure.synthetic), str(figure.real)) for figure in self.figures]
+
+    def remarks_for_people(self) -> list[str]:
+        """Sizes, settings and remarks, a sentence each."""
+        sizes = ", ".join(f"{count} {name}" for name, count in self.texts.items())
+        blank = ", ".join(f"{count} {name}" for name, count in self.blank.items())
+        settings = ", ".join(f"{name} {value}" for name, value in self.settings.items())
+        share = self.majority_accuracy
+        return [
+            f"Texts: {sizes}; blank rows: {blank}.",
+            f"Means over {self.trials} trials, of {self.drawn} texts of each table, ± standard error.",
+            f"Settings: {settings}.",
+            *([] if share is None else [f"Accuracy of the most frequent class alone: {share:.3f}."]),
+            *self.remarks,
+        ]
+
+    def markdown(self) -> str:
+        """The notice, the figures as a markdown table, and the remarks."""
+        rows = [markdown_row(row) for row in (HEADER, ["---"] * len(HEADER), *self.table())]
+        return "\n".join([f"**{self.notice}**", "", *rows, "", *self.remarks_for_people()])
+
+
+def measure_texts(
+    real: Corpus,
+    held_out: Corpus,
+    synthetic: Corpus,
+    *,
+    trials: int = TRIALS,
+    most: int = MOST_TEXTS,
+    clusters: int | None = None,
+    remarks: Sequence[str] = (),
+    progress: Progress = silent,
+) -> TextQualityReport:
+    """Measures synthetic texts beside real ones.
+
+    Args:
+        real: texts that the generator had.
+        held_out: real texts that it never saw, of other owners.
+        synthetic: synthetic texts. Where all three have labels, classifiers are compared, too.
+        trials: number of trials, at least 1.
+        most: of a larger table so many texts are drawn, once for all trials.
+        clusters: of MAUVE; None: a tenth of the texts that a trial draws.
+        remarks: for the report.
+        progress: called with stages and percents, or numbers of trials.
+
+    Raises:
+        SourceError: labels cannot be compared, or there are too few texts for the clusters.
+        ConfigurationError: the sentence model is not installed.
+    """
+    sides = (real, held_out, synthetic)
+    labelled = all(side.labels for side in sides)
+    if labelled:
+        check_labels(*sides)
+    drawn = int(_DRAWN * min(most, *(len(side.texts) for side in sides)))
+    clusters = default_clusters(drawn) if clusters is None else clusters
+    if not 2 <= clusters <= drawn:
+        raise SourceError(f"clusters: {clusters}; accepted: 2 to {drawn}, the number of texts that a trial draws")
+    materials = prepare(*sides, most, progress)
+    found = []
+    for trial in range(trials):
+        found.append(run_trial(materials, drawn, clusters, trial))
+        progress("trials", trial + 1, trials)
+    return TextQualityReport(
+        texts={side.name: len(side.texts) for side in sides},
+        blank={side.name: side.blank for side in sides},
+        trials=trials,
+        drawn=drawn,
+        majority_accuracy=_majority(held_out) if labelled else None,
+        settings={
+            "MAUVE clusters": clusters,
+            "scaling": SCALING,
+            "explained variance": EXPLAINED_VARIANCE,
+            "features": f"{MODEL}, first {MOST_PIECES} word pieces",
+        },
+        figures=tuple(
+            Figure(key, name, better, *(_estimate([trial[side][key] for trial in found]) for side in (0, 1)))
+            for key, (name, better) in MEASURES.items()
+            if key in found[0][0]
+        ),
+        remarks=tuple(remarks),
+    )
+
+
+def _majority(corpus: Corpus) -> float:
+    counts = Counter(label for label in corpus.labels if label is not None)
+    return max(counts.values()) / counts.total()
+
+
+def _estimate(values: Sequence[float]) -> Estimate:
+    error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else float("nan")
+    return Estimate(float(np.mean(values)), error)
+
+
+def _estimate_json(found: Estimate) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else value for name, value in asdict(found).items()}

@@ -255,9 +255,16 @@ class _Replay:
             return "it could not be approved by the person who withdrew it"
         return None
 
-    def _release(self, event: ChainEvent) -> None:
-        said = event.payload.get("candidate", ""), event.payload.get("entry", "")
-        self._released.setdefault(event.subject, said)
+    def _release(self, event: ChainEvent) -> str | None:
+        said = event.payload["candidate"], event.payload["entry"]
+        entry = self.entries.get(event.payload["entry"])
+        if entry is None or entry["state"] != chain.SPENT:
+            return f"release {event.subject} could not be published: nothing was spent on it"
+        if event.subject in self._withdrawn.get(event.payload["entry"], {}):
+            return f"release {event.subject} could not be published: it was withdrawn"
+        if self._released.setdefault(event.subject, said) != said:
+            return f"release {event.subject} could not be published: it is another candidate's"
+        return None
 
     def _withdraw(self, event: ChainEvent) -> str | None:
         said, by = (event.payload["candidate"], event.payload["entry"]), person_key(event.payload["by"])

@@ -127,6 +127,8 @@ def _stage_and_show(
 
 
 def _show(stage: Path, directory: Path) -> None:
+    """Opens it to everyone and gives it its name: from here on it is public."""
+    stage.chmod(0o755)
     stage.rename(directory)
     sync(directory.parent)
 
@@ -153,10 +155,11 @@ def _write_documents(stage: Path, dossier: dict[str, Any], signing_key: Ed25519P
 
 
 def _settle(stage: Path) -> None:
-    """Readable by everyone, whatever the umask, and on disk before the release is shown."""
-    for path in [*stage.rglob("*"), stage]:
+    """Readable by everyone once its directory is, whatever the umask, and on disk before the release is shown."""
+    for path in stage.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
         sync(path)
+    sync(stage)
 
 
 def _published(directory: Path, signing_key: Ed25519PrivateKey, *, reused: bool) -> Published:

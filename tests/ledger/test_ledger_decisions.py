@@ -173,6 +173,8 @@ def test_what_was_withdrawn_needs_the_word_and_another_person(ledger, released):
         (chain.WITHDRAWN, RELEASE, {"by": " "}, "could not be withdrawn"),
         (chain.WITHDRAWN, RELEASE, {"by": "Cy", "candidate": "d" * 64}, "could not be withdrawn"),
         (chain.APPROVED, CANDIDATE, {"by": "Bo", "after_withdrawal": RELEASE}, "without a word"),
+        (chain.RELEASED, "census-ffff", {"entry": "0" * 32}, "nothing was spent on it"),
+        (chain.RELEASED, RELEASE, {"candidate": "d" * 64}, "another candidate's"),
     ],
 )
 def test_an_auditor_finds_what_could_not_have_been_decided(ledger, released, kind, subject, payload, words):
@@ -186,6 +188,7 @@ def test_an_auditor_finds_what_could_not_have_been_decided(ledger, released, kin
     [
         (chain.WITHDRAWN, RELEASE, {"by": "Di", "candidate": CANDIDATE}, "could not be withdrawn"),
         (chain.APPROVED, CANDIDATE, {"by": "Bo"}, "without a word"),
+        (chain.RELEASED, RELEASE, {"candidate": CANDIDATE}, "it was withdrawn"),
         (chain.APPROVED, CANDIDATE, {"by": "cy", "after_withdrawal": RELEASE}, "by the person who withdrew it"),
     ],
 )

@@ -135,6 +135,7 @@ def test_it_is_announced_when_all_is_ready_and_nothing_is_shown(
     def announce() -> None:
         (stage,) = target.glob(".staging-*")
         assert verify_release(stage).ok
+        assert stat.S_IMODE(stage.stat().st_mode) == 0o700, "nobody else can read it under its other name"
         seen.append(visible(target))
 
     done = publish(evidence, rows, rows[0].schema, target, signing_key, announce=announce)

@@ -56,7 +56,7 @@ def test_for_people(use: Use, tmp_path: Path) -> None:
         "out/synthetic.parquet",
         "1e-05)-DP for one example (add-or-remove, at most 1 record); method aim",
         "paid now; the ledger in out/restricted/ledger knows only what is spent through it",
-        "No synthetic row lacks a value of age, old: not declared as nullable.",
+        "Missing values of age, old are not kept as such: not declared as nullable.",
         "Not covered by the guarantee:",
         "out/statement.md",
     ):

@@ -152,7 +152,7 @@ def test_what_may_not_miss_is_named_by_its_declaration():
     filled = domain_of(contract).filled
     assert "score" not in filled
     assert "age" in filled
-    assert filled_in_words(filled).startswith(f"No synthetic row lacks a value of {', '.join(filled)}: not declared as")
+    assert filled_in_words(filled).startswith(f"Missing values of {', '.join(filled)} are not kept as such")
 
 
 def test_for_the_eyes_cells_are_few():

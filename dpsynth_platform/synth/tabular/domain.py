@@ -318,7 +318,10 @@ class Domain:
 
     @property
     def filled(self) -> tuple[str, ...]:
-        """Names of the columns that lack no value in a release, whatever the data lack."""
+        """Names of the columns that lack no value in a release, whatever the data lack.
+
+        Only one of which no value is learned comes out empty all the same.
+        """
         return tuple(column.name for column in self if not column.nullable)
 
     @property
@@ -440,9 +443,9 @@ def _narrowed(contract: DataContract, name: str, declared: DateColumn, bounds: t
 def filled_in_words(names: Sequence[str]) -> str:
     """What it means that columns are `Domain.filled`: by their declaration alone, so that it tells nothing of data."""
     return (
-        f"No synthetic row lacks a value of {', '.join(names)}: not declared as nullable. Where a row of the data "
-        "lacks one, or has one that is neither listed nor learned, that counts as missing, and what is drawn in its "
-        "place is spread as the other values are. nullable: true keeps missing values missing."
+        f"Missing values of {', '.join(names)} are not kept as such: not declared as nullable. Where a row of the data "
+        "lacks one, or has one that is neither listed nor learned, what is drawn in its place is spread as the other "
+        "values are. nullable: true keeps missing values missing."
     )
 
 

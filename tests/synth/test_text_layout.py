@@ -1,5 +1,6 @@
 import datetime as dt
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -127,11 +128,11 @@ def test_nothing_is_said_of_long_texts(caplog, capfd):
 
 
 def test_a_prompt_that_leaves_no_room_is_refused():
-    long = TextLayout(("text",), (Condition("topic", ("x", "the patient " * 20)),), max_tokens=64)
+    long = TextLayout(("text",), (Condition("topic", ("x", "the patient " * 20)),), max_tokens=64, chunks_per_record=2)
     with pytest.raises(ConfigurationError, match="the longest prompt takes") as refused:
         Encoder(long, tiny_tokenizer())
     least = int(str(refused.value).split()[-1])
-    encoder = Encoder(TextLayout(("text",), long.conditions, max_tokens=least), tiny_tokenizer())
+    encoder = Encoder(replace(long, max_tokens=least), tiny_tokenizer())
     longest = max(
         len(encoder.prompt((value,), continued=later)) for value in long.conditions[0].values for later in (False, True)
     )

@@ -178,6 +178,7 @@ class Encoder:
     Attributes:
         layout: the layout.
         eos: the end-of-text token; also fills rows up, under masks, so that no token is added to the model.
+        special: the special tokens, spelled out.
         longest_token: characters of the longest token: n tokens cover at most n times as many.
 
     Args:
@@ -196,6 +197,7 @@ class Encoder:
             raise ConfigurationError("the tokenizer has no end-of-text token; accepted: the base model's own")
         self.eos = int(tokenizer.eos_token_id)
         self._start = self.eos if tokenizer.bos_token_id is None else int(tokenizer.bos_token_id)
+        self.special = tuple(str(token) for token in tokenizer.all_special_tokens)
         self.longest_token = max(len(token) for token in tokenizer.get_vocab())
         self._lines: dict[str, list[int]] = {}
         self._check_tokenizer()
@@ -233,7 +235,7 @@ class Encoder:
         return self._lines[line]
 
     def _check_tokenizer(self) -> None:
-        spelled = self.bodies([f" {token}" for token in self._tokenizer.all_special_tokens])
+        spelled = self.bodies([f" {token}" for token in self.special])
         special = set(self._tokenizer.all_special_ids)
         if any(special.intersection(tokens) for tokens in spelled):
             raise ConfigurationError("the tokenizer takes texts for special tokens; accepted: one that can split them")
@@ -244,7 +246,7 @@ class Encoder:
     def _check_room(self) -> None:
         layout = self.layout
         longest = tuple(self._longest_value(condition) for condition in layout.conditions)
-        most = max(len(self.prompt(longest)), len(self.prompt(longest, continued=True)))
+        most = max(len(self.prompt(longest, continued=chunk > 0)) for chunk in range(layout.chunks_per_record))
         if layout.max_tokens - most < LEAST_BODY:
             raise ConfigurationError(
                 f"generate: max_tokens {layout.max_tokens}: the longest prompt takes {most}; accepted: from "

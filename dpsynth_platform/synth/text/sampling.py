@@ -1,0 +1,358 @@
+"""Texts out of a trained model: batched, resumable, post-processing.
+
+What belongs here: the distribution that tokens are drawn from, the loop that keeps a batch full, and the file of
+finished texts. What does not: the batch's keys and values (`slots`), which texts are kept (`filtering`), and how many
+are asked for. Nothing here reads the data.
+
+**A restart changes no distribution.** Every text has random numbers of its own, made from a key that the operating
+system gave when the directory was first used, its prompt and its number. What had begun but not ended is drawn again
+from the same numbers; drawn anew, it would be shorter on average, since it is the long texts that a crash cuts off. A
+next token is the one at which the cumulative probabilities pass a uniform number of 53 bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpsynth_platform.digests import canonical_digest, canonical_json
+from dpsynth_platform.errors import ContractError, StaleInput
+from dpsynth_platform.permissions import private_directory, private_files
+from dpsynth_platform.storage import write_durably
+from dpsynth_platform.synth.interface import Progress, silent
+from dpsynth_platform.synth.text.layout import Encoder, Given
+from dpsynth_platform.synth.text.slots import Prompt, Slots, check_slots
+
+_TEXTS, _ABOUT = "texts.jsonl", "sampling.json"
+_SECONDS_BETWEEN_WRITES = 5.0
+_READ_AHEAD = 15
+"""Texts whose prompts are read along with the one that is needed."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How texts are drawn. Public. By default from the model's own distribution.
+
+    Attributes:
+        temperature: what logits are divided by.
+        top_k: only the k most probable tokens; None: all.
+        top_p: only the fewest tokens, most probable first, that have this probability together.
+        min_tokens: of a body; before, no text ends.
+        max_tokens: of a body; what has not ended is cut off there. None: as many as the layout leaves.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    min_tokens: int = 1
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (
+            0 < self.temperature < float("inf")
+            and (self.top_k is None or self.top_k >= 1)
+            and 0 < self.top_p <= 1
+            and 0 <= self.min_tokens <= (self.min_tokens if self.max_tokens is None else self.max_tokens)
+            and (self.max_tokens is None or self.max_tokens >= 1)
+        ):
+            raise ContractError(
+                f"generate: {self}; accepted: a finite temperature above 0, top_k from 1, top_p in (0, 1], and "
+                "min_tokens not above max_tokens, which is at least 1"
+            )
+
+
+@dataclass(frozen=True)
+class SyntheticText:
+    """A text that was drawn.
+
+    Attributes:
+        given: the conditions' values that it was drawn for.
+        number: which one of these, from 0.
+        body: what the model wrote.
+        ended: whether by its end-of-text token; otherwise it was cut off.
+        tokens: drawn, the end-of-text token included.
+    """
+
+    given: Given
+    number: int
+    body: str
+    ended: bool
+    tokens: int
+
+
+def apportioned(rows: int, weights: Mapping[Given, float]) -> dict[Given, int]:
+    """How many of `rows` texts each prompt gets, in proportion to noisy counts or declared shares.
+
+    Negative weights count as 0; what rounding leaves goes to the largest remainders.
+
+    Raises:
+        ContractError: no weight is positive.
+    """
+    positive = {given: max(float(weight), 0.0) for given, weight in weights.items()}
+    total = sum(positive.values())
+    if not 0 < total < float("inf"):
+        raise ContractError("generate: no label has a positive weight; accepted: at least one")
+    exact = {given: rows * weight / total for given, weight in positive.items()}
+    counts = {given: int(share) for given, share in exact.items()}
+    by_remainder = sorted(exact, key=lambda given: counts[given] - exact[given])
+    for given in by_remainder[: rows - sum(counts.values())]:
+        counts[given] += 1
+    return counts
+
+
+def sample_texts(
+    model: Any,
+    encoder: Encoder,
+    counts: Mapping[Given, int],
+    directory: Path,
+    *,
+    of: str,
+    sampling: Sampling | None = None,
+    batch: int = 32,
+    progress: Progress = silent,
+) -> None:
+    """Draws the texts that a directory lacks; `read_texts` gives them.
+
+    A call that was cut off is repeated as it was; one with larger counts adds to what is there.
+
+    Args:
+        model: a causal language model of transformers in evaluation mode, on its device.
+        encoder: the layout that the model was trained with.
+        counts: how many texts for each prompt.
+        directory: for this model and these settings only.
+        of: digest of the trained model.
+        sampling: how tokens are drawn.
+        batch: texts at once. Has no influence on what is drawn, but for rounding.
+        progress: called with counts of synthetic texts.
+
+    Raises:
+        StaleInput: the directory holds texts of another model, layout or way of drawing.
+        ContractError: a prompt has values that are not declared.
+        ConfigurationError: the model cannot be sampled from; see `slots.check_slots`.
+    """
+    sampling = sampling or Sampling()
+    _check_counts(counts, encoder)
+    check_slots(model, encoder.layout.max_tokens)
+    about = {"of": of, "layout": encoder.layout.to_json(), "sampling": asdict(sampling)}
+    key = _opened(private_directory(directory), canonical_digest(about))
+    there = {(text.given, text.number) for text in read_texts(directory)}
+    asked = ((given, number) for given, count in counts.items() for number in range(count))
+    missing = deque(text for text in asked if text not in there)
+    total = sum(counts.values())
+    total, done = sum(counts.values()), sum(counts.values()) - len(missing)
+    progress("sample", done, total)
+    slots = Slots(model, max(1, min(batch, len(missing))), encoder.layout.max_tokens)
+    loop = _Loop(slots, encoder, sampling, key)
+    with _Appender(directory / _TEXTS, lambda written: progress("sample", done + written, total)) as file:
+        for text in loop.texts(missing):
+            file.append(text)
+
+
+def read_texts(directory: Path) -> Iterator[SyntheticText]:
+    """The finished texts of a directory, in the order in which they ended.
+
+    Raises:
+        StaleInput: a line of its file is damaged.
+    """
+    try:
+        with (directory / _TEXTS).open("rb") as lines:
+            for line in lines:
+                if line.endswith(b"\n"):  # otherwise a crash cut it off
+                    part = json.loads(line)
+                    yield SyntheticText(**{**part, "given": tuple(part["given"])})
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, KeyError, TypeError):
+        raise StaleInput("the file of synthetic texts is damaged; materialize synthetic again") from None
+
+
+def probabilities(logits: torch.Tensor, sampling: Sampling, barred: torch.Tensor | None = None) -> torch.Tensor:
+    """What next tokens are drawn from.
+
+    Args:
+        logits: shape (texts, vocabulary).
+        sampling: temperature, then top-k, then top-p. Among equals, top-k keeps as many as it says.
+        barred: tokens that cannot come, of the logits' shape.
+
+    Returns:
+        float64, rows sum to 1.
+    """
+    scaled = logits.double() / sampling.temperature
+    if barred is not None:
+        scaled = scaled.masked_fill(barred, -torch.inf)
+    if sampling.top_k is not None and sampling.top_k < scaled.shape[1]:
+        best, places = scaled.topk(sampling.top_k, dim=1)
+        scaled = torch.full_like(scaled, -torch.inf).scatter(1, places, best)
+    found = scaled.softmax(dim=1)
+    if sampling.top_p < 1:
+        ordered, places = found.sort(dim=1, descending=True)
+        before = ordered.cumsum(dim=1) - ordered
+        found = torch.zeros_like(found).scatter(1, places, ordered.masked_fill(before >= sampling.top_p, 0.0))
+        found = found / found.sum(dim=1, keepdim=True)
+    return found
+
+
+def drawn(chances: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """One token a row, by the inverse of the cumulative distribution.
+
+    Args:
+        chances: as `probabilities` gives them.
+        uniforms: in [0, 1), float64, shape (texts,).
+
+    Returns:
+        Tokens, int64, shape (texts,); none of probability 0.
+    """
+    cumulative = chances.cumsum(dim=1)
+    total = cumulative[:, -1]
+    # Rounded up, the product could reach the total, which no token passes.
+    points = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, points[:, None], right=True)[:, 0]
+
+
+class _Text:
+    """A text that is being drawn, with random numbers of its own."""
+
+    def __init__(self, given: Given, number: int, room: int, key: bytes) -> None:
+        self.given, self.number, self.room = given, number, room
+        self.tokens: list[int] = []
+        named = key + canonical_json([list(given), number]).encode()
+        stream = int.from_bytes(hashlib.sha256(named).digest()[:16], "little")
+        self._random = np.random.Generator(np.random.Philox(key=stream))
+
+    def uniform(self) -> float:
+        return float(self._random.random())
+
+
+class _Loop:
+    """Keeps the slots full until nothing is left to draw."""
+
+    def __init__(self, slots: Slots, encoder: Encoder, sampling: Sampling, key: bytes) -> None:
+        self._slots, self._encoder, self._sampling, self._key = slots, encoder, sampling, key
+        self._rows: list[_Text] = []
+        self._read: dict[Given, Prompt] = {}
+
+    def texts(self, missing: deque[tuple[Given, int]]) -> Iterator[SyntheticText]:
+        """Draws all that are missing, and takes them out; those of one prompt stand together."""
+        while missing or self._rows:
+            yield from self._begin(missing)
+            if self._rows:
+                last = torch.tensor([text.tokens[-1] for text in self._rows], device=self._slots.device)
+                yield from self._go_on(self._rows, self._slots.step(last))
+
+    def _begin(self, missing: deque[tuple[Given, int]]) -> Iterator[SyntheticText]:
+        """Fills the free rows. A text's first token follows from its prompt, and may be all of it."""
+        while missing and len(self._rows) < self._slots.rows:
+            given, number = missing.popleft()
+            prompt = self._prompt(given, missing)
+            room = self._encoder.layout.max_tokens - prompt.length
+            text = _Text(given, number, min(room, self._sampling.max_tokens or room), self._key)
+            self._slots.put(prompt, len(self._rows))
+            self._rows.append(text)
+            yield from self._go_on([text], prompt.logits[None])
+
+    def _go_on(self, texts: list[_Text], logits: torch.Tensor) -> Iterator[SyntheticText]:
+        """Draws one more token of some rows' texts; gives those that are over, whose rows become free."""
+        for text, token in zip(texts, self._tokens(texts, logits), strict=True):
+            text.tokens.append(token)
+        for text in [text for text in texts if text.tokens[-1] == self._encoder.eos or len(text.tokens) >= text.room]:
+            row = self._rows.index(text)
+            self._slots.remove(row)
+            self._rows[row] = self._rows[-1]
+            self._rows.pop()
+            yield self._finished(text)
+
+    def _tokens(self, texts: list[_Text], logits: torch.Tensor) -> list[int]:
+        barred = None
+        early = [len(text.tokens) < self._sampling.min_tokens for text in texts]
+        if any(early):
+            barred = torch.zeros_like(logits, dtype=torch.bool)
+            barred[:, self._encoder.eos] = torch.tensor(early, device=logits.device)
+        uniforms = torch.tensor([text.uniform() for text in texts], dtype=torch.float64, device=logits.device)
+        tokens: list[int] = drawn(probabilities(logits, self._sampling, barred), uniforms).tolist()
+        return tokens
+
+    def _prompt(self, given: Given, missing: deque[tuple[Given, int]]) -> Prompt:
+        """The prompt that the model has read, with some of those that come next if it was not read before."""
+        if given not in self._read:
+            coming = list(dict.fromkeys([given, *(other for other, _ in islice(missing, _READ_AHEAD))]))
+            read = self._slots.read([self._encoder.prompt(other) for other in coming])
+            self._read = dict(zip(coming, read, strict=True))
+        return self._read[given]
+
+    def _finished(self, text: _Text) -> SyntheticText:
+        ended = text.tokens[-1] == self._encoder.eos
+        body = self._encoder.text(text.tokens[:-1] if ended else text.tokens)
+        return SyntheticText(text.given, text.number, body, ended, len(text.tokens))
+
+
+class _Appender:
+    """Finished texts, appended line by line; on disk every few seconds, and at the end whatever ends it."""
+
+    def __init__(self, path: Path, tell: Callable[[int], None]) -> None:
+        self._path, self._tell = path, tell
+        self._lines: list[str] = []
+        self._last = time.monotonic()
+        self._number = 0
+
+    def __enter__(self) -> _Appender:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._write()
+
+    def append(self, text: SyntheticText) -> None:
+        """One more line."""
+        self._lines.append(json.dumps(asdict(text), ensure_ascii=False) + "\n")
+        if time.monotonic() - self._last >= _SECONDS_BETWEEN_WRITES:
+            self._write()
+
+    def _write(self) -> None:
+        with private_files(), self._path.open("ab") as file:
+            file.write("".join(self._lines).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        self._number += len(self._lines)
+        self._lines, self._last = [], time.monotonic()
+        self._tell(self._number)
+
+
+def _check_counts(counts: Mapping[Given, int], encoder: Encoder) -> None:
+    conditions = encoder.layout.conditions
+    for given, count in counts.items():
+        if len(given) != len(conditions) or count < 0:
+            raise ContractError(
+                f"generate: a prompt of {len(given)} values, {count} times; accepted: {len(conditions)}"
+            )
+        for value, condition in zip(given, conditions, strict=True):
+            if value not in condition.values:
+                raise ContractError(f"generate: {condition.column}: {value!r} is not declared")
+
+
+def _opened(directory: Path, digest: str) -> bytes:
+    """The directory's key: drawn at the first use, found again afterwards. What a crash left of a line is cut off."""
+    texts, about = directory / _TEXTS, directory / _ABOUT
+    if texts.exists():
+        os.truncate(texts, texts.read_bytes().rfind(b"\n") + 1)
+    if not about.exists() and not texts.exists():
+        write_durably(about, json.dumps({"digest": digest, "key": os.urandom(32).hex()}))
+    try:
+        found = json.loads(about.read_text(encoding="utf-8"))
+        key = bytes.fromhex(found["key"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise StaleInput("what synthetic texts were drawn from is damaged; materialize synthetic again") from None
+    if found.get("digest") != digest:
+        raise StaleInput(
+            "the synthetic texts there are of another model, layout or way of drawing; materialize synthetic again"
+        )
+    return key

@@ -1,0 +1,231 @@
+"""Keys and values of a batch of texts that begin and end each for itself.
+
+What belongs here: the slots, and the check that a model computes the same with them as without. What does not: which
+token comes next, and which text takes a slot (`sampling`).
+
+A text ends long before the longest one does, and in a plain batch its row then computes padding until all have ended.
+Here every row has a length of its own: its next token stands at its own position, sees its own columns only, and when
+its text ends, another text's prompt is copied into the row. Positions are in the keys (or in the embeddings), so what
+else stands in a row's columns does not matter, as long as the mask hides it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from dpsynth_platform.errors import ConfigurationError
+
+_FIRST_CAPACITY = 64
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt that the model has read.
+
+    Attributes:
+        layers: keys and values of each layer, each [heads, tokens, size].
+        logits: of the token that follows, [vocabulary].
+        length: its tokens.
+    """
+
+    layers: list[tuple[torch.Tensor, torch.Tensor]]
+    logits: torch.Tensor
+    length: int
+
+
+class Slots:
+    """A batch's rows. Rows 0 to `active` - 1 hold texts.
+
+    Args:
+        model: a causal language model of transformers, in evaluation mode, maybe with an adapter of peft.
+        rows: the most texts at once.
+        capacity: the most tokens of one text, prompt included.
+    """
+
+    def __init__(self, model: Any, rows: int, capacity: int) -> None:
+        self._model = model
+        self._capacity = capacity
+        self._lengths = np.zeros(rows, np.int64)
+        self._layers: list[_SlotLayer] = []
+        self.active = 0
+
+    @property
+    def rows(self) -> int:
+        """The most texts at once."""
+        return len(self._lengths)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        device: torch.device = self._model.device
+        return device
+
+    def read(self, prompts: Sequence[Sequence[int]]) -> list[Prompt]:
+        """Reads prompts (not empty), without slots.
+
+        They are filled up on the right, where nothing that counts can see it: the model is causal (`check_slots`).
+        """
+        longest = max(len(prompt) for prompt in prompts)
+        filled = [[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts]
+        with torch.inference_mode():
+            found = self._model(input_ids=torch.tensor(filled, device=self.device), use_cache=True)
+        layers = found.past_key_values.layers
+        return [
+            Prompt(
+                [(layer.keys[row, :, : len(prompt)], layer.values[row, :, : len(prompt)]) for layer in layers],
+                found.logits[row, len(prompt) - 1],
+                len(prompt),
+            )
+            for row, prompt in enumerate(prompts)
+        ]
+
+    def put(self, prompt: Prompt, row: int) -> None:
+        """Begins a text in a row: one that is active, whose text is over, or the next one."""
+        if not self._layers:
+            columns = min(self._capacity, max(_FIRST_CAPACITY, prompt.length + 1))
+            self._layers = [_SlotLayer(part, len(self._lengths), columns) for part in prompt.layers]
+        self._reserve(prompt.length)
+        for layer, part in zip(self._layers, prompt.layers, strict=True):
+            layer.begin(row, part)
+        self._lengths[row] = prompt.length
+        self.active = max(self.active, row + 1)
+
+    def remove(self, row: int) -> None:
+        """Ends the text of a row, which the last active row's text takes over."""
+        self.active -= 1
+        for layer in self._layers:
+            layer.move(self.active, row)
+        self._lengths[row] = self._lengths[self.active]
+
+    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Adds one token to every active row.
+
+        Args:
+            tokens: shape (active,).
+
+        Returns:
+            Logits of the tokens that follow, shape (active, vocabulary).
+        """
+        model, lengths = self._model, self._lengths[: self.active]
+        width = int(lengths.max()) + 1
+        self._reserve(width)
+        places = torch.as_tensor(lengths, device=model.device)
+        hidden = torch.arange(width, device=model.device)[None, :] > places[:, None]
+        mask = torch.zeros(hidden.shape, dtype=model.dtype, device=model.device)
+        mask.masked_fill_(hidden, torch.finfo(model.dtype).min)
+        for layer in self._layers:
+            layer.aim(places, width)
+        with torch.inference_mode():
+            found = model(
+                input_ids=tokens[:, None],
+                position_ids=places[:, None],
+                attention_mask=mask[:, None, None, :],
+                past_key_values=Cache(layers=list(self._layers)),
+                use_cache=True,
+            )
+        lengths += 1
+        logits: torch.Tensor = found.logits[:, -1]
+        return logits
+
+    def _reserve(self, columns: int) -> None:
+        present = self._layers[0].capacity
+        if columns > present:
+            for layer in self._layers:
+                layer.widen(min(self._capacity, max(columns, 2 * present)))
+
+
+class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """One layer's keys and values, [rows, heads, columns, size]; transformers asks for them in every attention."""
+
+    def __init__(self, like: tuple[torch.Tensor, torch.Tensor], rows: int, capacity: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._buffers = [part.new_zeros(rows, part.shape[0], capacity, part.shape[2]) for part in like]
+        self.is_initialized = True
+
+    @property
+    def capacity(self) -> int:
+        return int(self._buffers[0].shape[2])
+
+    def begin(self, row: int, prompt: tuple[torch.Tensor, torch.Tensor]) -> None:
+        for buffer, part in zip(self._buffers, prompt, strict=True):
+            buffer[row, :, : part.shape[1]] = part
+
+    def move(self, source: int, target: int) -> None:
+        for buffer in self._buffers:
+            buffer[target] = buffer[source]
+
+    def widen(self, capacity: int) -> None:
+        for place, old in enumerate(self._buffers):
+            self._buffers[place] = old.new_zeros(*old.shape[:2], capacity, old.shape[3])
+            self._buffers[place][:, :, : old.shape[2]] = old
+
+    def aim(self, places: torch.Tensor, width: int) -> None:
+        """Says where the next token of every active row goes, and how many columns attention is shown."""
+        self._places, self._width = places, width
+        self._rows = torch.arange(len(places), device=places.device)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = self._buffers
+        keys[self._rows, :, self._places] = key_states[:, :, 0]
+        values[self._rows, :, self._places] = value_states[:, :, 0]
+        return keys[: len(self._rows), :, : self._width], values[: len(self._rows), :, : self._width]
+
+    # What transformers asks for where it makes masks and positions itself; here both are given.
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None: ...
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._width, 0
+
+    def get_seq_length(self) -> int:
+        return self._width - 1
+
+    def get_max_length(self) -> int:
+        return self.capacity
+
+
+def check_slots(model: Any, tokens: int) -> None:
+    """Checks that a model gives the same logits in slots, where rows begin at different times, as in a plain pass.
+
+    Args:
+        model: the model.
+        tokens: the most of one text.
+
+    Raises:
+        ConfigurationError: it does not (it is not causal, or its attention knows no masks of this kind), or it sees
+            fewer tokens than one text has.
+    """
+    window = getattr(model.config, "sliding_window", None)
+    context = getattr(model.config, "max_position_embeddings", tokens)
+    if min(context, window or context) < tokens:
+        raise ConfigurationError(f"the model sees {min(context, window or context)} tokens, texts have {tokens}")
+    vocabulary = int(model.get_input_embeddings().weight.shape[0])
+    ids = torch.arange(3 * 6, device=model.device).reshape(3, 6) % vocabulary
+    with torch.inference_mode():
+        expected = model(input_ids=ids).logits
+    slots = Slots(model, 2, 8)
+    prompts = slots.read([ids[0, :2].tolist(), ids[1, :1].tolist(), ids[2, :3].tolist()])
+    slots.put(prompts[0], 0)
+    found = [slots.step(ids[0, 2:3])[0]]
+    slots.put(prompts[1], 1)
+    found += list(slots.step(torch.stack([ids[0, 3], ids[1, 1]])))
+    slots.put(prompts[2], 0)
+    found += list(slots.step(torch.stack([ids[2, 3], ids[1, 2]])))
+    slots.remove(0)
+    found += list(slots.step(ids[1, 3:4]))
+    plain = [expected[row, place] for row, place in ((0, 2), (0, 3), (1, 1), (2, 3), (1, 2), (1, 3))]
+    error = (torch.stack(found).float() - torch.stack(plain).float()).abs().max()
+    tolerance = torch.finfo(model.dtype).eps ** 0.5 * torch.stack(plain).float().abs().max()
+    if not error <= tolerance:
+        raise ConfigurationError(
+            "the base model computes something else with kept keys and values than without them; accepted: a causal "
+            "language model with plain attention"
+        )

@@ -1,0 +1,89 @@
+import pytest
+from text_cases import tiny_llama, tiny_tokenizer
+
+from dpsynth_platform.errors import ContractError
+from dpsynth_platform.synth.text import filtering
+from dpsynth_platform.synth.text.filtering import Rules, filtered, repeated_share, sample_records
+from dpsynth_platform.synth.text.layout import Condition, Encoder, TextLayout
+from dpsynth_platform.synth.text.sampling import SyntheticText, read_texts
+
+LAYOUT = TextLayout(("title", "text"), (Condition("topic", ("mail", "visit")),), max_tokens=64)
+
+
+def kept(bodies, rules=None, ended=True, counts=None):
+    texts = [SyntheticText(("mail",), number, body, ended, 9) for number, body in enumerate(bodies)]
+    return filtered(texts, counts or {("mail",): 100}, LAYOUT, rules or Rules(), ("<s>", "</s>"))
+
+
+def reasons(*bodies, **arguments):
+    return kept(bodies, **arguments).dropped
+
+
+def test_a_good_text_becomes_a_row():
+    found = kept([" Late\ntext: the box\nwas open"])
+    assert found.rows == [{"topic": "mail", "title": "Late", "text": "the box\nwas open"}]
+    assert (found.drawn, found.dropped, found.of_prompt) == (1, {}, {("mail",): 1})
+
+
+def test_each_reason_is_counted():
+    assert reasons(" no second field") == {"malformed": 1}
+    assert reasons(" a\ntext: b\ntopic: visit") == {"malformed": 1}
+    assert reasons(" a\ntext: b</s>c") == reasons(" a\ntext: \ufffd") == reasons(" a\ntext: \x00") == {"control": 1}
+    assert reasons(" a\ntext: b", rules=Rules(least_characters=4)) == {"short": 1}
+    assert reasons(" a\ntext: " + "so it is and " * 20) == {"repetitive": 1}
+    assert reasons(" a\ntext: b", ended=False, rules=Rules(whole=True)) == {"cut": 1}
+    assert reasons(" a\ntext: b", ended=False) == {}
+
+
+def test_duplicates_exact_by_words_or_kept():
+    bodies = [
+        " Late\ntext: The box, it was open.",
+        " Late\ntext: The box, it was open.",
+        " late\ntext: the box it was OPEN",
+    ]
+    assert reasons(*bodies) == {"duplicate": 2}
+    assert reasons(*bodies, rules=Rules(duplicates="exact")) == {"duplicate": 1}
+    assert reasons(*bodies, rules=Rules(duplicates="kept")) == {}
+    assert reasons(" ?\ntext: !", " !\ntext: ?") == {}  # no words: letter by letter
+
+
+def test_repeated_share():
+    assert repeated_share(list("ababab"), 2) == pytest.approx(3 / 5)
+    assert repeated_share(list("abcd"), 2) == 0
+    assert repeated_share([], 4) == 0
+
+
+def test_the_order_in_which_texts_ended_does_not_matter():
+    texts = [SyntheticText(("mail",), number, f" {number}\ntext: a", True, 9) for number in range(6)]
+    texts += [SyntheticText(("visit",), 0, " 0\ntext: a", True, 9)]
+    counts = {("mail",): 3, ("visit",): 1}
+    found = filtered(texts, counts, LAYOUT, Rules(), ())
+    assert found == filtered(reversed(texts), counts, LAYOUT, Rules(), ())
+    assert [row["title"] for row in found.rows] == ["0", "1", "2"]
+    assert found.of_prompt == {("mail",): 3, ("visit",): 0} and found.dropped == {"duplicate": 1}
+
+
+@pytest.mark.parametrize("parts", [{"duplicates": "all"}, {"words": 0}, {"most_repeated": 1.5}])
+def test_impossible_rules_are_refused(parts):
+    with pytest.raises(ContractError, match="accepted"):
+        Rules(**parts)
+
+
+def test_others_are_drawn_for_texts_that_were_left_out(tmp_path):
+    layout = TextLayout(("text",), (Condition("topic", ("mail", "visit")),), max_tokens=40)
+    encoder = Encoder(layout, tiny_tokenizer())
+    counts = {("mail",): 12, ("visit",): 0}
+    rules = Rules(most_repeated=1.0, least_characters=18)
+    found = sample_records(tiny_llama(), encoder, counts, tmp_path, of="m", rules=rules)
+    assert all(len(row["text"].strip()) >= 18 and row["topic"] == "mail" for row in found.rows)
+    assert found.drawn == len(list(read_texts(tmp_path))) > 12
+    assert len(found.rows) == 12 or found.drawn == 12 * filtering._MOST_AGAIN
+    assert found == sample_records(tiny_llama(), encoder, counts, tmp_path, of="m", rules=rules)
+
+
+def test_a_model_that_writes_nothing_worth_keeping_comes_to_an_end(tmp_path):
+    layout = TextLayout(("text",), max_tokens=40)
+    encoder = Encoder(layout, tiny_tokenizer())
+    rules = Rules(least_characters=1000)
+    found = sample_records(tiny_llama(), encoder, {(): 4}, tmp_path, of="m", rules=rules)
+    assert not found.rows and found.drawn == 12 and sum(found.dropped.values()) == 12

@@ -33,6 +33,8 @@ FALSE_ALARM = 1e-9
 SAMPLER_UNITS, SAMPLER_STEPS = 400, 400
 
 Sums = Mapping[str, Tensor]
+Draw = Callable[[], Sequence[int]]
+"""Of a sampler, the next batch: positions of units."""
 
 
 def faults_of_clipping(
@@ -47,8 +49,8 @@ def faults_of_clipping(
 ) -> list[str]:
     """What is wrong with the clipped sum of this model's gradients. The model is left as it was found.
 
-    Tried at random places near the model's weights, since at the start of LoRA most gradients are zero; and once more
-    with the logits scaled up, so that gradients are large.
+    Tried at random places near the model's weights, since at the start of LoRA most gradients are zero: in train mode,
+    and in evaluation mode with the logits scaled up, so that gradients are large.
 
     Args:
         model: as training will use it.
@@ -68,7 +70,8 @@ def faults_of_clipping(
         try:
             found.names()
             if not found.faults:
-                for factor in (1.0, LOUD):
+                for training, factor in ((True, 1.0), (False, LOUD)):
+                    model.train(training)
                     with _moved(model, maker.generator), _scaled(model, factor):
                         found.at_this_place()
             moved = [name for name, digest in trial.frozen_digests(model).items() if digest != frozen[name]]
@@ -138,26 +141,28 @@ class _Probe:
         ]
         before = self.sum([own])
         remembered = trial.state(self.model)
-        touched = set[str]()
-        for example in (own, *others):
-            touched |= self._gradient(example)
+        touched = self._gradient(own, before)
+        everyone = before
+        for other in others:
+            alone = self.sum([other])
+            touched |= self._gradient(other, alone)
+            self._additive([own, other], [before, alone])
+            everyone = {name: everyone[name] + alone[name] for name in alone}
         self._untouched(self.parameters.keys() - touched)
-        for batch in ([own, other] for other in (*others, own)):
-            self._additive(batch)
-        self._additive([*[others[-1]] * 6, own])
-        self._additive([*others, own])
+        self._additive([own, own], [before, before])
+        self._additive([*[other] * 5, own], [*[alone] * 5, before])
+        self._additive([*others, own], [everyone])
         self._padding(own, before)
         self._unlabelled(own, before)
         self._not_finite(own, before)
         self._repeatable(own, before, remembered)
 
-    def _gradient(self, example: list[int]) -> set[str]:
+    def _gradient(self, example: list[int], made: Sums) -> set[str]:
         """One contribution is at most C long, and points where the loss's own gradient points, in every parameter.
 
         Returns:
             Names of the parameters that this example moves.
         """
-        made = self.sum([example])
         length = _length(made)
         if not length <= self.bound * (1 + self.near):
             self.add(
@@ -205,14 +210,12 @@ class _Probe:
             )
         )
 
-    def _additive(self, examples: list[list[int]]) -> None:
-        """The sum over a batch is the sum of what each of its examples gives alone."""
+    def _additive(self, examples: list[list[int]], parts: Sequence[Sums]) -> None:
+        """The sum over a batch is the sum of what its examples give alone."""
         rest = dict(self.sum(examples))
-        lengths = 0.0
-        for example in examples:
-            alone = self.sum([example])
-            lengths += _length(alone)
-            rest = {name: rest[name] - alone[name] for name in rest}
+        for part in parts:
+            rest = {name: rest[name] - part[name] for name in rest}
+        lengths = sum(_length(part) for part in parts)
         difference = _length(rest)
         if not difference <= self.near * lengths:
             worst = max(rest, key=lambda name: float(rest[name].norm()))
@@ -299,7 +302,7 @@ def faults_of_noise(noised: Sums, model: nn.Module, *, deviation: float) -> list
     return faults
 
 
-def faults_of_sampler(draw: Callable[[], Sequence[int]], *, probability: float) -> list[str]:
+def faults_of_sampler(draw: Draw, *, probability: float) -> list[str]:
     """What is wrong with a sampler that should draw each of `SAMPLER_UNITS` made-up units by its own coin.
 
     Shuffled batches of a fixed size are refused (guide, section 7.3): their batch sizes, or the number of times that

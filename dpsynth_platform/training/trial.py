@@ -25,7 +25,7 @@ ClippedSum = Callable[[nn.Module, Batch], Mapping[str, Tensor]]
 """Of a model and a batch, the sum of the examples' clipped gradients, by the name of each trainable parameter."""
 
 _DEPTH = 4
-_TORCH_OWN = frozenset(vars(nn.Module())) - {"training"}
+_TORCH_OWN = frozenset(vars(nn.Module()))
 
 
 class WithoutDropout(TorchFunctionMode):

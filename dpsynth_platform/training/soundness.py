@@ -1,0 +1,144 @@
+"""The gate before any spend: a model and a plan pass all checks together, or are refused with all faults at once.
+
+What belongs here: which checks there are for `loop.train` (its very clipped sums, noise, sampler and step), and the
+made-up records that the step is tried on. What does not: the checks (`validators`, `probe`), and any real record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from dpsynth_platform.training import probe, trial, validators
+from dpsynth_platform.training.clipping import ClippedSums, example_losses
+from dpsynth_platform.training.interface import Batch, TrainingState
+from dpsynth_platform.training.loop import train
+from dpsynth_platform.training.noise import GaussianNoise
+from dpsynth_platform.training.plan import TrainingPlan
+from dpsynth_platform.training.sampler import PoissonSampler
+from dpsynth_platform.training.trial import ClippedSum, Maker
+
+_RECORDS, _LENGTH = 4, 16
+
+
+def refuse_unsound(model: nn.Module, plan: TrainingPlan, *, vocabulary: int, longest: int) -> None:
+    """Checks a model and a plan for `loop.train`, on random tokens. Takes seconds; the model is left as it was.
+
+    Where the model is on the CPU, results are compared in single precision, which finds most.
+
+    Args:
+        model: as `adapter.with_adapter` leaves it.
+        plan: of the training.
+        vocabulary: how many token ids the examples may hold.
+        longest: tokens of the longest example that is planned.
+
+    Raises:
+        TrainingRefused: names every fault: the place, what is wrong, the way out.
+    """
+    faults = validators.faults_of_model(model, longest=longest, vocabulary=vocabulary)
+    faults += validators.faults_of_forward(model, losses, vocabulary=vocabulary)
+    faults += probe.faults_of_sampler(_draws(plan), probability=0.25)
+    if not faults:  # numbers say nothing more where the parts are unsound
+        autocast = trial.device_of(model).type == "cuda"
+        faults += probe.faults_of_clipping(
+            model,
+            clipped_sum(plan),
+            losses,
+            clipping_norm=plan.clipping_norm,
+            vocabulary=vocabulary,
+            length=min(longest, _LENGTH),
+            precision=torch.bfloat16 if autocast else None,
+        )
+        faults += probe.faults_of_noise(_noise(model, plan), model, deviation=plan.noise_deviation)
+        with trial.left_as_found(model):
+            faults += probe.faults_of_step(model, lambda: _one_step(model, plan, vocabulary, min(longest, _LENGTH)))
+    validators.refuse(faults)
+
+
+def losses(model: nn.Module, batch: Batch) -> Tensor:
+    """The loss of each example that `clipping` clips the gradients of: [examples]."""
+    inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+    with torch.autocast("cuda", torch.bfloat16, enabled=batch["input_ids"].is_cuda):
+        logits = model(**inputs, use_cache=False).logits
+    return example_losses(logits, batch["labels"])
+
+
+def clipped_sum(plan: TrainingPlan) -> ClippedSum:
+    """The clipped sum that `loop` takes of one physical batch, each row a unit."""
+
+    def clipped_sum_of(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        with ClippedSums(model, plan) as sums:
+            sums.add(batch, torch.ones(len(batch["input_ids"]), 1, device=batch["input_ids"].device))
+        return sums.totals
+
+    return clipped_sum_of
+
+
+def _draws(plan: TrainingPlan) -> probe.Draw:
+    units = probe.SAMPLER_UNITS
+    sampler = PoissonSampler(replace(plan, units=units, batch_size=units // 4), units)
+    return lambda: sampler.draw().tolist()
+
+
+def _noise(model: nn.Module, plan: TrainingPlan) -> dict[str, Tensor]:
+    noised = {name: torch.zeros_like(parameter) for name, parameter in trial.trainable(model).items()}
+    noise = GaussianNoise()
+    for total in noised.values():
+        noise.add_(total, plan.noise_deviation)
+    return noised
+
+
+def _one_step(model: nn.Module, plan: TrainingPlan, vocabulary: int, length: int) -> None:
+    """One step of the loop at the full learning rate, with all made-up records in its batch."""
+    once = replace(plan, units=plan.batch_size, steps=1, warmup_steps=0)
+    users = None if plan.sampled == "record" else [list(range(_RECORDS))]
+    device = trial.device_of(model)
+    train(
+        model,
+        once,
+        _MadeUp(vocabulary, length),
+        journal=_NoJournal(),
+        health=_NoWatch(),
+        users=users,
+        device=str(device),
+    )
+
+
+class _MadeUp:
+    """Random records, as the loop takes them."""
+
+    def __init__(self, vocabulary: int, length: int) -> None:
+        self.max_length = length
+        maker = Maker(vocabulary, length, torch.device("cpu"))
+        self._rows = maker.batch([maker.example(maker.length) for _ in range(_RECORDS)])
+
+    def __len__(self) -> int:
+        return _RECORDS
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """See `interface.Examples`."""
+        return {name: rows[list(indices)] for name, rows in self._rows.items()}
+
+
+class _NoJournal:
+    """A trial is no execution of the plan: it reads no record."""
+
+    def begin_step(self) -> int:
+        """See `interface.Journal`."""
+        return 1
+
+    def save(self, state: TrainingState) -> None:
+        """See `interface.Journal`."""
+
+    def latest(self) -> None:
+        """See `interface.Journal`."""
+
+
+class _NoWatch:
+    """Watches nothing: one step says nothing."""
+
+    def step(self, step: int, gradients: object) -> None:
+        """See `interface.Health`."""

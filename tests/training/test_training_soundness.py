@@ -1,0 +1,108 @@
+"""The gate before any spend, with training's own parts: sound models pass, and a fault in any part is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from training_cases import VOCABULARY, batch, model, plan
+
+from dpsynth_platform.errors import TrainingRefused
+from dpsynth_platform.training import clipping, loop
+from dpsynth_platform.training.adapter import with_adapter
+from dpsynth_platform.training.clipping import ClippedSums, example_losses
+from dpsynth_platform.training.layers import Lookup
+from dpsynth_platform.training.noise import GaussianNoise
+from dpsynth_platform.training.plan import Adapter, TrainingPlan
+from dpsynth_platform.training.sampler import PoissonSampler
+from dpsynth_platform.training.soundness import losses, refuse_unsound
+
+
+def judged(made: nn.Module, chosen: TrainingPlan | None = None) -> tuple[str, ...]:
+    try:
+        refuse_unsound(made, chosen or plan(warmup_steps=1000), vocabulary=VOCABULARY, longest=24)
+    except TrainingRefused as refused:
+        return refused.faults
+    return ()
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("adapter", [None, Adapter(rank=2)], ids=["full", "lora"])
+def test_sound_trainings_pass_and_the_model_is_left_as_it_was(name: str, adapter: Adapter | None) -> None:
+    chosen = plan(adapter=adapter, weight_decay=0.1, sampled="user" if name == "gpt2" else "record")
+    made = with_adapter(model(name, tied=True), chosen)
+    before = {key: value.clone() for key, value in made.state_dict().items()}
+    trainable = {key for key, value in made.named_parameters() if value.requires_grad}
+    assert judged(made, chosen) == ()
+    assert all(torch.equal(made.state_dict()[key], value) for key, value in before.items())
+    assert {key for key, value in made.named_parameters() if value.requires_grad} == trainable
+
+
+def test_the_losses_are_those_that_are_clipped() -> None:
+    made, rows = model(), batch([9, 5])
+    given = {name: values for name, values in rows.items() if name != "labels"}
+    assert torch.equal(losses(made, rows), example_losses(made(**given).logits, rows["labels"]))
+
+
+def test_faults_of_several_parts_come_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model()
+    made.model.norm = nn.BatchNorm1d(16)
+    monkeypatch.setattr(PoissonSampler, "draw", lambda self: torch.randperm(self._number)[: self._number // 4])
+    with pytest.raises(TrainingRefused) as raised:
+        refuse_unsound(made, plan(), vocabulary=VOCABULARY + 1, longest=65)
+    for part in ("model.norm: BatchNorm1d", "65 tokens", f"{VOCABULARY + 1} tokens", "batch sizes vary 0 times"):
+        assert part in str(raised.value)
+
+
+def test_clipping_that_counts_one_use_of_a_tied_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lookup, "add_", lambda *_: None)
+    assert any(
+        fault.startswith("model.embed_tokens.weight: its clipped gradient is not the loss's gradient scaled down")
+        for fault in judged(model(tied=True))
+    )
+
+
+def test_clipping_with_too_large_coefficients(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = clipping.clipping_coefficients
+    monkeypatch.setattr(clipping, "clipping_coefficients", lambda norms, plan: 1.01 * right(norms, plan))
+    assert any("1.01 times as long as the clipping norm" in fault for fault in judged(model()))
+
+
+def test_clipping_of_a_whole_physical_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = ClippedSums.add
+    monkeypatch.setattr(
+        ClippedSums, "add", lambda self, rows, weights: right(self, rows, torch.ones_like(weights).T / len(weights))
+    )
+    assert any("depends on the others in its batch" in fault for fault in judged(model()))
+
+
+def test_too_little_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = GaussianNoise.add_
+    monkeypatch.setattr(GaussianNoise, "add_", lambda self, sums, deviation: right(self, sums, deviation / 2))
+    assert any("the noise's deviation is 0." in fault for fault in judged(model()))
+
+
+def test_a_step_that_moves_a_frozen_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = plan(adapter=Adapter(rank=2))
+    made = with_adapter(model(), chosen)
+    frozen = next(value for value in made.parameters() if not value.requires_grad)
+    right = loop.Optimizer.step
+
+    def step(self: Any, number: int, gradients: dict[str, Tensor]) -> None:
+        right(self, number, gradients)
+        frozen.data.add_(1e-3)
+
+    monkeypatch.setattr(loop.Optimizer, "step", step)
+    (fault,) = judged(made, chosen)
+    assert fault.endswith("is frozen, but a step changes it")
+
+
+def test_a_step_that_is_too_small() -> None:
+    chosen = replace(plan(), learning_rate=1e-20)
+    assert (
+        "model.norm.weight: is trainable, but a step does not move it; freeze it, or raise the learning rate"
+        in judged(model(), chosen)
+    )

@@ -158,6 +158,14 @@ def _approved(payload: _Payload) -> str:
     return _with_reason(f"although {again} was withdrawn", payload) if again else _reason(payload)
 
 
+def _declared(payload: _Payload) -> str:
+    return _with_reason(f"{payload['namespace']}:{payload['name']}", payload)
+
+
+def _distrusted(payload: _Payload) -> str:
+    return _with_reason(f"lineage event {payload['event']} of the producer {payload['source']}", payload)
+
+
 def _purged(payload: _Payload) -> str:
     return _with_reason(str(payload["step"]), payload)
 
@@ -177,5 +185,7 @@ _WORDS: dict[str, Callable[[_Payload], str]] = {
     chain.WITHDRAWN: _withdrawn,
     chain.CANDIDATE: _candidate,
     chain.RELEASED: _released,
+    chain.DECLARED_PUBLIC: _declared,
+    chain.DISTRUSTED: _distrusted,
     "purged": _purged,
 }

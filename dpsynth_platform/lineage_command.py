@@ -23,6 +23,7 @@ from dpsynth_platform.settings import Settings
 from dpsynth_platform.terminal import Json, Shown, command
 
 if TYPE_CHECKING:
+    from dpsynth_platform.ledger.records import Decision
     from dpsynth_platform.lineage.naming import DatasetName
     from dpsynth_platform.lineage.nodes import Node
     from dpsynth_platform.lineage.store import LineageStore
@@ -72,17 +73,24 @@ def show(
     node = _node(settings, store, dataset, release, model)
     above, below = store.ancestry([node.name]), store.descent([node.name])
     declared, used = store.public(node.name), uses.registered(store, node) if node.kind == "release" else []
+    withdrawn = _withdrawal(settings, node)
+    foreign, distrusts = store.foreign_events(node.name), store.distrusts(node.name)
     found: dict[str, Any] = words.node_json(node) | {
         "upstream": words.walk_json(above),
         "downstream": words.walk_json(below),
         "unknown": [str(name) for name in above.unknown],
         "declared_public": None if declared is None else asdict(declared),
         "uses": [asdict(use) for use in used],
+        "withdrawn": None if withdrawn is None else asdict(withdrawn),
+        "told_by_others": [{"event": item.sequence, "source": item.source} for item in foreign],
+        "distrusted": [asdict(item) for item in distrusts],
     }
     if record:
         found["record"] = _record(settings, store, node)
     shown.json(found)
     shown.say(words.node_words(node))
+    if withdrawn is not None:
+        shown.say(words.withdrawn_words(withdrawn))
     for other in words.other_names(above, node):
         shown.say(f"also called {other}")
     if declared is not None:
@@ -94,6 +102,10 @@ def show(
             shown.say(line)
     for name in above.unknown:
         shown.say(f"unknown: nobody has told what {name} was made from, and nobody declared it public")
+    for line in words.foreign_words(foreign):
+        shown.say(line)
+    for item in distrusts:
+        shown.say(words.distrust_words(item))
     if node.kind == "release":
         shown.head("Registered uses")
         for use in used:
@@ -119,6 +131,7 @@ def use(
 ) -> None:
     """Registers that a release was used elsewhere; what is trained on it descends from it from then on."""
     from dpsynth_platform.lineage.emitter import LineageEmitter
+    from dpsynth_platform.lineage_words import withdrawn_words
 
     shown, settings = Shown(as_json), Settings.from_environment()
     if purpose is not Purpose.other and not product:
@@ -133,8 +146,10 @@ def use(
     )
     report = LineageEmitter.of(settings).flush()
     found = _contaminations(settings, store, done.product, []) if done.product is not None else []
+    withdrawn = _withdrawal(settings, store.release(done.release))
     shown.json(
         {
+            "withdrawn": None if withdrawn is None else asdict(withdrawn),
             "event": done.event,
             "release": str(done.release),
             "purpose": done.purpose,
@@ -143,6 +158,8 @@ def use(
         }
     )
     shown.say(f"event {done.event}: {done.release} is used to {done.purpose} {done.product or 'something unnamed'}")
+    if withdrawn is not None:
+        shown.say(withdrawn_words(withdrawn))
     for warning in report.warnings:
         shown.say(warning)
     _say_found(shown, found)
@@ -195,10 +212,44 @@ def declare_public(
     if len(found) > 1:
         raise _several(model, found)
     name = found[0].name if found else model_name(model)
+    known, before = store.node(name) is not None, store.public(name)
     done = store.declare_public(name, by=acting(by, settings.user), reason=recorded(reason, "--reason"))
-    shown.json({"name": str(name), "by": done.by, "reason": done.reason, "at": done.at, "event": done.sequence})
+    new = before is None or before.sequence != done.sequence
+    shown.json(
+        {"name": str(name), "by": done.by, "reason": done.reason, "at": done.at, "event": done.sequence}
+        | {"known": known, "new": new}
+    )
+    if not new:
+        shown.say(f"event {done.sequence} of the ledger says so already: nothing is recorded")
+        return
     shown.say(f"event {done.sequence} of the ledger: {done.by} declares {name} public")
+    if not known:
+        shown.say(f"no lineage event has named it so far: the declaration is for exactly this name, {name}")
+    if before is not None:
+        shown.say(f"{before.by} declared it public before, at {moment(before.at)}; statements name the latest word")
     shown.say("what the graph knows that it was made from still counts; a declaration takes nothing back")
+
+
+@lineage_app.command("distrust")
+@command
+def distrust(
+    event: Annotated[int, typer.Argument(help="Number of an event of another producer (dpsynth lineage show).", min=1)],
+    reason: Reason,
+    by: By = None,
+    as_json: Json = False,
+) -> None:
+    """Takes a mistaken event of another producer back, by your word in the ledger's chain, with the rest of its run.
+
+    It stays stored; what it told counts no more. Releases and clearances that were made under it stay as they are.
+    """
+    shown, settings = Shown(as_json), Settings.from_environment()
+    done = _store(settings).distrust(event, by=acting(by, settings.user), reason=recorded(reason, "--reason"))
+    shown.json(asdict(done))
+    shown.say(
+        f"event {done.sequence} of the ledger: {done.by} distrusts lineage event {event} of the producer "
+        f"{done.source}, and what else its run told up to event {done.through}"
+    )
+    shown.say("what is unknown without it has to be told anew, or declared public")
 
 
 @lineage_app.command("status")
@@ -350,6 +401,16 @@ def token(
             "are taken out" if replace else f"still count; --replace takes them out (or delete their lines in {file})"
         )
         shown.say(f"{count} of {producer} {fate}")
+
+
+def _withdrawal(settings: Settings, node: Node) -> Decision | None:
+    """The withdrawal of a release, or None."""
+    from dpsynth_platform.ledger import Ledger
+
+    release = node.facets.get("version", {}).get("datasetVersion") if node.kind == "release" else None
+    if release is None:
+        return None
+    return next((item for item in Ledger(settings.ledger_url).withdrawals() if item.release == release), None)
 
 
 def _store(settings: Settings) -> LineageStore:

@@ -5,16 +5,21 @@ What belongs here: sentences and trees from what the graph hands out. What does 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dpsynth_platform.lineage.nodes import MODELS, Ancestry, Node, Relation
+from dpsynth_platform.ledger.records import Decision
+from dpsynth_platform.lineage.distrust import Distrust
+from dpsynth_platform.lineage.nodes import MODELS, Ancestry, Node, Relation, StoredEvent
 from dpsynth_platform.lineage.survey import path_of
 from dpsynth_platform.lineage.uses import RegisteredUse
 from dpsynth_platform.privacy.figures import moment
 
 _RELATIONS: tuple[Relation, ...] = ("trained-on", "base", "derived", "used-by", "paid-by", "claims", "alias")
 """Those that a walk follows, in the order in which they are shown."""
+
+MOST_TOLD = 20
+"""Events of other producers that are listed."""
 
 
 def node_words(node: Node) -> str:
@@ -81,6 +86,30 @@ def use_words(use: RegisteredUse) -> str:
     source = f", told by the producer {use.source}" if use.source else ""
     reason = f": {use.reason}" if use.reason else ""
     return f"  event {use.event}, {moment(use.at)}: {use.purpose}{product}{who}{source}{reason}"
+
+
+def withdrawn_words(withdrawn: Decision) -> str:
+    """That a release was withdrawn."""
+    return (
+        f"WITHDRAWN: release {withdrawn.release} was withdrawn by {withdrawn.by} at {moment(withdrawn.at)} "
+        f"({withdrawn.reason}); it should be used for nothing new"
+    )
+
+
+def foreign_words(events: Sequence[StoredEvent]) -> Iterator[str]:
+    """Which events of other producers told of a node, the latest last."""
+    if len(events) > MOST_TOLD:
+        yield f"{len(events) - MOST_TOLD} earlier events of other producers tell of it, too"
+    for event in events[-MOST_TOLD:]:
+        yield f"told by the producer {event.source}: event {event.sequence}, {moment(event.received_at)}"
+
+
+def distrust_words(distrust: Distrust) -> str:
+    """One event that was taken back."""
+    return (
+        f"distrusted: event {distrust.event} of the producer {distrust.source}, by {distrust.by} at "
+        f"{moment(distrust.at)}: {distrust.reason}"
+    )
 
 
 def node_json(node: Node) -> dict[str, Any]:

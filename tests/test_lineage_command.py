@@ -14,9 +14,12 @@ import typer
 from ledger_cases import KEYS, family, request
 from sqlalchemy import insert
 
+from dpsynth_platform.errors import LineageRefused
 from dpsynth_platform.ledger import Ledger
+from dpsynth_platform.ledger_words import in_words
 from dpsynth_platform.lineage import tables
 from dpsynth_platform.lineage.emitter import LineageEmitter, StepRun
+from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.lineage_command import lineage_app
 from dpsynth_platform.settings import Settings
@@ -276,3 +279,54 @@ def test_a_token_is_shown_once(use: Use, settings: Settings, monkeypatch: pytest
     assert (status, "DPSYNTH_LINEAGE_TOKENS is not set" in err) == (1, True)
     status, _, err = use("serve", "--host", "0.0.0.0")
     assert (status, "whoever reaches the receiver may report" in err) == (1, True)
+
+
+def test_declarations_say_what_is_new_of_them(use: Use, store: LineageStore, settings: Settings) -> None:
+    store.record(told("COMPLETE", ["web"], ["known"], "train"), origin="ingested", source="team")
+    words = ("--reason", "its card", "--as", "Bo")
+    assert "exactly this name, dpsynth:products:tpyo" in use("declare-public", "tpyo", *words)[1]
+    assert "exactly this name" not in use("declare-public", "known", *words)[1]
+    number = len(Ledger(settings.ledger_url).history())
+    again = json.loads(use("declare-public", "known", *words, "--json")[1])
+    assert (again["new"], again["event"]) == (False, number)
+    assert "says so already" in use("declare-public", "known", *words)[1]
+    assert len(Ledger(settings.ledger_url).history()) == number
+    assert "Bo declared it public before" in use("declare-public", "known", "--reason", "r", "--as", "Cy")[1]
+    for own in ("dpsynth:visits/model", "dpsynth:ledger:x", "file:/data/visits"):
+        namespace, _, name = own.rpartition(":")
+        with pytest.raises(LineageRefused, match=r"own|guarded"):
+            store.declare_public(DatasetName(namespace, name), by="Bo", reason="r")
+    shown = [words for _, words in in_words(Ledger(settings.ledger_url).history())]
+    assert "dpsynth:products:known: its card" in shown
+
+
+def test_an_event_is_distrusted_and_shown(use: Use, store: LineageStore) -> None:
+    event = told("COMPLETE", ["web"], ["theirs"], "train")
+    number = store.record(event, origin="ingested", source="team").sequence
+    assert f"told by the producer team: event {number}" in use("show", "--dataset", "theirs")[1]
+    status, out, _ = use("distrust", number, "--reason", "another path", "--as", "Bo", "--json")
+    done = json.loads(out)
+    assert (status, done["event"], done["source"], done["by"]) == (0, number, "team", "Bo")
+    shown = json.loads(use("show", "--dataset", "theirs", "--json")[1])
+    assert (shown["upstream"], shown["told_by_others"]) == ([], [])
+    assert [item["reason"] for item in shown["distrusted"]] == ["another path"]
+    assert f"distrusted: event {number} of the producer team, by Bo" in use("show", "--dataset", "theirs")[1]
+    assert use("distrust", number, "--reason", "again")[0] == 1
+    assert use("distrust", 1, "--reason", "ours")[0] == 1
+    assert use("distrust", number)[0] == 2
+
+
+def test_a_withdrawn_release_is_used_with_a_warning(use: Use, store: LineageStore, settings: Settings) -> None:
+    words = ("use", "--release", "visits-1", "--purpose", "train", "--product", "ranker", "--reason", "r")
+    assert json.loads(use(*words, "--json")[1])["withdrawn"] is None
+    assert "WITHDRAWN" not in use("show", "--release", "visits-1")[1]
+    ledger = Ledger(settings.ledger_url)
+    (entry,) = ledger.entries()
+    ledger.start(entry.entry_id)
+    ledger.complete(entry.entry_id, "a" * 64)
+    ledger.release("visits-1", candidate="c" * 64, entry_id=entry.entry_id, check=list)
+    ledger.withdraw("visits-1", by="Cy", reason="a wrong table")
+    for out in (use(*words)[1], use("show", "--release", "visits-1")[1]):
+        assert "WITHDRAWN: release visits-1 was withdrawn by Cy" in out
+        assert "(a wrong table)" in out
+    assert json.loads(use(*words, "--json")[1])["withdrawn"]["by"] == "Cy"

@@ -65,6 +65,8 @@ class _Replay:
             chain.REFUSED: self._decide,
             chain.RELEASED: self._release,
             chain.WITHDRAWN: self._withdraw,
+            chain.DECLARED_PUBLIC: self._say,
+            chain.DISTRUSTED: self._say,
         }
 
     def take(self, event: ChainEvent) -> None:
@@ -273,6 +275,11 @@ class _Replay:
             return f"release {event.subject} could not be withdrawn"
         withdrawn[event.subject] = by
         return None
+
+    @staticmethod
+    def _say(event: ChainEvent) -> str | None:
+        words = event.payload["by"], event.payload["reason"]
+        return None if all(map(person_key, words)) else f"{event.kind} without anybody's name, or without a reason"
 
     def _terms(self, family: str) -> Values:
         return chain.parse(self.accounts[family]["terms"])

@@ -116,7 +116,13 @@ def events(connection: Connection, *, after: int, run_id: str | None, most: int)
     query = select(tables.event).where(tables.event.c.sequence > after).order_by(tables.event.c.sequence).limit(most)
     if run_id is not None:
         query = query.where(tables.event.c.run_id == run_id)
-    return [_stored(row) for row in connection.execute(query)]
+    return [stored(row) for row in connection.execute(query)]
+
+
+def event(connection: Connection, number: int) -> StoredEvent | None:
+    """One event by its number, or None."""
+    row = connection.execute(select(tables.event).where(tables.event.c.sequence == number)).one_or_none()
+    return stored(row) if row else None
 
 
 def unfinished(connection: Connection) -> list[dict[str, Any]]:
@@ -134,7 +140,7 @@ def events_reading(connection: Connection, nodes: Collection[int], facet: str) -
         access.origin == event.origin, access.run_id == event.run_id, access.role == "input", access.node.in_(nodes)
     )
     query = select(tables.event).where(event.run_id != "", read, event.payload.contains(json.dumps(facet)))
-    found = [_stored(row) for row in connection.execute(query.order_by(event.sequence))]
+    found = [stored(row) for row in connection.execute(query.order_by(event.sequence))]
     return [item for item in found if facet in (item.payload["run"].get("facets") or {})]
 
 
@@ -242,16 +248,33 @@ def insert_nodes(connection: Connection, kinds: Mapping[DatasetName, Kind]) -> N
 # What an event adds
 
 
-def relate(connection: Connection, facts: Facts, origin: Origin, sequence: int) -> None:
+def forget(connection: Connection, node: Node, events: Collection[int], *, keep_kind: bool) -> None:
+    """Drops what some events said of a node that we did not write; what others said is to be told again."""
+    kept = {name: facet for name, facet in json.loads(node.stored_facets).items() if facet["event"] not in events}
+    values = {"facets": json.dumps(kept, sort_keys=True)} | ({} if keep_kind else {"kind": "dataset"})
+    connection.execute(update(tables.node).where(tables.node.c.id == node.id).values(values))
+
+
+def relate(
+    connection: Connection,
+    facts: Facts,
+    origin: Origin,
+    sequence: int,
+    *,
+    only: Collection[DatasetName] | None = None,
+) -> None:
     """Adds what an event tells to nodes and edges.
 
     Of our own runs only what a run that completed read and wrote is related; of others, everything that a run was ever
     said to read and write, since a checkpoint may be used before its training has ended.
 
+    Args:
+        only: the nodes that change; all edges are added that are not there.
+
     Raises:
         LineageRefused: the run relates more than `MOST_EDGES` pairs.
     """
-    _Relating(connection, facts, origin, sequence).all()
+    _Relating(connection, facts, origin, sequence).all(only)
 
 
 class _Relating:
@@ -266,10 +289,11 @@ class _Relating:
         insert_nodes(connection, dict.fromkeys(facts.names, "dataset"))
         self._nodes = find_nodes(connection, facts.names)
 
-    def all(self) -> None:
-        """Everything."""
+    def all(self, only: Collection[DatasetName] | None) -> None:
+        """Everything, or of the nodes only some."""
         for mention in self._facts.mentions:
-            self._nodes[mention.name] = self._merged(mention)
+            if only is None or mention.name in only:
+                self._nodes[mention.name] = self._merged(mention)
         edges = [*self._aliases(), *self._mechanisms(), *self._training(), *self._derivations()]
         _insert_new(self._connection, tables.edge, edges)
 
@@ -468,7 +492,8 @@ def _agrees(request: CostRequest, claim: Mapping[str, Any]) -> bool:
     )
 
 
-def _stored(row: Row[Any]) -> StoredEvent:
+def stored(row: Row[Any]) -> StoredEvent:
+    """The event that a row holds."""
     return StoredEvent(**{**row._asdict(), "payload": json.loads(row.payload)})
 
 

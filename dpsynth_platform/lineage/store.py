@@ -33,8 +33,10 @@ from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger import rows as ledger_rows
 from dpsynth_platform.ledger.database import Database
 from dpsynth_platform.ledger.records import ChainEvent
+from dpsynth_platform.lineage import distrust as distrusting
 from dpsynth_platform.lineage import facets, intake, tables
 from dpsynth_platform.lineage import graph_rows as rows
+from dpsynth_platform.lineage.distrust import Distrust
 from dpsynth_platform.lineage.graph import LineageGraph
 from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName, canonical, dataset_name, is_place
 from dpsynth_platform.lineage.nodes import (
@@ -52,9 +54,8 @@ from dpsynth_platform.lineage.nodes import (
     Use,
 )
 from dpsynth_platform.lineage.walks import walk
-from dpsynth_platform.people import recorded
+from dpsynth_platform.people import person_key, recorded
 
-DECLARED_PUBLIC = "declared-public"
 PURPOSES: tuple[Purpose, ...] = ("train", "evaluate", "other")
 _PAGE = 500
 
@@ -140,9 +141,17 @@ class LineageStore:
 
         Of a run of ours only what we told: others may have known its id first.
         """
-        facets, ours = self.database.read(lambda connection: (rows.all_facets(connection), rows.own_runs(connection)))
+        facets, ours, without = self.database.read(
+            lambda connection: (
+                rows.all_facets(connection),
+                rows.own_runs(connection),
+                distrusting.distrusted(connection),
+            )
+        )
         told = (
-            event for event in self.events() if event.run_id and (event.origin == "own" or event.run_id not in ours)
+            event
+            for event in self.events()
+            if event.run_id and (event.origin == "own" or (event.run_id not in ours and event.sequence not in without))
         )
         return LineageGraph((event.payload for event in told), facets)
 
@@ -179,10 +188,16 @@ class LineageStore:
     def declare_public(self, name: DatasetName, *, by: str, reason: str) -> Declaration:
         """Records somebody's word that a checkpoint or dataset holds no guarded person's data, in the ledger's chain.
 
+        The same word of the same person again changes nothing.
+
         Raises:
             ConfigurationError: the name or the reason says nothing.
-            LineageRefused: it is our own, of which the graph knows what it came from.
+            LineageRefused: it is our own, of which the graph knows what it came from, or a guarded table.
         """
+        if name.namespace.strip().casefold() in (JOB_NAMESPACE, LEDGER_NAMESPACE):
+            raise LineageRefused(
+                f"{name} is a name of this platform's own; only what others made can be declared public"
+            )
         payload = {
             "namespace": name.namespace,
             "name": name.name,
@@ -194,19 +209,59 @@ class LineageStore:
             node = rows.find_nodes(connection, [name]).get(name)
             if node is not None and (node.own or node.kind == "mechanism"):
                 raise LineageRefused(f"{name} is this platform's own; only what others made can be declared public")
+            if node is not None and node.is_told_by_us and "dpsynth_privacyUnit" in node.facets:
+                raise LineageRefused(f"{name} is a guarded table, whose people no declaration makes public")
+            before = declared_public(connection).get(canonical(name))
+            if before is not None and (person_key(before.by), before.reason) == (person_key(by), reason):
+                return before
             if node is None:
                 rows.insert_nodes(connection, {name: "checkpoint"})
             at = ledger_rows.now_text(connection)
-            return _declaration(chain.append(connection, at, DECLARED_PUBLIC, _subject(name), payload))
+            return _declaration(chain.append(connection, at, chain.DECLARED_PUBLIC, _subject(name), payload))
 
         return self.database.write(work, guards=("event", "lineage_event"))
 
     def public(self, name: DatasetName) -> Declaration | None:
         """The latest declaration that something is public, or None."""
         found = self.database.read(
-            lambda connection: chain.events(connection, kinds=[DECLARED_PUBLIC], subject=_subject(name))
+            lambda connection: chain.events(connection, kinds=[chain.DECLARED_PUBLIC], subject=_subject(name))
         )
         return _declaration(found[-1]) if found else None
+
+    def distrust(self, event: int, *, by: str, reason: str) -> Distrust:
+        """Takes back what an event of another producer told, with the other events of its run (`lineage.distrust`).
+
+        Raises:
+            ConfigurationError: the name or the reason says nothing.
+            LineageRefused: there is no such event, it is our own, or it is distrusted already.
+        """
+        who, why = recorded(by, "who distrusts it"), recorded(reason, "the reason")
+
+        def work(connection: Connection) -> Distrust:
+            events = distrusting.distrustable(connection, event)
+            (meant,) = (item for item in events if item.sequence == event)
+            payload = {
+                "event": event,
+                "through": events[-1].sequence,
+                "digest": meant.digest,
+                "source": meant.source,
+                "by": who,
+                "reason": why,
+            }
+            at = ledger_rows.now_text(connection)
+            said = chain.append(connection, at, chain.DISTRUSTED, f"lineage-event:{event}", payload)
+            distrusting.take_back(connection, events, declared_public(connection))
+            return Distrust.of(said)
+
+        return self.database.write(work, guards=("event", "lineage_event"))
+
+    def distrusts(self, name: DatasetName) -> list[Distrust]:
+        """What was taken back that told of something, in order."""
+        return self.database.read(lambda connection: distrusting.distrusts_about(connection, name))
+
+    def foreign_events(self, name: DatasetName) -> list[StoredEvent]:
+        """Events of other producers that relate something to others, in order."""
+        return self.database.read(lambda connection: distrusting.events_about(connection, name))
 
     def use(
         self, release: DatasetName | str, *, by: str, purpose: Purpose, product: str | DatasetName = "", reason: str
@@ -270,7 +325,7 @@ def ancestry_in(connection: Connection, start: Iterable[DatasetName]) -> Ancestr
 
 def declared_public(connection: Connection) -> dict[DatasetName, Declaration]:
     """Everything that was declared public, with the latest declaration of each, on an open connection."""
-    found = map(_declaration, chain.events(connection, kinds=[DECLARED_PUBLIC]))
+    found = map(_declaration, chain.events(connection, kinds=[chain.DECLARED_PUBLIC]))
     return {declaration.name: declaration for declaration in found}
 
 

@@ -23,6 +23,7 @@ from sqlalchemy import Connection
 from dpsynth_platform.errors import LineageRefused
 from dpsynth_platform.lineage import graph_rows as rows
 from dpsynth_platform.lineage import walks
+from dpsynth_platform.lineage.distrust import distrusted
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.nodes import Ancestry, Kind, Node, Relative
 from dpsynth_platform.lineage.store import LineageStore, ancestry_in
@@ -117,8 +118,10 @@ def registered(store: LineageStore, release: Node) -> list[RegisteredUse]:
 
     def work(connection: Connection) -> list[RegisteredUse]:
         nodes = [item.node.id for item in _same(ancestry_in(connection, [release.name]))]
-        found = []
+        found, without = [], distrusted(connection)
         for event in rows.events_reading(connection, nodes, USE_FACET):
+            if event.sequence in without:
+                continue
             told = event.payload["run"]["facets"][USE_FACET]
             words = {key: str(told.get(key, "")) for key in ("purpose", "product", "by", "reason")}
             found.append(RegisteredUse(**words, source=event.source, at=event.received_at, event=event.sequence))

@@ -20,7 +20,7 @@ from event_cases import dataset, event, model, name
 from ledger_cases import people
 
 from dpsynth_platform import contracts
-from dpsynth_platform.errors import ClearanceRefused, ContractError
+from dpsynth_platform.errors import ClearanceRefused, ContractError, LineageRefused
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.lineage import graph_rows, intake
 from dpsynth_platform.lineage.clearance import Clearance
@@ -208,8 +208,11 @@ def test_a_guarded_table_stays_one_whatever_others_take_it_for(
             told(store, event("COMPLETE", [], [dataset("z", dpsynth_baseModel={"baseModels": [VISITS]})]))
         elif how == "a product":
             store.use(name("old/release"), by="Ada", purpose="train", product=name("visits"), reason="r")
-        else:
+        elif before:
             store.declare_public(name("visits"), by="Ada", reason="r")
+        else:
+            with pytest.raises(LineageRefused, match="a guarded table"):
+                store.declare_public(name("visits"), by="Ada", reason="r")
 
     if before:
         flip()

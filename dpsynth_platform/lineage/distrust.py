@@ -1,0 +1,150 @@
+"""Distrust: somebody's word that an event of another producer is mistaken, and the graph without it.
+
+What belongs here: what is distrusted (the ledger's chain says so), which events that takes with it, and taking back
+what they told. What does not: what an event adds (`graph_rows`), and who may say so (`store`).
+
+An event that is distrusted stays stored, and so do releases and clearances that were made under it; nodes and edges
+become what they would be without it. What a run read and wrote is told by its events together, so the run's other
+events up to then go with it. What somebody else told as well still holds: it is told again. Only events of others can
+be distrusted, so that nothing of what we said ourselves is ever taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, or_, select
+
+from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger.records import ChainEvent
+from dpsynth_platform.lineage import graph_rows as rows
+from dpsynth_platform.lineage import intake, tables
+from dpsynth_platform.lineage.naming import DatasetName
+from dpsynth_platform.lineage.nodes import StoredEvent
+
+_PAGE = 500
+
+
+@dataclass(frozen=True)
+class Distrust:
+    """Somebody's word that an event is mistaken.
+
+    Attributes:
+        event: its number; `through` is the last one of its run that goes with it.
+        source: the producer that sent it.
+        at: when it was said (UTC).
+        sequence: number of the ledger's event that records it.
+    """
+
+    event: int
+    through: int
+    digest: str
+    source: str
+    by: str
+    reason: str
+    at: str
+    sequence: int
+
+    @classmethod
+    def of(cls, event: ChainEvent) -> Distrust:
+        """What the ledger's chain records."""
+        return cls(**event.payload, at=event.at, sequence=event.sequence)
+
+
+def distrusts(connection: Connection) -> list[Distrust]:
+    """All of them, in order."""
+    return [Distrust.of(event) for event in chain.events(connection, kinds=[chain.DISTRUSTED])]
+
+
+def events_of(connection: Connection, distrust: Distrust) -> list[StoredEvent]:
+    """The event that is distrusted and those of its run that go with it; none if another stands under its number."""
+    event = rows.event(connection, distrust.event)
+    if event is None or event.digest != distrust.digest or event.origin == "own":
+        return []
+    return [item for item in _run_of(connection, event) if item.sequence <= distrust.through]
+
+
+def distrusted(connection: Connection) -> set[int]:
+    """Numbers of all events that do not count."""
+    return {event.sequence for item in distrusts(connection) for event in events_of(connection, item)}
+
+
+def distrustable(connection: Connection, number: int) -> list[StoredEvent]:
+    """An event of another producer with those of its run, in order.
+
+    Raises:
+        LineageRefused: there is no such event, it is our own, or it is distrusted already.
+    """
+    event = rows.event(connection, number)
+    if event is None:
+        raise LineageRefused(f"there is no lineage event {number}; dpsynth lineage show tells those of each dataset")
+    if event.origin == "own":
+        raise LineageRefused(f"lineage event {number} is this platform's own; only what others told can be distrusted")
+    if number in distrusted(connection):
+        raise LineageRefused(f"lineage event {number} is distrusted already")
+    return _run_of(connection, event)
+
+
+def take_back(connection: Connection, events: Collection[StoredEvent], declared: Collection[DatasetName]) -> None:
+    """Makes nodes and edges what they would be without some events. Their distrust must be on record.
+
+    Args:
+        declared: names that were declared public: such a node need not have come from an event.
+    """
+    without = distrusted(connection)
+    names = {name for event in events for name in _names(event)}
+    edge, access = tables.edge.c, tables.access.c
+    runs = {event.run_id for event in events if event.run_id}
+    connection.execute(delete(tables.edge).where(edge.event.in_([event.sequence for event in events])))
+    connection.execute(delete(tables.access).where(access.origin == "ingested", access.run_id.in_(runs)))
+    found = rows.find_nodes(connection, names)
+    theirs = {name: node for name, node in found.items() if not node.own and node.kind != "mechanism"}
+    for name, node in theirs.items():
+        rows.forget(connection, node, without, keep_kind=name in declared)
+    for event in _events(connection):
+        if event.sequence not in without:
+            with suppress(LineageRefused):  # what could be read when it came, and cannot any more, stands as it is
+                facts = intake.facts_of(event.payload)
+                if not names.isdisjoint(facts.names):
+                    rows.relate(connection, facts, event.origin, event.sequence, only=theirs)
+
+
+def events_about(connection: Connection, name: DatasetName) -> list[StoredEvent]:
+    """Events of others that told an edge at a node, in order."""
+    node = rows.find_nodes(connection, [name]).get(name)
+    if node is None:
+        return []
+    edge, event = tables.edge.c, tables.event.c
+    told = select(edge.event).where(or_(edge.child == node.id, edge.parent == node.id))
+    query = select(tables.event).where(event.sequence.in_(told), event.origin == "ingested").order_by(event.sequence)
+    return [rows.stored(row) for row in connection.execute(query)]
+
+
+def distrusts_about(connection: Connection, name: DatasetName) -> list[Distrust]:
+    """What was taken back that told of a node."""
+    return [
+        item for item in distrusts(connection) if any(name in _names(event) for event in events_of(connection, item))
+    ]
+
+
+def _names(event: StoredEvent) -> Collection[DatasetName]:
+    with suppress(LineageRefused):
+        return intake.facts_of(event.payload).names
+    return ()
+
+
+def _run_of(connection: Connection, event: StoredEvent) -> list[StoredEvent]:
+    """All that others told of an event's run, in order; of an event without one, itself."""
+    if not event.run_id:
+        return [event]
+    return [item for item in _events(connection, event.run_id) if item.origin == "ingested"]
+
+
+def _events(connection: Connection, run_id: str | None = None) -> Iterator[StoredEvent]:
+    after = 0
+    while page := rows.events(connection, after=after, run_id=run_id, most=_PAGE):
+        yield from page
+        after = page[-1].sequence

@@ -6,7 +6,7 @@ import pytest
 import torch
 from text_cases import tiny_gpt2, tiny_llama, tiny_tokenizer
 
-from dpsynth_platform.errors import StaleInput
+from dpsynth_platform.errors import ConfigurationError, StaleInput
 from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.text.examples import NO_LOSS, Examples, Tally, write_examples
 from dpsynth_platform.synth.text.layout import Condition, Encoder, TextLayout
@@ -95,7 +95,7 @@ def test_empty_documents_and_undeclared_labels_are_left_out_each_by_itself(tmp_p
 
 def test_no_record_at_all(tmp_path):
     examples, tally, _ = made(tmp_path, [])
-    assert len(examples) == 0 and tally == Tally() and examples.owner_count == 0
+    assert len(examples) == 0 and tally == Tally() and examples.by_owner() == []
 
 
 def test_a_document_longer_than_the_context_is_cut_and_does_not_end(tmp_path):
@@ -153,7 +153,9 @@ def test_what_is_cut_off_is_not_tokenized(tmp_path, monkeypatch):
 def test_owners_are_numbered_and_keep_their_examples(tmp_path):
     records = [record(f"the team {number}", owner=number % 40) for number in range(300)]
     examples, _, encoder = made(tmp_path, records)
-    assert examples.owner_count == 40 and set(examples.owners.tolist()) == set(range(40))
+    assert set(examples.owners.tolist()) == set(range(40))
+    for owner, positions in enumerate(examples.by_owner()):
+        assert positions == [place for place in range(300) if examples.owners[place] == owner]
     groups = {}
     for owner, body in zip(examples.owners, bodies(examples, encoder), strict=True):
         groups.setdefault(int(owner), set()).add(int(body.split()[2].removesuffix("<|endoftext|>")) % 40)
@@ -166,7 +168,9 @@ def test_records_of_several_owners_have_no_single_one(tmp_path):
     write_table(tmp_path / "table", schema, table.to_batches())
     write_examples(tmp_path / "table", tmp_path / "made", Encoder(LAYOUT, tiny_tokenizer()))
     examples = Examples(tmp_path / "made")
-    assert len(examples) == 1 and examples.owners is None and examples.owner_count is None
+    assert len(examples) == 1 and examples.owners is None
+    with pytest.raises(ConfigurationError, match="several owners, so users cannot be sampled"):
+        examples.by_owner()
 
 
 def test_a_missing_column_is_named(tmp_path):

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from scipy.stats import chi2
 from text_cases import tiny_gpt2, tiny_llama, tiny_tokenizer
 
@@ -165,6 +166,12 @@ def test_slots_give_the_logits_of_a_pass_without_cache(make, attention):
             with torch.no_grad():
                 expected = model(torch.tensor([row])).logits[0, -1]
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("number_type", [torch.float32, torch.bfloat16])
+def test_a_model_with_an_adapter_can_be_sampled(number_type):
+    config = LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "v_proj"], r=4, init_lora_weights=False)
+    check_slots(get_peft_model(tiny_llama(), config).eval().to(number_type), 64)
 
 
 def test_a_model_that_sees_what_comes_later_is_refused():

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.errors import StaleInput
+from dpsynth_platform.errors import ConfigurationError, StaleInput
 from dpsynth_platform.permissions import private_directory, private_files
 from dpsynth_platform.scrub.fingerprints import FINGERPRINT_DTYPE, OWNER_COLUMN
 from dpsynth_platform.storage import read_table, table_schema, write_durably
@@ -92,8 +92,9 @@ def write_examples(table: Path, directory: Path, encoder: Encoder) -> Tally:
                     tally = tally.plus(counted)
                     for example in made:
                         writer.write(example)
-        owners = _number_owners(directory) if owned else None
-    about = {"owners": owners, "eos": encoder.eos, "layout": encoder.layout.to_json()}
+        if owned:
+            _number_owners(directory)
+    about = {"owned": bool(owned), "eos": encoder.eos, "layout": encoder.layout.to_json()}
     write_durably(directory / _ABOUT, json.dumps(about))
     return tally
 
@@ -103,9 +104,7 @@ class Examples:
 
     Attributes:
         layout: how records were written.
-        owners: of each example its owner, numbered from 0, dtype int32; None where records have several owners (then
-            owners cannot be sampled: a record would come with either).
-        owner_count: how many owners have an example; None likewise.
+        owners: of each example its owner, numbered from 0, dtype int32; None where records have several owners.
 
     Args:
         directory: of `write_examples`.
@@ -120,8 +119,7 @@ class Examples:
             self._ends = _mapped(directory / _ENDS, np.int64)
             self._prompts = _mapped(directory / _PROMPTS, np.int32)
             self._tokens = _mapped(directory / _TOKENS, np.int32)
-            self.owner_count: int | None = about["owners"]
-            self.owners = None if self.owner_count is None else _mapped(directory / _OWNERS, np.int32)
+            self.owners = _mapped(directory / _OWNERS, np.int32) if about["owned"] else None
             self.layout = TextLayout.from_json(about["layout"])
             self._eos = int(about["eos"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -134,6 +132,21 @@ class Examples:
     def __len__(self) -> int:
         """How many examples there are."""
         return len(self._ends)
+
+    def by_owner(self) -> list[list[int]]:
+        """The positions of each owner's examples, at least one each: what is sampled where users are.
+
+        Raises:
+            ConfigurationError: records have several owners.
+        """
+        if self.owners is None:
+            raise ConfigurationError(
+                "records have several owners, so users cannot be sampled: a record would come with either; accepted: "
+                "to sample records"
+            )
+        order = np.argsort(self.owners, kind="stable")
+        parts = np.split(order, np.flatnonzero(np.diff(self.owners[order])) + 1) if len(order) else []
+        return [part.tolist() for part in parts]
 
     def batch(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> dict[str, torch.Tensor]:
         """Examples by their positions, padded on the right to the longest of them. A row follows from its example.
@@ -233,12 +246,11 @@ class _Writer:
             self._files[_OWNERS].write(bytes.fromhex(example.owner))
 
 
-def _number_owners(directory: Path) -> int:
-    """Puts the owners' numbers in place of their fingerprints; returns how many owners there are."""
+def _number_owners(directory: Path) -> None:
+    """Puts the owners' numbers in place of their fingerprints."""
     fingerprints = np.fromfile(directory / _OWNERS, FINGERPRINT_DTYPE)
-    distinct, numbers = np.unique(fingerprints, return_inverse=True)
+    _, numbers = np.unique(fingerprints, return_inverse=True)
     write_durably(directory / _OWNERS, numbers.astype(np.int32).tobytes())
-    return len(distinct)
 
 
 def _mapped(file: Path, dtype: type[np.generic]) -> npt.NDArray[Any]:

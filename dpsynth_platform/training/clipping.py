@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.training.fused import FusedAdapter, is_fusible
 from dpsynth_platform.training.interface import Batch
 from dpsynth_platform.training.layers import Grams, Use, rule_for, square_norms
 from dpsynth_platform.training.plan import TrainingPlan
@@ -100,6 +101,7 @@ class ClippedSums:
         self._shared = {one for one in owners if owners.count(one) > 1}
         self.totals = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in self.parameters.items()}
         self._hooks: list[Any] = []
+        self._fused: dict[str, Any] = {}
         self._precision = "highest"
         self._uses: dict[str, list[Use]] | None = None
         self._called: set[str] = set()
@@ -108,11 +110,14 @@ class ClippedSums:
     def __enter__(self) -> Self:
         self._precision = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("highest")
+        self._fused = self._fusible()
         for parameter in self.parameters.values():
             parameter.requires_grad_(False)
         self._hooks = [
             layer.register_forward_hook(partial(self._watch, name)) for name, (layer, _) in self._layers.items()
         ]
+        for name, adapted in self._fused.items():
+            adapted.forward = FusedAdapter(name, adapted, self._receive)
         return self
 
     def __exit__(
@@ -121,6 +126,8 @@ class ClippedSums:
         torch.set_float32_matmul_precision(self._precision)
         for hook in self._hooks:
             hook.remove()
+        for adapted in self._fused.values():
+            del adapted.forward
         for parameter in self.parameters.values():
             parameter.requires_grad_(True)
 
@@ -161,6 +168,12 @@ class ClippedSums:
     def unused_layers(self) -> list[str]:
         """Trainable layers through which no batch has passed so far: their gradients would be missing."""
         return sorted(self._layers.keys() - self._called)
+
+    def _fusible(self) -> dict[str, Any]:
+        """Adapted layers that are computed as one operation: on the CPU, where passes over memory are dear."""
+        if any(value.device.type != "cpu" for value in self._model.parameters()):
+            return {}
+        return {name: layer for name, layer in self._model.named_modules() if is_fusible(layer)}
 
     def _own(self, layer: nn.Module) -> list[nn.Parameter]:
         return [value for value in layer.parameters(recurse=False) if id(value) in self._names]

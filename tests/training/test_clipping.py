@@ -8,6 +8,7 @@ from torch import nn
 from training_cases import KINDS, batch, flat, gradients_one_by_one, model, plan
 
 from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.training import clipping, fused
 from dpsynth_platform.training.clipping import ClippedSums, clipping_coefficients, example_losses
 from dpsynth_platform.training.layers import Grams, Lookup, Outer, square_norms
 
@@ -205,3 +206,31 @@ def test_a_layer_used_twice_is_summed_before_it_is_clipped():
     expected = (factors(single.norm(dim=1), "flat", 0.5)[:, None] * single).sum(0)
     found = ours(made, plan(clipping_norm=0.5), rows).totals
     assert (flat(found.values()) - expected).norm() <= 1e-5 * expected.norm()
+
+
+def test_an_adapted_layer_as_one_operation_is_that_in_parts(monkeypatch):
+    """And the model is as before afterwards."""
+    made, rows = model("llama", True, True), batch(LENGTHS)
+    inputs = {key: values for key, values in rows.items() if key != "labels"}
+    outputs = made(**inputs).logits
+    as_one = ours(made, plan(), rows)
+    assert torch.equal(made(**inputs).logits, outputs)
+    assert not any("forward" in vars(layer) for layer in made.modules())
+    monkeypatch.setattr(clipping, "is_fusible", lambda layer: False)
+    in_parts = ours(made, plan(), rows)
+    assert as_one.totals.keys() == in_parts.totals.keys()
+    assert len(as_one.totals) == 2 * 2 * 7
+    for name, total in as_one.totals.items():
+        torch.testing.assert_close(total, in_parts.totals[name], rtol=1e-4, atol=1e-6)
+
+
+def test_only_plain_adapters_are_taken_as_one_operation():
+    made = model("llama", True, True)
+    layer = next(layer for layer in made.modules() if hasattr(layer, "lora_A"))
+    assert fused.is_fusible(layer)
+    layer.lora_dropout["default"] = nn.Dropout(0.1)
+    assert not fused.is_fusible(layer)
+    layer.lora_dropout["default"] = nn.Identity()
+    layer.base_layer.weight.requires_grad_(True)
+    assert not fused.is_fusible(layer)
+    assert not fused.is_fusible(nn.Linear(2, 2))

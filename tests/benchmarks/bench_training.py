@@ -1,0 +1,200 @@
+"""How fast private training is, beside Opacus and beside training without privacy. Not a test: run it for a table.
+
+    python tests/benchmarks/bench_training.py --tokens 64 --examples 32 --rounds 3
+
+What belongs here: tokens a second and the peak of memory of one logical step (all examples in physical batches, then
+noise and the optimizer), of SmolLM2-135M (the packaged weights, else random ones of its shape), with an adapter and in
+full. What does not: that gradients are right (`tests/training`). Opacus is used as its tutorials do: `PrivacyEngine`
+with gradients of single examples (`GradSampleModule`), its optimizer and `BatchMemoryManager`. Embeddings are untied
+for Opacus' sake in `full`, for all. Each kind runs in a process of its own, so that its peak of memory is its own; the
+peak of the same process after loading the model is taken off. Machines are not alike and not quiet: compare the ratios,
+which are of processor time (with one thread, that is the time on a quiet machine).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpsynth_platform.training.adapter import with_adapter
+from dpsynth_platform.training.clipping import ClippedSums, example_losses
+from dpsynth_platform.training.noise import GaussianNoise
+from dpsynth_platform.training.optimizer import Optimizer
+from dpsynth_platform.training.physical import parts_of
+from dpsynth_platform.training.plan import Adapter, TrainingPlan
+
+KINDS = ("plain", "ours", "opacus")
+VOCABULARY = 49_152
+CPU = torch.device("cpu")
+
+
+def smollm(tied: bool) -> Any:
+    """SmolLM2-135M; where the weights are not installed, its shape with random weights."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    try:
+        from dpsynth_platform.synth.text.base_models import base_model, load
+
+        cache = Path(tempfile.gettempdir()) / "dpsynth-bench-models"
+        model, _ = load(base_model("smollm2-135m-instruct", cache))
+    except Exception as error:
+        print(f"random weights ({type(error).__name__})", file=sys.stderr)
+        config = LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=576,
+            intermediate_size=1536,
+            num_hidden_layers=30,
+            num_attention_heads=9,
+            num_key_value_heads=3,
+            tie_word_embeddings=True,
+        )
+        model = LlamaForCausalLM(config)
+    if not tied:
+        model.config.tie_word_embeddings = False
+        model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    return model
+
+
+def rows_of(examples: int, tokens: int) -> dict[str, torch.Tensor]:
+    """Random tokens of full length."""
+    ids = torch.randint(VOCABULARY, (examples, tokens))
+    positions = torch.arange(tokens).repeat(examples, 1)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids, "position_ids": positions}
+
+
+def inputs_of(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What a model is called with."""
+    return {name: values for name, values in batch.items() if name != "labels"}
+
+
+def plain(model: Any, plan: TrainingPlan, rows: dict[str, torch.Tensor], physical: int) -> Callable[[], None]:
+    """Gradient accumulation and AdamW."""
+    optimizer = torch.optim.AdamW([value for value in model.parameters() if value.requires_grad], plan.learning_rate)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        for start in range(0, len(rows["labels"]), physical):
+            part = {name: values[start : start + physical] for name, values in rows.items()}
+            example_losses(model(**inputs_of(part), use_cache=False).logits, part["labels"]).sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def ours(model: Any, plan: TrainingPlan, rows: dict[str, torch.Tensor], physical: int) -> Callable[[], None]:
+    """The parts of the loop, without its sampler."""
+    sums = ClippedSums(model.eval(), plan).__enter__()
+    optimizer, noise = Optimizer(plan, sums.parameters), GaussianNoise()
+    tokens = physical * rows["labels"].shape[1]
+
+    def step() -> None:
+        sums.reset()
+        for (part,) in parts_of(rows, [1] * len(rows["labels"]), tokens, CPU):
+            sums.add(part.batch, part.weights)
+        for total in sums.totals.values():
+            noise.add_(total, plan.noise_deviation)
+        optimizer.step(1, {name: total.div_(plan.batch_size) for name, total in sums.totals.items()})
+
+    return step
+
+
+def opacus(model: Any, plan: TrainingPlan, rows: dict[str, torch.Tensor], physical: int) -> Callable[[], None]:
+    """`PrivacyEngine` and `BatchMemoryManager`; all examples are drawn, so that steps are alike."""
+    from opacus import PrivacyEngine
+    from opacus.utils.batch_memory_manager import BatchMemoryManager
+    from torch.utils.data import DataLoader, TensorDataset
+
+    warnings.simplefilter("ignore")
+    names, count = list(rows), len(rows["labels"])
+    loader = DataLoader(TensorDataset(*rows.values()), batch_size=count)
+    optimizer = torch.optim.AdamW([value for value in model.parameters() if value.requires_grad], plan.learning_rate)
+    private, optimizer, loader = PrivacyEngine().make_private(
+        module=model.train(),
+        optimizer=optimizer,
+        data_loader=loader,
+        noise_multiplier=plan.noise_multiplier,
+        max_grad_norm=plan.clipping_norm,
+        poisson_sampling=False,
+    )
+
+    def parts(managed: Any) -> Iterator[dict[str, torch.Tensor]]:
+        for values in managed:
+            yield dict(zip(names, values, strict=True))
+
+    def step() -> None:
+        with BatchMemoryManager(data_loader=loader, max_physical_batch_size=physical, optimizer=optimizer) as managed:
+            for part in parts(managed):
+                optimizer.zero_grad()
+                example_losses(private(**inputs_of(part), use_cache=False).logits, part["labels"]).mean().backward()
+                optimizer.step()
+
+    return step
+
+
+def measure(kind: str, adapted: bool, arguments: argparse.Namespace) -> None:
+    """Runs one kind and prints processor seconds a step (the least of several) and the peak of memory in MiB."""
+    torch.set_num_threads(arguments.threads)
+    plan = TrainingPlan(
+        units=10 * arguments.examples,
+        batch_size=arguments.examples,
+        steps=1,
+        noise_multiplier=1.0,
+        learning_rate=1e-5,
+        adapter=Adapter(16) if adapted else None,
+    )
+    model = with_adapter(smollm(tied=adapted), plan)
+    rows = rows_of(arguments.examples, arguments.tokens)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step = {"plain": plain, "ours": ours, "opacus": opacus}[kind](model, plan, rows, arguments.physical)
+    seconds = []
+    for _ in range(arguments.rounds):
+        start = time.process_time()
+        step()
+        seconds.append(time.process_time() - start)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"seconds": min(seconds), "memory": (peak - before) / 1024}))
+
+
+def main() -> None:
+    """Prints a table of all kinds, with an adapter and in full."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    for name, usual in (("tokens", 64), ("examples", 32), ("physical", 8), ("rounds", 3), ("threads", 1)):
+        parser.add_argument(f"--{name}", type=int, default=usual)
+    parser.add_argument("--kind", choices=KINDS, help="of the process that runs one kind")
+    parser.add_argument("--only", choices=("adapter", "full"))
+    arguments = parser.parse_args()
+    if arguments.kind:
+        measure(arguments.kind, arguments.only == "adapter", arguments)
+        return
+    for trained in ("adapter", "full") if arguments.only is None else (arguments.only,):
+        found = {}
+        for kind in KINDS:
+            command = [sys.executable, __file__, *sys.argv[1:], "--kind", kind, "--only", trained]
+            output = subprocess.run(command, capture_output=True, text=True)
+            found[kind] = json.loads(output.stdout.splitlines()[-1]) if output.returncode == 0 else None
+            if found[kind] is None:
+                print(f"{trained:8}{kind:8}failed: {output.stderr.splitlines()[-1:]}")
+                continue
+            speed = arguments.examples * arguments.tokens / found[kind]["seconds"]
+            print(
+                f"{trained:8}{kind:8}{speed:9.1f} tokens/s{found[kind]['memory']:9.0f} MiB above the model", flush=True
+            )
+        for kind in ("plain", "opacus"):
+            if found["ours"] and found[kind]:
+                print(f"{trained:8}ours / {kind}: {found[kind]['seconds'] / found['ours']['seconds']:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -39,11 +39,11 @@ def test_no_texts_have_no_features(encoder: SentenceEncoder) -> None:
     assert encoder.encode([]).shape == (0, FEATURES)
 
 
-def test_progress_is_in_percent(encoder: SentenceEncoder) -> None:
+def test_progress_is_in_percent(encoder: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embeddings, "_BATCH_PIECES", 6)
     seen: list[tuple[str, int, int]] = []
-    encoder.encode(["word " * 300] * 33, lambda *step: seen.append(step))
-    assert len(seen) > 1
-    assert seen[-1] == ("sentence features", 100, 100)
+    encoder.encode(["word"] * 3 + ["several more words than six pieces"], lambda *step: seen.append(step))
+    assert seen == [("sentence features", done, 100) for done in (25, 75, 100)]
 
 
 def test_a_missing_model_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

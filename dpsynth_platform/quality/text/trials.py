@@ -87,9 +87,10 @@ def prepare(
     cuts = np.cumsum([len(side.texts) for side in sides])[:-1]
     features = np.split(SentenceEncoder().encode(texts, progress), cuts)
     entities = np.split(entity_counts(texts, progress), cuts)
+    copied = np.split(verbatim([text for part in words for text in part], training_words, VERBATIM_WORDS), cuts)
     first, second, third = (
-        Material(side, tuple(coded), vectors, counts, verbatim(coded, training_words, VERBATIM_WORDS))
-        for side, coded, vectors, counts in zip(sides, words, features, entities, strict=True)
+        Material(side, tuple(coded), vectors, counts, copies)
+        for side, coded, vectors, counts, copies in zip(sides, words, features, entities, copied, strict=True)
     )
     return first, second, third
 

@@ -111,7 +111,9 @@ def assert_fits(counts, chances):
     assert chi2.sf(((counts - expected) ** 2 / expected).sum(), len(counts) - 1) > 1e-8
 
 
-def test_top_k_and_top_p_keep_exactly_the_most_probable_tokens():
+@pytest.mark.parametrize("first_looked_at", [5, 1024])
+def test_top_k_and_top_p_keep_exactly_the_most_probable_tokens(monkeypatch, first_looked_at):
+    monkeypatch.setattr(module, "_MOSTLY_ENOUGH", first_looked_at)
     logits = torch.randn(40, 50, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     full = logits.softmax(1).numpy()
     for top_k, top_p in ((None, 1.0), (1, 1.0), (7, 1.0), (50, 1.0), (500, 1.0), (None, 0.3), (None, 0.9), (7, 0.6)):

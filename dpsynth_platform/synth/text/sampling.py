@@ -36,6 +36,7 @@ from dpsynth_platform.synth.text.slots import Prompt, Slots, check_slots
 
 _TEXTS, _ABOUT = "texts.jsonl", "sampling.json"
 _SECONDS_BETWEEN_WRITES = 5.0
+_MOSTLY_ENOUGH = 1024
 _READ_AHEAD = 15
 """Texts whose prompts are read along with the one that is needed."""
 
@@ -196,11 +197,22 @@ def probabilities(logits: torch.Tensor, sampling: Sampling, barred: torch.Tensor
         scaled = torch.full_like(scaled, -torch.inf).scatter(1, places, best)
     found = scaled.softmax(dim=1)
     if sampling.top_p < 1:
-        ordered, places = found.sort(dim=1, descending=True)
+        ordered, places = _most_probable(found, sampling.top_p)
         before = ordered.cumsum(dim=1) - ordered
         found = torch.zeros_like(found).scatter(1, places, ordered.masked_fill(before >= sampling.top_p, 0.0))
         found = found / found.sum(dim=1, keepdim=True)
     return found
+
+
+def _most_probable(chances: torch.Tensor, mass: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities in descending order and their tokens: as many as surely have this mass together.
+
+    A few of them mostly have, and finding these is ten times as fast as putting a whole vocabulary in order.
+    """
+    ordered, places = chances.topk(min(_MOSTLY_ENOUGH, chances.shape[1]), dim=1)
+    if not bool((ordered.sum(dim=1) > mass).all()):
+        ordered, places = chances.sort(dim=1, descending=True)
+    return ordered, places
 
 
 def drawn(chances: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:

@@ -79,7 +79,7 @@ class Slots:
         return [
             Prompt(
                 [(layer.keys[row, :, : len(prompt)], layer.values[row, :, : len(prompt)]) for layer in layers],
-                found.logits[row, len(prompt) - 1],
+                found.logits[row, len(prompt) - 1].clone(),  # a view would keep the logits of all places
                 len(prompt),
             )
             for row, prompt in enumerate(prompts)

@@ -51,13 +51,13 @@ class Maker:
 
     Args:
         vocabulary: token ids are below it.
-        length: tokens of the longest example, at least 4.
+        length: tokens of the longest example, at least 8.
         device: of the batches.
     """
 
     def __init__(self, vocabulary: int, length: int, device: torch.device) -> None:
         self.vocabulary = vocabulary
-        self.length = max(length, 4)
+        self.length = max(length, 8)
         self.device = device
         self.generator = torch.Generator()
         self.generator.seed()

@@ -10,6 +10,7 @@ from dpsynth_platform.errors import ConfigurationError, StaleInput
 from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.text.examples import NO_LOSS, Examples, Tally, write_examples
 from dpsynth_platform.synth.text.layout import Condition, Encoder, TextLayout
+from dpsynth_platform.training.validators import faults_of_batches
 
 TOPICS = Condition("topic", ("mail", "visit"))
 LAYOUT = TextLayout(("text",), (TOPICS,), max_tokens=48)
@@ -65,6 +66,14 @@ def test_a_row_of_a_batch_is_the_single_example_padded(tmp_path):
             if name in filled:
                 assert (tensor[row, length:] == filled[name]).all()
         assert together["position_ids"][row].tolist() == list(range(width))
+
+
+def test_batches_pass_the_trainers_checks(tmp_path):
+    texts = ["a box", "the team was late", "a", "the patient came back with a cough"]
+    examples, _, encoder = made(tmp_path, [record(text) for text in texts])
+    prompt = encoder.prompt(("mail",))
+    tokens = [[*prompt, *body, encoder.eos] for body in encoder.bodies([f" {text}" for text in texts])]
+    assert faults_of_batches(examples.batch, tokens) == []
 
 
 def test_padding_does_not_change_a_models_losses(tmp_path):

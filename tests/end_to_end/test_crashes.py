@@ -35,7 +35,7 @@ if "dpsynth_platform.worker" in sys.orig_argv:
 """
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=300):
     """The condition's value once it is true; fails the test if it never is."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -94,7 +94,7 @@ def hold(tmp_path, monkeypatch):
 
 def ended(command):
     """Exit status and everything printed."""
-    out, err = command.communicate(timeout=60)
+    out, err = command.communicate(timeout=300)
     return command.returncode, out + err
 
 

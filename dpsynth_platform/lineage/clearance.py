@@ -183,8 +183,8 @@ class Clearance:
 
     @property
     def comparable(self) -> tuple[str, ...]:
-        """Ids of the entries whose people can be told apart from this run's."""
-        return tuple(item.entry for item in self.findings if item.entry and item.stranger is None)
+        """Ids of the entries whose people can be held against this run's; no claim of others makes them fewer."""
+        return tuple(item.entry for item in self.findings if item.entry and item.stranger in (None, _ANYBODY))
 
     @property
     def adding(self) -> tuple[Finding, ...]:
@@ -377,7 +377,7 @@ def _and_more(kind: Kind, rest: Sequence[Lead], stranger: str | None) -> Finding
 def _finding(item: KinEntry, family: FamilyBudget, seen: Survey) -> Finding:
     entry = item.entry
     kind, path = _way(item, family, seen)
-    stranger = _ANYBODY if kind == "unproven" else item.stranger
+    stranger = item.stranger or (_ANYBODY if kind == "unproven" else None)
     return Finding(
         kind=kind,
         path=path,

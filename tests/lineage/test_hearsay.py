@@ -186,6 +186,7 @@ def test_an_entry_that_is_claimed_otherwise_than_it_is_stands_once(
         assert kinds == [("unproven", None), ("base-model", entry.entry_id)]
     else:
         assert kinds == [("unproven", entry.entry_id)]
+    assert found.comparable == (entry.entry_id,), "reviewers are told how many people are in common all the same"
     assert found.related == (entry.entry_id,)
     assert found.resulting is not None
     assert found.resulting.mechanisms == 2

@@ -17,11 +17,6 @@ from dpsynth_platform.lineage.store import LineageStore
 SECRET = "jane.doe@example.org"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> LineageStore:
-    return LineageStore(f"sqlite:///{tmp_path / 'ledger' / 'ledger.db'}")
-
-
 def deep(levels: int) -> bytes:
     return b'{"x":' * levels + b"1" + b"}" * levels
 

@@ -41,16 +41,6 @@ def bearer(token: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'ledger' / 'ledger.db'}"
-
-
-@pytest.fixture
-def store(url: str) -> LineageStore:
-    return LineageStore(url)
-
-
-@pytest.fixture
 def token(tmp_path: Path) -> str:
     return add_token(tmp_path / "tokens", TEAM).token
 

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 
-import pytest
 from event_cases import dataset, event, model, name, own
 
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.lineage.upstream import upstream_of
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> LineageStore:
-    return LineageStore(f"sqlite:///{tmp_path / 'graph.db'}")
 
 
 def told(store: LineageStore, **starts: str) -> list[tuple[str, str, str, str]]:

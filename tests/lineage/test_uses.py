@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
+from clearance_cases import told
 from event_cases import TEAM, dataset, event, model, name, own
 from ledger_cases import KEYS, family, request
 from sent_cases import sent
@@ -39,16 +38,6 @@ class Line:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'ledger' / 'ledger.db'}"
-
-
-@pytest.fixture
-def store(url: str) -> LineageStore:
-    return LineageStore(url)
-
-
-@pytest.fixture
 def ledger(url: str) -> Ledger:
     opened = Ledger(url)
     for account in ("f", "g"):
@@ -59,11 +48,6 @@ def ledger(url: str) -> Ledger:
 @pytest.fixture
 def visits(store: LineageStore, ledger: Ledger) -> Line:
     return Line(store, ledger, "visits")
-
-
-def told(store: LineageStore, *events: dict[str, Any]) -> None:
-    for item in events:
-        assert store.record(item, origin="ingested", source=TEAM).new
 
 
 def kinds(found: list[Contamination]) -> list[tuple[str, str, str]]:

@@ -1,14 +1,16 @@
 """How fast private training is, beside Opacus and beside training without privacy. Not a test: run it for a table.
 
-    python tests/benchmarks/bench_training.py --tokens 64 --examples 32 --rounds 3
+    python tests/benchmarks/bench_training.py --shortest 16 --tokens 64 --examples 32 --rounds 3
 
 What belongs here: tokens a second and the peak of memory of one logical step (all examples in physical batches, then
 noise and the optimizer), of SmolLM2-135M (the packaged weights, else random ones of its shape), with an adapter and in
 full. What does not: that gradients are right (`tests/training`). Opacus is used as its tutorials do: `PrivacyEngine`
 with gradients of single examples (`GradSampleModule`), its optimizer and `BatchMemoryManager`. Embeddings are untied
-for Opacus' sake in `full`, for all. Each kind runs in a process of its own, so that its peak of memory is its own; the
-peak of the same process after loading the model is taken off. Machines are not alike and not quiet: compare the ratios,
-which are of processor time (with one thread, that is the time on a quiet machine).
+for Opacus' sake in `full`, for all. Lengths go up evenly from the shortest, in random order; padding is cut from every
+physical batch of every kind, and only ours puts like lengths together (where all are alike, say so: --shortest 64).
+Each kind runs in a process of its own, so that its peak of memory is its own; that after loading the model is taken
+off. Machines are not alike and not quiet: compare the ratios, which are of processor time (with one thread, that is the
+time on a quiet machine).
 """
 
 from __future__ import annotations
@@ -67,11 +69,20 @@ def smollm(tied: bool) -> Any:
     return model
 
 
-def rows_of(examples: int, tokens: int) -> dict[str, torch.Tensor]:
-    """Random tokens of full length."""
+def rows_of(examples: int, tokens: int, shortest: int) -> dict[str, torch.Tensor]:
+    """Random tokens; lengths go up evenly from the shortest, in random order."""
     ids = torch.randint(VOCABULARY, (examples, tokens))
     positions = torch.arange(tokens).repeat(examples, 1)
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids, "position_ids": positions}
+    lengths = torch.linspace(shortest, tokens, examples).round()[torch.randperm(examples)]
+    mask = (positions < lengths[:, None]).long()
+    labels = ids.masked_fill(mask == 0, -100)
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels, "position_ids": positions}
+
+
+def cut(part: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Without the columns that nobody needs."""
+    longest = int(part["attention_mask"].sum(1).max())
+    return {name: values[:, :longest] for name, values in part.items()}
 
 
 def inputs_of(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -86,7 +97,7 @@ def plain(model: Any, plan: TrainingPlan, rows: dict[str, torch.Tensor], physica
     def step() -> None:
         optimizer.zero_grad()
         for start in range(0, len(rows["labels"]), physical):
-            part = {name: values[start : start + physical] for name, values in rows.items()}
+            part = cut({name: values[start : start + physical] for name, values in rows.items()})
             example_losses(model(**inputs_of(part), use_cache=False).logits, part["labels"]).sum().backward()
         optimizer.step()
 
@@ -131,7 +142,7 @@ def opacus(model: Any, plan: TrainingPlan, rows: dict[str, torch.Tensor], physic
 
     def parts(managed: Any) -> Iterator[dict[str, torch.Tensor]]:
         for values in managed:
-            yield dict(zip(names, values, strict=True))
+            yield cut(dict(zip(names, values, strict=True)))
 
     def step() -> None:
         with BatchMemoryManager(data_loader=loader, max_physical_batch_size=physical, optimizer=optimizer) as managed:
@@ -155,7 +166,7 @@ def measure(kind: str, adapted: bool, arguments: argparse.Namespace) -> None:
         adapter=Adapter(16) if adapted else None,
     )
     model = with_adapter(smollm(tied=adapted), plan)
-    rows = rows_of(arguments.examples, arguments.tokens)
+    rows = rows_of(arguments.examples, arguments.tokens, arguments.shortest)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step = {"plain": plain, "ours": ours, "opacus": opacus}[kind](model, plan, rows, arguments.physical)
     seconds = []
@@ -170,7 +181,14 @@ def measure(kind: str, adapted: bool, arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Prints a table of all kinds, with an adapter and in full."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    for name, usual in (("tokens", 64), ("examples", 32), ("physical", 8), ("rounds", 3), ("threads", 1)):
+    for name, usual in (
+        ("tokens", 64),
+        ("shortest", 16),
+        ("examples", 32),
+        ("physical", 8),
+        ("rounds", 3),
+        ("threads", 1),
+    ):
         parser.add_argument(f"--{name}", type=int, default=usual)
     parser.add_argument("--kind", choices=KINDS, help="of the process that runs one kind")
     parser.add_argument("--only", choices=("adapter", "full"))
@@ -187,9 +205,10 @@ def main() -> None:
             if found[kind] is None:
                 print(f"{trained:8}{kind:8}failed: {output.stderr.splitlines()[-1:]}")
                 continue
-            speed = arguments.examples * arguments.tokens / found[kind]["seconds"]
+            speed = arguments.examples * (arguments.shortest + arguments.tokens) / 2 / found[kind]["seconds"]
             print(
-                f"{trained:8}{kind:8}{speed:9.1f} tokens/s{found[kind]['memory']:9.0f} MiB above the model", flush=True
+                f"{trained:8}{kind:8}{speed:9.1f} tokens a second{found[kind]['memory']:9.0f} MiB above the model",
+                flush=True,
             )
         for kind in ("plain", "opacus"):
             if found["ours"] and found[kind]:

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.training.adapter import with_adapter
 from dpsynth_platform.training.clipping import ClippedSums, example_losses
 from dpsynth_platform.training.noise import GaussianNoise
@@ -47,11 +48,11 @@ def smollm(tied: bool) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     try:
-        from dpsynth_platform.synth.text.base_models import base_model, load
+        from dpsynth_platform.synth.text.base_models import DEFAULT, base_model, load
 
         cache = Path(tempfile.gettempdir()) / "dpsynth-bench-models"
-        model, _ = load(base_model("smollm2-135m-instruct", cache))
-    except Exception as error:
+        model, _ = load(base_model(DEFAULT, cache))
+    except ConfigurationError as error:
         print(f"random weights ({type(error).__name__})", file=sys.stderr)
         config = LlamaConfig(
             vocab_size=VOCABULARY,

@@ -27,7 +27,7 @@ _RECORDS, _LENGTH = 4, 16
 def refuse_unsound(model: nn.Module, plan: TrainingPlan, *, vocabulary: int, longest: int) -> None:
     """Checks a model and a plan for `loop.train`, on random tokens; the model is left as it was.
 
-    With 135 million weights it takes half a minute of one core for an adapter, and two minutes and 5 GB for all weights.
+    With 135 million weights it takes half a minute of one core for an adapter; two minutes and 5.5 GB for all weights.
 
     Where the model is on the CPU, results are compared in single precision, which finds most.
 

@@ -25,6 +25,7 @@ def body(step: StepContext) -> Outcome:
     from dpsynth_platform.audit.canaries import read_canaries
     from dpsynth_platform.audit.plots import roc_plot, score_plot
     from dpsynth_platform.audit.scoring import score_canaries
+    from dpsynth_platform.audit.text_scoring import score_texts
     from dpsynth_platform.audit.verdict import AuditReport, judge
 
     contract, raw = step.sealed()
@@ -38,7 +39,11 @@ def body(step: StepContext) -> Outcome:
     if record is None:
         bait = read_canaries(canaries.directory / "table")
         rows = pa.Table.from_batches(read_table(synthetic.directory / "table"))
-        scored = score_canaries(bait, model.directory, rows)
+        if contract.written is None:
+            scored = score_canaries(bait, model.directory, rows)
+        else:
+            step.progress("asking the language model about the canaries' texts")
+            scored = score_texts(contract, step.plan(raw), bait, model.directory, rows)
         report = judge(contract, step.place.period, bait.included, scored)
         with step.storage.new_output(step.place, "audit") as directory:
             (directory / AUDIT_REPORT).write_text(json.dumps(report.to_json(), indent=1), encoding="utf-8")

@@ -32,7 +32,7 @@ def body(step: StepContext) -> Outcome:
                 scrubbed.directory / "table",
                 directory / "table",
                 engine=engine,
-                columns=contract.modelled,
+                columns=contract.read_by_mechanism,
                 participants=participants,
                 max_contributions=contract.privacy.max_contributions,
                 key=step.ordering_key(contract),

@@ -7,7 +7,7 @@ are never made anew, since their coins decide what the audit can conclude.
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.errors import StaleInput
 from dpsynth_platform.storage import table_schema
-from dpsynth_platform.synth.tabular.measurements import is_complete
+from dpsynth_platform.synth.interface import generator
 
 
 def body(step: StepContext) -> Outcome:
@@ -20,7 +20,8 @@ def body(step: StepContext) -> Outcome:
     if earlier is not None:
         return Outcome(earlier, table_schema(earlier.directory / "table"), earlier.facts["rows"], reused=True)
     entry = step.ledger.entry_for_key(raw.run_key)
-    if entry is not None and is_complete(step.storage.location(step.place, "model") / entry.entry_id):
+    model = step.storage.location(step.place, "model")
+    if entry is not None and generator(raw.facts["method"]).is_complete(model / entry.entry_id):
         raise StaleInput(
             f"{step.place.label}/canaries: those that the model was trained with are gone, and new ones could say "
             "nothing of it. What was audited stays as it is; a new version of the source, or a changed contract, is a "

@@ -21,13 +21,13 @@ from dpsynth_platform.lineage.overlaps import Overlaps
 from dpsynth_platform.owner_keys import KEY_IDS
 from dpsynth_platform.scrub.fingerprints import read_fingerprints
 from dpsynth_platform.storage import StepRecord
-from dpsynth_platform.synth.tabular.measurements import is_complete
+from dpsynth_platform.synth.interface import generator
 
 
 def body(step: StepContext) -> Outcome:
     """Reserves the run's cost, once. A run that is paid for keeps its entry."""
     contract, raw = step.sealed()
-    entry = _standing_entry(step, raw.run_key)
+    entry = _standing_entry(step, raw)
     if entry is None:
         entry = _reserve(step, contract, raw)
         step.progress(f"ledger entry {entry.entry_id} reserved: {contract.privacy.guarantee.epsilon:g} epsilon")
@@ -73,17 +73,20 @@ def _in_words(cleared: Clearance) -> dict[str, Any]:
     }
 
 
-def _standing_entry(step: StepContext, run_key: str) -> Entry | None:
+def _standing_entry(step: StepContext, raw: StepRecord) -> Entry | None:
     """The entry that pays for this run already, or None where a new reservation is due.
+
+    A training that was cut short goes on under its own entry, which has paid for the steps that it repeats.
 
     Raises:
         SpendRepeated: a mechanism of this run started and left nothing to go on with, and no word was given.
     """
-    entry = step.ledger.entry_for_key(run_key)
+    entry = step.ledger.entry_for_key(raw.run_key)
     if entry is None or entry.state in ("void", "reserved") or step.spend_again == entry.entry_id:
         return None  # reserving again gives a standing reservation back, and replaces one whose deadline has passed
     directory = step.storage.location(step.place, "model") / entry.entry_id
-    if is_complete(directory):
+    method = generator(raw.facts["method"])
+    if method.is_complete(directory) or (entry.state == "started" and method.can_resume(directory)):
         return entry
     if entry.state == "spent":
         raise SpendRepeated(

@@ -2,19 +2,21 @@
 
 What belongs here: clearing once more just before, starting the ledger entry, handing the worker its one-time grant, and
 closing the entry. What does not: the mechanism (`synth`), or any second start: whatever repeats this step finds the
-entry started and stops.
+entry started and stops, unless the plan has paid for going on (a training, from its last checkpoint).
 """
 
+import hmac
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from assets.lineage import paid_by
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.compute.choice import write_choice
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts import BASE_MODEL_METHODS, DataContract
 from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import StaleInput
 from dpsynth_platform.ledger.grants import issue_grant
@@ -25,8 +27,7 @@ from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import write_fingerprints
 from dpsynth_platform.storage import StepRecord, digest_directory, write_durably
-from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.tabular.measurements import is_complete
+from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.worker.inputs import claimed_canaries
 from dpsynth_platform.worker.job import WorkerJob
 
@@ -42,18 +43,23 @@ def body(step: StepContext) -> Outcome:
     directory = step.storage.named_output(step.place, "model", entry.entry_id)
     reused = entry.state == "spent" and digest_directory(directory) == entry.model_digest
     if not reused:
-        if is_complete(directory):
-            step.progress("the measurements of an interrupted run are complete: fitting them, at no further cost")
+        method = generator(plan.method)
+        if method.is_complete(directory):
+            step.progress("what the mechanism of an interrupted run left is complete: going on, at no further cost")
             _estimate(step, plan, directory)
         else:
             _check_bounded(step, bounded, clearance, canaries)
             # Before the start: up to then no rotation of keys can give them other fingerprints than bounded's.
             participants = step.ledger.participants(entry.entry_id)
+            resume = entry.state == "started" and method.can_resume(directory)
             # What others told since the clearance may be what no mechanism may build on; the reservation expires.
             step.cleared(contract, entry_id=entry.entry_id).require(step.place.label)
-            entry = step.ledger.start(entry.entry_id)
-            step.progress(f"ledger entry {entry.entry_id} started; from here on its cost is spent")
-            _fit(step, plan, entry, participants, bounded, canaries, directory)
+            if resume:
+                step.progress(f"going on from the last checkpoint of ledger entry {entry.entry_id}, which has paid")
+            else:
+                entry = step.ledger.start(entry.entry_id)
+                step.progress(f"ledger entry {entry.entry_id} started; from here on its cost is spent")
+            _fit(step, plan, entry, participants, bounded, canaries, directory, resume=resume)
         entry = step.ledger.complete(entry.entry_id, digest_directory(directory))
     record = _record(step, raw, entry, plan, directory, [bounded, clearance, canaries])
     return _outcome(contract, entry, plan, record, reused)
@@ -86,6 +92,8 @@ def _fit(
     bounded: StepRecord,
     canaries: StepRecord,
     directory: Path,
+    *,
+    resume: bool,
 ) -> None:
     """The mechanism, under a grant for exactly these data, people and place."""
     from dpsynth_platform.audit.canaries import read_canaries
@@ -99,6 +107,7 @@ def _fit(
         write_choice(job / "engine.json", step.sql)
         write_fingerprints(job / "participants", participants)
         write_fingerprints(job / "canaries", distinct_owners(bait.to_batches()))
+        base_model = _base_model(step, plan, entry, job)
         grant = issue_grant(
             key,
             entry_id=entry.entry_id,
@@ -112,7 +121,7 @@ def _fit(
             WorkerJob(
                 plan=str(job / "plan.json"),
                 model=str(directory),
-                mode="fit",
+                mode="resume" if resume else "fit",
                 device=step.device,
                 grant=grant,
                 public_key=key.public_key().public_bytes_raw().hex(),
@@ -120,8 +129,23 @@ def _fit(
                 participants=str(job / "participants"),
                 canaries=str(job / "canaries"),
                 engine=str(job / "engine.json"),
+                **base_model,
             )
         )
+
+
+def _base_model(step: StepContext, plan: SealedPlan, entry: Entry, job: Path) -> dict[str, str]:
+    """What a job names besides, where training starts from a language model: its place, and the checkpoints' key."""
+    if plan.method not in BASE_MODEL_METHODS:
+        return {}
+    from dpsynth_platform.synth.text.sealing import TextParameters
+    from dpsynth_platform.synth.text.trained import deployed
+
+    base = deployed(TextParameters.of(plan).base_model)
+    write_durably(job / "base_model.json", json.dumps(asdict(base) | {"directory": str(base.directory)}))
+    key = hmac.digest(step.vault.create("checkpoints"), entry.entry_id.encode(), "sha256")
+    write_durably(job / "checkpoint.key", key)
+    return {"base_model": str(job / "base_model.json"), "checkpoint_key": str(job / "checkpoint.key")}
 
 
 @contextmanager

@@ -61,6 +61,8 @@ WEAK_EPSILON = 10.0
 WEAK_DELTA = 1e-3
 MOST_CONTRIBUTIONS = 10_000
 MOST_ROWS = 100_000_000
+# Whole numbers of a column that a language model is told one by one.
+MOST_TOLD = 1000
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -548,9 +550,10 @@ class Scrub(_Part):
 
 
 WORKLOAD_METHODS = ("auto", "aim", "mwem")
-BASE_MODEL_METHODS: tuple[str, ...] = ()
-"""Methods that train from a checkpoint: of those that make tables, none does."""
 """Methods for which `generate.workload` matters."""
+BASE_MODEL_METHODS = ("dp_finetune",)
+"""Methods that train from a checkpoint, and write a text column."""
+DEFAULT_BASE_MODEL = "smollm2-135m"
 
 
 class Query(_Part):
@@ -580,6 +583,88 @@ class Workload(_Part):
     queries: list[Query] = Field(default_factory=list, max_length=1000)
 
 
+class Adapter(_Part):
+    """Low-rank adapters on all linear layers (LoRA, Hu et al. 2021): few parameters are trained, so little noise."""
+
+    rank: int = Field(default=16, ge=1, le=1024)
+    alpha: float = Field(default=32.0, gt=0, le=10_000)
+
+
+class Training(_Part):
+    """How a language model is fine-tuned: whatever decides samples, clipping, noise and steps. All of it is public.
+
+    Defaults follow the guide (section 7.3): batches as large as the time allows, a clipping norm that clips nearly all
+    gradients, many passes rather than little noise.
+    """
+
+    sampled: Literal["records", "owners"] = Field(
+        default="records",
+        description=(
+            "What a step draws by coin, and clips: records (DP-SGD-ELS, with b records an owner), or owners, whose "
+            "records' mean gradient is clipped as one (DP-SGD-ULS)."
+        ),
+    )
+    expected_records: int | None = Field(
+        default=None,
+        ge=1,
+        le=10**9,
+        description=(
+            "Public estimate of the number of records after bounding, never a count; by default expected_units times "
+            "max_contributions, or expected_units where records have several owners."
+        ),
+    )
+    batch_size: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Expected number of records (or owners) in a step's sample; an eighth of all by default.",
+    )
+    steps: int = Field(default=100, ge=1, le=50_000)
+    replay_steps: int | None = Field(
+        default=None,
+        ge=0,
+        le=50_000,
+        description="Steps that are paid for beyond `steps`, for those that a resumed run repeats; a tenth by default.",
+    )
+    clipping: Literal["flat", "automatic"] = "automatic"
+    clipping_norm: float = Field(default=1.0, gt=0, le=1e6)
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: float = Field(default=1e-3, gt=0, le=10)
+    warmup_steps: int = Field(default=0, ge=0, le=50_000)
+    decay: Literal["constant", "linear", "cosine"] = "linear"
+    weight_decay: float = Field(default=0.0, ge=0, le=1)
+    adapter: Adapter | Literal["none"] = Field(
+        default_factory=Adapter, description="`none` trains all parameters."
+    )
+
+    @property
+    def allowance(self) -> int:
+        """Steps that are paid for beyond the planned ones."""
+        return math.ceil(self.steps / 10) if self.replay_steps is None else self.replay_steps
+
+
+class TextGeneration(_Part):
+    """Which column is written by the language model, what it is told first, and how texts are drawn from it."""
+
+    column: ColumnName | None = Field(
+        default=None, description="The text column; need not be named where one alone is not dropped."
+    )
+    given: list[ColumnName] | None = Field(
+        default=None,
+        description=(
+            "Columns that the model is told before the text: modelled ones with a list of values, or few whole numbers. "
+            "By default all of these; a record with another value is not learned from."
+        ),
+    )
+    max_tokens: int = Field(default=128, ge=8, le=8192, description="Longest example, prefix included; in tokens.")
+    columns_share: float = Field(
+        default=0.1, gt=0, lt=1, description="Part of epsilon for the modelled columns; the rest is for the text."
+    )
+    temperature: float = Field(default=1.0, gt=0, le=5)
+    top_k: int | None = Field(default=None, ge=1, le=1_000_000)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+
+
 class Generate(_Part):
     """How the synthetic rows are made.
 
@@ -587,12 +672,12 @@ class Generate(_Part):
     number of records that the mechanism read (after holdout and bounding, with the canaries that joined them).
     """
 
-    method: Literal["auto", "aim", "mst", "mwem", "privbayes", "independent"] = Field(
+    method: Literal["auto", "aim", "mst", "mwem", "privbayes", "independent", "dp_finetune"] = Field(
         default="auto",
         description=(
             "`aim` keeps as many links between columns as the budget can tell, `mwem` nearly as many and sooner, `mst` "
-            "the strongest, `privbayes` those of columns with very many values, `independent` none; `auto` chooses by "
-            "public facts and says why."
+            "the strongest, `privbayes` those of columns with very many values, `independent` none; `auto` chooses "
+            "among these by public facts and says why. `dp_finetune` also writes a text column, by a language model."
         ),
     )
     rows: int | Literal["auto"] = Field(
@@ -613,6 +698,8 @@ class Generate(_Part):
         description="Which rows cannot occur. They cost nothing and change no mechanism: other ones are no new spend.",
     )
     workload: Workload = Field(default_factory=Workload, description="Of `aim` and `mwem`; others know none.")
+    text: TextGeneration | None = Field(default=None, description="Of `dp_finetune`.")
+    training: Training | None = Field(default=None, description="Of `dp_finetune`.")
     time_limit: TimeLimit | None = Field(
         default=None,
         description=(
@@ -626,6 +713,27 @@ class Generate(_Part):
         """The time limit."""
         units = {"s": 1.0, "m": 60.0, "h": 3600.0}
         return None if self.time_limit is None else int(self.time_limit[:-1]) * units[self.time_limit[-1]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _finetuned(cls, document: Any) -> Any:
+        """What `dp_finetune` needs and is not named: its defaults stand in the sealed contract."""
+        if not isinstance(document, dict) or document.get("method") not in BASE_MODEL_METHODS:
+            return document
+        defaults = {"base_model": DEFAULT_BASE_MODEL, "text": {}, "training": {}}
+        return document | {key: value for key, value in defaults.items() if document.get(key) is None}
+
+    @model_validator(mode="after")
+    def _of_the_method(self) -> Generate:
+        _refuse(
+            f"{key}: for methods that start from a language model ({', '.join(BASE_MODEL_METHODS)}), and the method is "
+            f"{self.method!r}; accepted: none"
+            for key in ("text", "training")
+            if getattr(self, key) is not None and self.method not in BASE_MODEL_METHODS
+        )
+        if self.method in BASE_MODEL_METHODS and self.time_limit is not None:
+            raise ValueError("time_limit: 'dp_finetune' plans by steps; accepted: training.steps")
+        return self
 
     @field_validator("rows", mode="before")
     @classmethod
@@ -739,6 +847,25 @@ class DataContract(_Part):
         return _modelled(self.columns, self.privacy)
 
     @property
+    def written(self) -> str | None:
+        """Name of the text column that a language model writes, or None where none does."""
+        return None if self.generate.text is None else _written(self.generate.text, self.columns)
+
+    @property
+    def given(self) -> list[str]:
+        """Names of the modelled columns that the language model is told before it writes."""
+        text = self.generate.text
+        if text is None:
+            return []
+        named = self.modelled if text.given is None else text.given
+        return [name for name in self.modelled if name in named and told_values(self.columns[name])]
+
+    @property
+    def read_by_mechanism(self) -> list[str]:
+        """Names of the columns that the mechanism reads."""
+        return [*self.modelled, *([] if self.written is None else [self.written])]
+
+    @property
     def canary_count(self) -> int:
         """Number of candidate canaries: declared, or 0.5% of the expected units (at least 20, at most 500)."""
         if self.audit.canaries is not None:
@@ -780,12 +907,56 @@ class DataContract(_Part):
             # Named only where there is one, so that runs without keep their keys.
             **({} if self.generate.time_limit is None else {"time_limit": self.generate.time_limit}),
             **({} if self.generate.base_model is None else {"base_model": self.generate.base_model}),
+            **({} if self.generate.text is None else self._finetuning),
+        }
+
+    @property
+    def _finetuning(self) -> dict[str, Any]:
+        """What decides the training; how texts are drawn afterwards does not."""
+        text = self.generate.text
+        assert text is not None and self.generate.training is not None  # noqa: S101  (`Generate` fills both)
+        return {
+            "written": self.written,
+            "given": self.given,
+            "max_tokens": text.max_tokens,
+            "columns_share": text.columns_share,
+            "training": self.generate.training.model_dump(mode="json"),
         }
 
 
 def _modelled(columns: Mapping[str, Any], privacy: Privacy | None) -> list[str]:
     graph = privacy.weight if privacy is not None and privacy.multi_owner else None
     return [name for name, column in columns.items() if column and column.type in MODELLED_TYPES and name != graph]
+
+
+def told_values(column: Column) -> tuple[str | None, ...]:
+    """All values of a column that a language model may be told, as texts, and None where it is nullable.
+
+    Empty where the column has no list of them.
+    """
+    if column.type == "categorical":
+        values: Sequence[str] = column.listed
+    elif column.type == "boolean":
+        values = ("false", "true")
+    elif column.type == "integer" and column.max - column.min < MOST_TOLD:
+        values = [str(number) for number in range(column.min, column.max + 1)]
+    else:
+        values = ()
+    return (*values, None) if values and column.nullable else tuple(values)
+
+
+def training_units(privacy: Privacy, training: Training) -> int:
+    """The public, expected number of what training samples: owners, or records."""
+    if training.sampled == "owners" or privacy.unit == "example":
+        return privacy.expected_units
+    most = privacy.expected_units * (1 if privacy.multi_owner else privacy.max_contributions)
+    return training.expected_records or most
+
+
+def _written(text: TextGeneration, columns: Mapping[str, Any]) -> str | None:
+    """The named text column, or the only one that is not dropped."""
+    kept = [name for name, column in columns.items() if column and column.type == "text" and column.pii != "drop"]
+    return text.column or (kept[0] if len(kept) == 1 else None)
 
 
 @dataclass(frozen=True)
@@ -822,6 +993,7 @@ class _Parts:
         yield from self._periods()
         yield from self._constraints()
         yield from self._base_model()
+        yield from self._text()
         if not _modelled(self.columns, self.privacy) and all(self.columns.values()):
             yield f"columns: at least one of {', '.join(MODELLED_TYPES)} is needed to model anything"
 
@@ -863,6 +1035,44 @@ class _Parts:
             yield (
                 f"generate.base_model: {named!r}, but method {self.generate.method!r} starts from no model; accepted "
                 f"with methods that do ({starting})"
+            )
+
+    def _text(self) -> Iterator[str]:
+        """What a language model is to write, and be told, and cannot."""
+        generate, privacy = self.generate, self.privacy
+        if generate is None or generate.text is None or not all(self.columns.values()):
+            return
+        kept = [name for name, column in self.columns.items() if column.type == "text" and column.pii != "drop"]
+        written = _written(generate.text, self.columns)
+        if written is None:
+            yield f"generate.text.column: not named; accepted: one of {', '.join(kept) or 'none that is declared'}"
+        elif written not in kept or self.columns[written].pii == "hash":
+            yield (
+                f"generate.text.column: {written!r}; accepted: a column of type text that scrubbing leaves readable "
+                "(pii: replace or mask)"
+            )
+        modelled = _modelled(self.columns, privacy)
+        for name in generate.text.given or []:
+            if name not in modelled:
+                yield f"generate.text.given: {name!r} is not modelled; accepted: {', '.join(modelled) or 'none'}"
+            elif not told_values(self.columns[name]):
+                yield (
+                    f"generate.text.given: {name!r} has no list of values; accepted: categories that are declared, "
+                    f"booleans, whole numbers from min to max of which there are at most {MOST_TOLD}"
+                )
+        if privacy is None or generate.training is None:
+            return
+        if privacy.weighting == "owners":
+            yield "privacy.weighting: 'owners' with method 'dp_finetune'; accepted: rows"
+        training = generate.training
+        if training.sampled == "owners" and training.expected_records is not None:
+            yield "generate.training.expected_records: with sampled 'owners'; accepted: none (expected_units counts)"
+        sampled = training_units(privacy, training)
+        if training.batch_size is not None and training.batch_size > sampled:
+            yield f"generate.training.batch_size: {training.batch_size} of {sampled}; accepted: at most as many"
+        if training.sampled == "owners" and (privacy.multi_owner or privacy.unit == "example"):
+            yield (
+                "generate.training.sampled: 'owners', where a record has several owners or is its own; accepted: records"
             )
 
     def _owners(self) -> Iterator[str]:

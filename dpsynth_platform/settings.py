@@ -15,6 +15,7 @@ OPENLINEAGE_* variables and `openlineage.yml`.
 | DPSYNTH_NOTIFY | command that is told of candidates and releases, a notice on its standard input | none |
 | DPSYNTH_NOTIFY_URL | webhook (https) that is told the same | none |
 | DPSYNTH_MEMORY | what a mechanism may need, such as `8GB`; a plan that may need more is refused | no limit |
+| DPSYNTH_MODEL_HUB | `yes`: base models may be downloaded from the Hugging Face hub by their names | no |
 | DPSYNTH_LINEAGE_TOKENS | file of the producers that may report lineage, with the hashes of their tokens | none |
 """
 
@@ -52,6 +53,7 @@ class Settings:
     notify: tuple[str, ...] = ()
     notify_url: str = ""
     lineage_tokens: Path | None = None
+    model_hub: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -73,6 +75,7 @@ class Settings:
             notify=_arguments(env.get("DPSYNTH_NOTIFY") or ""),
             notify_url=_webhook(env.get("DPSYNTH_NOTIFY_URL") or ""),
             lineage_tokens=_path(env.get("DPSYNTH_LINEAGE_TOKENS")),
+            model_hub=_yes("DPSYNTH_MODEL_HUB", env.get("DPSYNTH_MODEL_HUB") or "no"),
         )
 
     @property
@@ -106,6 +109,11 @@ class Settings:
         return self.home / "restricted"
 
     @property
+    def base_models(self) -> Path:
+        """Directory of language models that training starts from, converted or downloaded once."""
+        return self.home / "base_models"
+
+    @property
     def lineage_file(self) -> Path:
         """The platform's own record of lineage events."""
         return self.home / "lineage" / "events.jsonl"
@@ -128,6 +136,7 @@ class Settings:
             DPSYNTH_NOTIFY=shlex.join(self.notify),
             DPSYNTH_NOTIFY_URL=self.notify_url,
             DPSYNTH_LINEAGE_TOKENS=str(self.lineage_tokens or ""),
+            DPSYNTH_MODEL_HUB="yes" if self.model_hub else "no",
             DAGSTER_HOME=str(self.dagster_home),
         )
 
@@ -161,6 +170,12 @@ def _memory(text: str) -> int | None:
     if not found:
         raise ConfigurationError(f"DPSYNTH_MEMORY: {text!r}; accepted: such as 800MB or 8GB")
     return int(found[1]) * (10**6 if found[2] == "MB" else 10**9)
+
+
+def _yes(name: str, text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise ConfigurationError(f"{name}: {text!r}; accepted: yes, no")
+    return text == "yes"
 
 
 def _arguments(text: str) -> tuple[str, ...]:

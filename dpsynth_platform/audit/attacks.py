@@ -17,6 +17,7 @@ where many canaries share every cell, it sees less.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,8 @@ _LEAST_SIGMA = 0.25
 _LEAST_NEGATIVE = 5
 """Fewer counts than this that are not positive say too little about a clique's noise."""
 _CHUNK = 64
+RUN = 8
+"""Characters: two made-up words seldom share so many."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,20 @@ MEASUREMENTS = Attack(
     0.2,
 )
 NEAREST = Attack("nearest rows", "data", "mean distance to the nearest synthetic rows", 0.125, 0.125)
+TEXT_LIKELIHOOD = Attack(
+    "text likelihood",
+    "model",
+    "how much likelier the canary's text is to the trained language model than to the one that training started from",
+    0.125,
+    0.125,
+)
+TEXT_OVERLAP = Attack(
+    "text overlap", "data", "how much of the canary's text stands in synthetic texts, in runs of letters", 0.125, 0.125
+)
 ATTACKS = (MEASUREMENTS, LIKELIHOOD, NEAREST)
+"""On tables."""
+TEXT_ATTACKS = (TEXT_LIKELIHOOD, TEXT_OVERLAP)
+"""Besides, where a language model writes a column."""
 
 
 def measurement_scores(counts: Floats, expected: Floats, sigmas: Floats, b: int) -> Floats:
@@ -112,6 +128,21 @@ def nearest_scores(canaries: npt.NDArray[Any], rows: npt.NDArray[Any], neighbour
         closest = np.partition(distance, nearest - 1, axis=1)[:, :nearest]
         scores[start : start + _CHUNK] = -closest.mean(axis=1)
     return scores
+
+
+def overlap_scores(canaries: Sequence[str], texts: Iterable[str], length: int = RUN) -> Floats:
+    """Of each canary's text, the share of its runs of `length` characters that stand in any of the synthetic texts.
+
+    Args:
+        canaries: texts, one a canary.
+        texts: the synthetic ones.
+        length: of a run, in characters; a text that is shorter scores 0.
+    """
+    runs = [{text[start : start + length] for start in range(len(text) - length + 1)} for text in canaries]
+    wanted, found = frozenset().union(*runs), set()
+    for text in texts:
+        found.update(wanted.intersection(text[start : start + length] for start in range(len(text) - length + 1)))
+    return np.array([len(own & found) / max(1, len(own)) for own in runs], dtype=np.float64)
 
 
 def _noise_scales(counts: Floats, sigmas: Floats) -> Floats:

@@ -7,7 +7,9 @@ How they are made. Every canary owner holds b records with the same modelled val
 the largest contribution which the guarantee covers is what gets tested. Values are independent from column to column
 and balanced over the declared cells of each: rare values and combinations that real people seldom have come up as
 often as common ones, so the canaries sit in many different, mostly empty cells of whichever marginals the mechanism
-measures. Where values are learned they are missing: whatever canaries said there, enough of them would plant it.
+measures. Where values are learned they are missing: whatever canaries said there, enough of them would plant it. A text
+that a language model learns to write is one of made-up words, which no other text holds: what is rare is remembered
+best, if anything is.
 
 Each owner is included by a fair coin of its own from the operating system (Steinke et al. 2023); included and held-out
 canaries are kept together, and stay restricted.
@@ -46,6 +48,10 @@ INCLUDED = "included"
 RESERVED_PREFIX = hashlib.sha256(b"dpsynth_platform canary owner").hexdigest()[:16]
 
 _random = secrets.SystemRandom()
+
+WORDS = 12
+"""Made-up words in a canary's text: some fifty tokens, which share nothing with other canaries' or people's texts."""
+_CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,9 @@ def make_canaries(contract: DataContract, schema: pa.Schema, count: int, b: int,
                 f"{contract.dataset}: column {column.name!r} has the Arrow type {kind}, which cannot hold its domain"
             ) from None
         columns[column.name] = values.take(np.repeat(np.arange(count), b))
+    if contract.written is not None:
+        kind = schema.field(contract.written).type
+        columns[contract.written] = _repeat([_made_up_text() for _ in range(count)], b, kind)
     columns[OWNER] = _repeat(owners, b, pa.string())
     columns[RECORD] = pa.array([secrets.token_hex(16) for _ in range(count * b)], pa.string())
     columns[INCLUDED] = _repeat(coins, b, pa.bool_())
@@ -152,6 +161,15 @@ def _balanced_cells(column: ColumnDomain, count: int) -> npt.NDArray[np.int32]:
     order = np.array(_random.sample(range(count), count))
     shuffled: npt.NDArray[np.int32] = cells[(order + _random.randrange(cells.size)) % cells.size]
     return shuffled
+
+
+def _made_up_text() -> str:
+    """Words of two to four syllables, each syllable drawn from seventy: some 200 bits in all."""
+    return " ".join("".join(_syllable() for _ in range(_random.randint(2, 4))) for _ in range(WORDS))
+
+
+def _syllable() -> str:
+    return _random.choice(_CONSONANTS) + _random.choice(_VOWELS)
 
 
 def _repeat(values: Sequence[Any], b: int, kind: pa.DataType) -> pa.Array:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from dpsynth_platform.audit import bounds
-from dpsynth_platform.audit.attacks import ATTACKS, Scored
+from dpsynth_platform.audit.attacks import ATTACKS, TEXT_ATTACKS, Scored
 from dpsynth_platform.audit.bounds import Coins, Rate
 from dpsynth_platform.contracts import DataContract
 
@@ -201,13 +201,15 @@ def shortage_of(contract: DataContract) -> str | None:
     """
     terms = contract.audit_terms
 
+    attacks = ATTACKS if contract.written is None else (*ATTACKS, *TEXT_ATTACKS)
+
     def highest(canaries: int) -> float:
-        each = bounds.each_confidence(contract.audit.confidence, len(ATTACKS))
+        each = bounds.each_confidence(contract.audit.confidence, len(attacks))
         return max(
             bounds.highest_bound(
                 canaries=canaries, guesses=sum(attack.guesses(canaries)), delta=terms["delta"], confidence=each
             )
-            for attack in ATTACKS
+            for attack in attacks
         )
 
     mine = contract.canary_count

@@ -36,6 +36,8 @@ CLEARED = "Owners that are held out or not cleared are left out; of everybody el
 ORDERED = "Says which of an owner's records are kept first."
 MODELLED = "Drawn from a differentially private model of noisy counts of this column, alone and with others."
 JOINTLY = "Rows are drawn from one model of all modelled columns together."
+WRITTEN = "Written by a language model that was trained on this column, differentially privately."
+TOLD = "Told to the language model before it writes."
 WEIGHED = "Each of an owner's records counts as a part of one."
 PUBLISHED = "Published as it was drawn."
 
@@ -47,7 +49,7 @@ LEFT_EMPTY = "Present for the schema's sake and empty: the model does not know t
 SENTENCES = frozenset(
     {
         HASHED, MASKED, REPLACED, CLUE, FINGERPRINT, RECORD_ID, OWNED, OF_PERIOD, CLEARED, ORDERED, MODELLED,
-        JOINTLY, WEIGHED, PUBLISHED, FROM_CONTRACT, COIN, FRESH_IDS, LEFT_EMPTY,
+        JOINTLY, WRITTEN, TOLD, WEIGHED, PUBLISHED, FROM_CONTRACT, COIN, FRESH_IDS, LEFT_EMPTY,
     }
 )  # fmt: skip
 """Every sentence that stands in a column's lineage. All are fixed, so that none can tell of the data."""
@@ -147,7 +149,8 @@ def bounded(
 def synthetic(contract: DataContract, before: DatasetName, source: pa.Schema) -> ColumnDescent:
     """Columns of the synthetic table: through the model, from those of the bounded one.
 
-    A modelled column comes from its own counts; and since rows are drawn from one joint model, every modelled column
+    A written column comes from a language model that read its texts and what it was told before them. A modelled column
+    comes from its own counts; and since rows are drawn from one joint model, every modelled column
     (and, where an owner's records share one weight, the owner) decides over all rows.
 
     Args:
@@ -158,12 +161,15 @@ def synthetic(contract: DataContract, before: DatasetName, source: pa.Schema) ->
 
     treatments = treatments_of(contract, source)
     modelled = [name for name, treatment in treatments.items() if treatment == "modelled"]
+    written = [name for name, treatment in treatments.items() if treatment == "written"]
+    told = _from(before, contract.given, "CONDITIONAL", TOLD)
     words = {"regenerated": FRESH_IDS, "empty": LEFT_EMPTY}
     rows = list(_from(before, modelled, "CONDITIONAL", JOINTLY))
     if contract.privacy.weighting == "owners":
         rows.append(ColumnOrigin(before, OWNER_COLUMN, "GROUP_BY", masking=True, description=WEIGHED))
     return ColumnDescent(
-        {name: _from(before, [name], "AGGREGATION", MODELLED) for name in modelled},
+        {name: _from(before, [name], "AGGREGATION", MODELLED) for name in modelled}
+        | {name: (*_from(before, [name], "AGGREGATION", WRITTEN), *told) for name in written},
         {name: words[treatment] for name, treatment in treatments.items() if treatment in words},
         tuple(rows),
     )
@@ -175,7 +181,7 @@ def released(before: DatasetName, columns: Iterable[str]) -> ColumnDescent:
 
 
 def treatments_of(contract: DataContract, source: pa.Schema) -> dict[str, str]:
-    """What becomes of each column of the source: modelled, regenerated, empty or absent."""
+    """What becomes of each column of the source: modelled, written, regenerated, empty or absent."""
     from dpsynth_platform.synth.tabular.restore import release_schema
 
     return dict(release_schema(contract, source).treatments)

@@ -94,7 +94,7 @@ _TAG_VALUES: Mapping[str, Rule] = {
     "pii": one_of("drop", "mask", "hash", "replace"),
     "identifier": one_of("true"),
     "pseudonym": one_of("true"),
-    "treatment": one_of("modelled", "regenerated", "empty", "absent"),
+    "treatment": one_of("modelled", "written", "regenerated", "empty", "absent"),
 }
 
 

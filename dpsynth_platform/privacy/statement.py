@@ -148,12 +148,39 @@ INDEPENDENT_WORDS = replace(
     ),
 )
 
+DP_FINETUNE_WORDS = replace(
+    MST_WORDS,
+    counts="tables of counts of the columns beside the text (one or two columns each)",
+    result="the noisy measurements and the trained weights",
+    clipping=replace(
+        MechanismWords.clipping,
+        holds="yes",
+        because=(
+            "Models whose layers, losses or batches mix records are refused, by what is known of them and by trying on "
+            "random texts whether one record's clipped gradient changes with another record."
+        ),
+    ),
+    sampling=replace(
+        MechanismWords.sampling,
+        holds="yes",
+        because="Coins come from a keyed cryptographic stream that the operating system seeds, afresh in every run.",
+    ),
+    noise=Assumption(
+        "Noise is drawn from the Gaussian distribution, from unpredictable randomness.",
+        "up to rounding",
+        "That of counts is rounded to whole records, exactly. That of gradients comes from a keyed cryptographic "
+        "stream that the operating system seeds; it is computed in floating point, which never gives the Gaussian "
+        "distribution exactly.",
+    ),
+)
+
 WORDS = {
     "aim": AIM_WORDS,
     "mst": MST_WORDS,
     "mwem": MWEM_WORDS,
     "privbayes": PRIVBAYES_WORDS,
     "independent": INDEPENDENT_WORDS,
+    "dp_finetune": DP_FINETUNE_WORDS,
 }
 """The words of every generator's mechanism, by the method's name."""
 
@@ -581,8 +608,12 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, elsewher
         "the operator, as whether the run went on and how long it took.",
         "Exact totals such as row counts of intermediate tables: seen by the operator in the orchestration tool, "
         "never published.",
-        "The report of personal data found and replaced in text: best effort, restricted to operators. No column "
-        "of text is published.",
+        "The report of personal data found and replaced in text: best effort, restricted to operators. "
+        + (
+            "No column of text is published."
+            if contract.written is None
+            else f"Of the texts, {contract.written} is published as a language model writes it."
+        ),
         "Whether a column that the contract declares as ordinary values looks like personal data, which stops a run: "
         "seen by the operator.",
         "Whether one of the contract's own patterns takes too long on a text, which is then masked as a whole, or on "

@@ -82,6 +82,7 @@ _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000
           (10_000_000, "1M<n<10M"), (100_000_000, "10M<n<100M"))  # fmt: skip
 _TREATMENTS = {
     "modelled": "modelled with differential privacy",
+    "written": "written by a language model that was trained with differential privacy",
     "regenerated": "fresh surrogate ids, unrelated to the source's",
     "empty": "without values, present for the schema's sake",
 }
@@ -215,7 +216,8 @@ def _published(dossier: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _tags(dossier: Mapping[str, Any]) -> list[str]:
-    return ["synthetic", "tabular", "differential-privacy", dossier["mechanism"]["method"]]
+    written = any(column["treatment"] == "written" for column in _published(dossier))
+    return ["synthetic", "text" if written else "tabular", "differential-privacy", dossier["mechanism"]["method"]]
 
 
 def _limits(dossier: Mapping[str, Any]) -> list[str]:

@@ -240,8 +240,13 @@ def scrubbing_summary(contract: DataContract) -> dict[str, Any]:
         "actions_by_type": dict(scrub.actions),
         "consistent_within": scrub.consistent,
         "note": (
-            "Best effort, before the mechanism; the guarantee does not rest on it. No column of text is published, and "
-            "what was found and how often is restricted."
+            "Best effort, before the mechanism; the guarantee does not rest on it. "
+            + (
+                "No column of text is published"
+                if contract.written is None
+                else f"Of the texts, {contract.written} is published as a language model writes it"
+            )
+            + ", and what was found and how often is restricted."
         ),
     }
 
@@ -326,7 +331,7 @@ def _columns(contract: DataContract, schema: pa.Schema, profile: Profiler) -> li
         field = present.get(name)
         column: dict[str, Any] = {
             "name": name,
-            "treatment": treatment(declared) if field is not None else "absent",
+            "treatment": treatment(contract, name) if field is not None else "absent",
             "declared_type": declared.type if declared else None,
             "type": type_name(field.type) if field is not None else None,
             "nullable": field.nullable if field is not None else None,

@@ -33,10 +33,13 @@ LONGEST = 1e15
 _EPOCH = dt.date(1970, 1, 1)
 
 
-def treatment(column: Column | None) -> str:
-    """What became of a column: `modelled`, `regenerated` (fresh ids), `absent` (dropped) or `empty`."""
+def treatment(contract: DataContract, name: str) -> str:
+    """What became of a column: `modelled`, `written`, `regenerated` (fresh ids), `absent` (dropped) or `empty`."""
+    column = contract.columns.get(name)
     if column is None:
         return "empty"
+    if name == contract.written:
+        return "written"
     if column.type == "text":
         return "absent" if column.pii == "drop" else "empty"
     return "regenerated" if column.type == "identifier" else "modelled"

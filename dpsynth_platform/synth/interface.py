@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -160,6 +160,21 @@ class Drawing:
         return pa.Table.from_batches(self.batches, self.schema)
 
 
+@dataclass(frozen=True)
+class Checkpoints:
+    """What a generator needs that trains from a language model and can go on after a crash; never part of a plan.
+
+    Attributes:
+        base_model: file that describes the model that training starts from (`text.base_models.BaseModel`, as JSON).
+        key: 32 bytes that the training's own checkpoints are encrypted with, for this ledger entry alone.
+        resume: go on from the last checkpoint, within the steps that the plan has paid for.
+    """
+
+    base_model: Path
+    key: bytes = field(repr=False)
+    resume: bool = False
+
+
 class Generator(Protocol):
     """One way of making synthetic rows. Its state is in the plan and in the model directory, never in the object."""
 
@@ -201,6 +216,7 @@ class Generator(Protocol):
         device: str = "cpu",
         progress: Progress = silent,
         engine: Engine | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         """Runs the mechanism over the bounded Delta table and leaves a complete model in `directory`.
 
@@ -212,11 +228,18 @@ class Generator(Protocol):
             device: where the model is fitted.
             progress: called with public stages.
             engine: an open SQL engine that may count in this process's place.
+            checkpoints: for generators that train a language model.
 
         Raises:
             GrantRefused: the grant is for another plan.
             MechanismFailed: the mechanism stopped; what it cost stays spent.
         """
+
+    def is_complete(self, directory: Path) -> bool:
+        """Whether `directory` holds all that the mechanism leaves, so that nothing needs the data any more."""
+
+    def can_resume(self, directory: Path) -> bool:
+        """Whether a mechanism that was cut short there may go on, at no further cost: its plan has paid for it."""
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
         """Fits the model again from the complete measurements in `directory`: post-processing, free of charge.
@@ -255,13 +278,14 @@ class Generator(Protocol):
 
 
 _CLASSES = {
-    "aim": "Aim",
-    "mst": "Mst",
-    "mwem": "Mwem",
-    "privbayes": "PrivBayes",
-    "independent": "Independent",
+    "aim": "tabular.aim.Aim",
+    "mst": "tabular.mst.Mst",
+    "mwem": "tabular.mwem.Mwem",
+    "privbayes": "tabular.privbayes.PrivBayes",
+    "independent": "tabular.independent.Independent",
+    "dp_finetune": "text.dp_finetune.DpFinetune",
 }
-"""Of every method, the name of its class; the module has the method's name."""
+"""Of every method, its class."""
 METHODS = tuple(_CLASSES)
 
 
@@ -273,6 +297,6 @@ def generator(method: str) -> Generator:
     """
     if method not in _CLASSES:
         raise ContractError(f"generate.method: {method!r}; accepted: {', '.join(METHODS)}")
-    module = importlib.import_module(f"dpsynth_platform.synth.tabular.{method}")
-    made: Generator = getattr(module, _CLASSES[method])()
+    module, _, name = _CLASSES[method].rpartition(".")
+    made: Generator = getattr(importlib.import_module(f"dpsynth_platform.synth.{module}"), name)()
     return made

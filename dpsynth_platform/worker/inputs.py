@@ -33,7 +33,7 @@ class AlreadyClaimed(GrantRefused):
 def claim(model: Path, grant: Grant) -> None:
     """Marks the model directory as taken, atomically and durably, before the first record is read.
 
-    The claim names the grant's entry, plan and canaries. It is part of the model's content hash, which the ledger
+    The claim names the grant's entry, plan, canaries and data. It is part of the model's content hash, which the ledger
     keeps, so that none of them can be exchanged afterwards.
 
     Raises:
@@ -44,12 +44,34 @@ def claim(model: Path, grant: Grant) -> None:
     except FileExistsError:
         raise AlreadyClaimed("the grant was used before; a new attempt needs an explicit word") from None
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        moment = dt.datetime.now(dt.UTC).isoformat()
-        named = {"entry": grant.entry_id, "plan": grant.plan_digest, "canaries": grant.canaries_digest}
-        json.dump(named | {"at": moment}, file)
+        json.dump(_named(grant) | {"at": dt.datetime.now(dt.UTC).isoformat()}, file)
         file.flush()
         os.fsync(file.fileno())
     sync(model)
+
+
+def reclaim(model: Path, grant: Grant) -> None:
+    """Lets a worker go on where another one ended: for the same entry, plan, canaries and data, and no others.
+
+    Raises:
+        GrantRefused: the directory was not claimed, or for something else.
+    """
+    try:
+        named = json.loads((model / CLAIM_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise GrantRefused("the model holds no readable claim; there is nothing to go on with") from None
+    if not isinstance(named, dict) or not _named(grant).items() <= named.items():
+        raise GrantRefused("the model was claimed for another entry, plan or data; it cannot go on with these")
+
+
+def _named(grant: Grant) -> dict[str, str]:
+    """What a claim says of its grant."""
+    return {
+        "entry": grant.entry_id,
+        "plan": grant.plan_digest,
+        "canaries": grant.canaries_digest,
+        "data": grant.data_digest,
+    }
 
 
 def claimed_canaries(model: Path) -> str:

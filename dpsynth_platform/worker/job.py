@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from dpsynth_platform.errors import ConfigurationError
 
-Mode = Literal["fit", "estimate"]
-MODES = ("fit", "estimate")
+Mode = Literal["fit", "resume", "estimate"]
+MODES = ("fit", "resume", "estimate")
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -24,15 +24,19 @@ class WorkerJob:
     Attributes:
         plan: file with the sealed plan.
         model: the model directory, made by the launcher; the grant names it.
-        mode: `fit` runs the mechanism, `estimate` only repeats the fit from complete measurements.
+        mode: `fit` runs the mechanism, `resume` goes on with one that was cut short, `estimate` only repeats the fit
+            from complete measurements.
         device: `auto`, `cpu` or `cuda`.
-        grant: text of the signed grant. This and the rest are needed by `fit` only.
+        grant: text of the signed grant. This and the rest are not needed by `estimate`.
         public_key: hex of the deployment's 32-byte Ed25519 public key.
         bounded: the bounded Delta table.
         participants: file of the reserved participants' fingerprints (`scrub.fingerprints.write_fingerprints`).
         canaries: file of the included canaries' fingerprints.
         engine: file with the choice of a SQL engine (`compute.choice.write_choice`) that may count in this process's
             place; its directory takes what the engine spills, and goes with the job. Empty: none.
+        base_model: file that describes the language model that training starts from (`synth.text.base_models`). Empty:
+            the method starts from none.
+        checkpoint_key: file of the 32 bytes that the training's checkpoints are encrypted with.
     """
 
     plan: str
@@ -45,6 +49,8 @@ class WorkerJob:
     participants: str = ""
     canaries: str = ""
     engine: str = ""
+    base_model: str = ""
+    checkpoint_key: str = ""
 
     def to_extras(self) -> dict[str, str]:
         """The job as Pipes extras. No value of the data is among them."""

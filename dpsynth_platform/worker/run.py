@@ -16,9 +16,9 @@ from dpsynth_platform.errors import ConfigurationError, GrantRefused
 from dpsynth_platform.ledger.grants import Grant, verify_grant
 from dpsynth_platform.scrub.fingerprints import read_fingerprints
 from dpsynth_platform.storage import digest_directory
-from dpsynth_platform.synth.interface import Progress, SealedPlan, generator
+from dpsynth_platform.synth.interface import Checkpoints, Progress, SealedPlan, generator
 from dpsynth_platform.worker.counting import counting_engine
-from dpsynth_platform.worker.inputs import check_owners, claim
+from dpsynth_platform.worker.inputs import check_owners, claim, reclaim
 from dpsynth_platform.worker.job import WorkerJob
 
 
@@ -34,12 +34,30 @@ def run(job: WorkerJob, progress: Progress) -> None:
         generator(plan.method).estimate(plan, job.model_directory, device=device, progress=progress)
         return
     grant = _granted(job, plan)
-    claim(job.model_directory, grant)
+    (reclaim if job.mode == "resume" else claim)(job.model_directory, grant)
     _check_people(job, plan)
     with counting_engine(job) as engine:
         generator(plan.method).fit(
-            plan, Path(job.bounded), grant, job.model_directory, device=device, progress=progress, engine=engine
+            plan,
+            Path(job.bounded),
+            grant,
+            job.model_directory,
+            device=device,
+            progress=progress,
+            engine=engine,
+            checkpoints=_checkpoints(job),
         )
+
+
+def _checkpoints(job: WorkerJob) -> Checkpoints | None:
+    """What a training needs beside the data; None for methods that start from no model."""
+    if not job.base_model:
+        return None
+    try:
+        key = Path(job.checkpoint_key).read_bytes()
+    except OSError:
+        raise GrantRefused("the key of the training's checkpoints cannot be read") from None
+    return Checkpoints(Path(job.base_model), key, resume=job.mode == "resume")
 
 
 def resolve_device(device: str) -> str:

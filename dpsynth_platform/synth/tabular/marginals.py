@@ -30,7 +30,7 @@ from dpsynth_platform.privacy.events import event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.partitions import learned_beside
 from dpsynth_platform.privacy.units import RECORD_PARTS
-from dpsynth_platform.synth.interface import DECLARED, Drawing, Progress, SealedPlan, silent
+from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.compression import ColumnStates, as_measurement, compress, one_way_measurements
 from dpsynth_platform.synth.tabular.conditioning import check_possible, conditioned, with_learned
 from dpsynth_platform.synth.tabular.constraints import Conditions
@@ -39,7 +39,13 @@ from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain, domain_of
 from dpsynth_platform.synth.tabular.estimation import Estimator
 from dpsynth_platform.synth.tabular.learning import learned_domain
-from dpsynth_platform.synth.tabular.measurements import MeasurementLog, Measurements, NoisyCounts, read_measurements
+from dpsynth_platform.synth.tabular.measurements import (
+    MeasurementLog,
+    Measurements,
+    NoisyCounts,
+    is_complete,
+    read_measurements,
+)
 from dpsynth_platform.synth.tabular.model import Model, load_model, save_model
 from dpsynth_platform.synth.tabular.resolution import Groups, resolutions
 from dpsynth_platform.synth.tabular.restore import release_schema
@@ -210,12 +216,21 @@ class MarginalGenerator(ABC):
         device: str = "cpu",
         progress: Progress = silent,
         engine: Engine | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         """Measures, then estimates; see `Generator.fit`."""
         if grant.plan_digest != plan.digest:
             raise GrantRefused("the grant is for another plan than the one to run")
         self.measure(plan, bounded, directory, progress, engine)
         self.estimate(plan, directory, device=device, progress=progress)
+
+    def is_complete(self, directory: Path) -> bool:
+        """Whether all measurements are there; see `Generator.is_complete`."""
+        return is_complete(directory)
+
+    def can_resume(self, directory: Path) -> bool:
+        """Never: measurements that were cut short are not drawn a second time; see `Generator.can_resume`."""
+        return False
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
         """Fits potentials to the stored measurements; see `Generator.estimate`."""

@@ -6,6 +6,7 @@ What does not: coding values into cells (`domain`) and drawing the codes (`sampl
 | treatment | column |
 | --- | --- |
 | modelled | drawn from the model |
+| written | text that a language model writes (`generate.text`) |
 | regenerated | identifiers: fresh surrogates, 1, 2, ... or S0000001, S0000002, ..., linked to nobody; in a list, one |
 | empty | text that is not dropped: present for the schema's sake, all null |
 | absent | text declared `pii: drop`: left out |
@@ -34,7 +35,7 @@ from dpsynth_platform.contracts import (
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.scrub.owners import is_id_list
 
-Treatment = Literal["modelled", "regenerated", "empty", "absent"]
+Treatment = Literal["modelled", "written", "regenerated", "empty", "absent"]
 
 _ACCEPTED = {
     "integer": "integers or floating-point numbers",
@@ -86,6 +87,11 @@ def release_schema(contract: DataContract, source: pa.Schema) -> ReleaseSchema:
             continue
         if treatment == "modelled":
             _check_type(contract, field)
+        if treatment == "written" and not _is_text(field.type):
+            raise ContractError(
+                f"{contract.dataset}: columns.{field.name}: written by a language model, but the source holds "
+                f"{field.type}; accepted: strings"
+            )
         declared = contract.columns[field.name]
         # Of a column whose values are learned, there may be none that may be shown.
         learned = isinstance(declared, CategoricalColumn) and declared.most_learned is not None
@@ -95,11 +101,11 @@ def release_schema(contract: DataContract, source: pa.Schema) -> ReleaseSchema:
 
 
 def completed(values: Mapping[str, pa.Array], rows: int, release: ReleaseSchema, first: int = 1) -> pa.RecordBatch:
-    """Released rows of the modelled columns' values, with the other columns; surrogate ids begin at `first`."""
+    """Released rows of the columns that have values, with the other columns; surrogate ids begin at `first`."""
     arrays = []
     for field in release.schema:
         treatment = release.treatments[field.name]
-        if treatment == "modelled":
+        if field.name in values:
             arrays.append(values[field.name])
         elif treatment == "regenerated":
             arrays.append(_surrogates(rows, field, first))
@@ -112,6 +118,8 @@ def _treatment(contract: DataContract, field: pa.Field, modelled: set[str]) -> T
     declared = contract.columns[field.name]
     if field.name in modelled:
         return "modelled"
+    if field.name == contract.written:
+        return "written"
     if isinstance(declared, TextColumn):
         return "absent" if declared.pii == "drop" else "empty"
     kind = field.type.value_type if is_id_list(field.type) else field.type

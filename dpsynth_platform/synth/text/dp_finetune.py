@@ -1,0 +1,373 @@
+"""The generator `dp_finetune`: a table with a text column, which a language model learns to write from its other columns.
+
+What belongs here: the order of its parts, in all three moments. What does not: the parts: the plan (`sealing`), the
+columns beside the text (`synth.tabular`), texts as tokens (`layout`, `examples`), training (`training`), sampling
+(`sampling`, `filtering`), the trained weights (`trained`).
+
+The mechanism reads the data twice: noisy counts of the columns, then training. A model directory holds
+
+    claim.json      the ledger entry's one-time claim
+    columns/        measurements and model of the columns
+    training/       the journal of executed steps, and the encrypted checkpoints while training goes on
+    weights.safetensors, trained.json     what was trained, once it is complete
+
+A training that was cut short goes on from its last checkpoint: the journal counts every executed step, and the plan
+has paid for some more than it needs. Counts that were cut short are not drawn a second time.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dpsynth_platform.constraints import Constraint, Values
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed
+from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, generator, silent
+from dpsynth_platform.synth.tabular.restore import ReleaseSchema
+from dpsynth_platform.synth.text import sealing, trained
+from dpsynth_platform.synth.text.base_models import BaseModel, load
+from dpsynth_platform.synth.text.examples import Examples, write_examples
+from dpsynth_platform.synth.text.filtering import Rules, sample_records
+from dpsynth_platform.synth.text.layout import Encoder, Given, text_of
+from dpsynth_platform.synth.text.sampling import Sampling
+from dpsynth_platform.synth.text.sealing import TextParameters
+
+if TYPE_CHECKING:
+    from dpsynth_platform.compute.engine import Engine
+    from dpsynth_platform.ledger.grants import Grant
+
+COLUMNS, TRAINING, PLAN = "columns", "training", "plan.json"
+"""Names within a model directory."""
+
+
+class DpFinetune:
+    """The generator `dp_finetune`."""
+
+    method = "dp_finetune"
+
+    def plan(
+        self,
+        contract: DataContract,
+        schema: pa.Schema,
+        guarantee: Guarantee,
+        *,
+        period: str | None = None,
+        why: str = DECLARED,
+    ) -> SealedPlan:
+        """Calibrates counts and training together, and tries the model on random texts; see `Generator.plan`.
+
+        Raises:
+            ConfigurationError: the base model is not there, or cannot be loaded.
+            TrainingRefused: training it would not be differentially private, or learn nothing.
+        """
+        if contract.generate.base_model is None:
+            raise ContractError(f"{contract.dataset}: generate.base_model: none is named; accepted: a language model")
+        base = trained.deployed(contract.generate.base_model)
+        plan = sealing.sealed(self.method, contract, schema, guarantee, base, period=period, why=why)
+        _prepared(base, TextParameters.of(plan))
+        return plan
+
+    def describe(self, plan: SealedPlan) -> dict[str, Any]:
+        """The columns' description, and the training's; see `Generator.describe`."""
+        parameters = TextParameters.of(plan)
+        columns, training = parameters.columns.describe(), parameters.training
+        what = "all weights" if training.adapter is None else f"an adapter of rank {training.adapter.rank}"
+        unit = "records" if training.sampled == "record" else "owners"
+        cost = epsilon(training.event, Guarantee.from_json(plan.guarantee).delta)
+        return columns | {
+            "event": (
+                f"{columns['event']}; then {training.paid_steps} steps of DP-SGD over {unit} "
+                f"(sampled with probability {training.sampling_probability:.3g}, noise {training.noise_multiplier:.3g} "
+                f"times the clipping norm), of which {training.replay_allowance} are for what an interruption repeats"
+            ),
+            "base_model": parameters.base_model,
+            "trained": what,
+            "noise_multiplier": training.noise_multiplier,
+            "expected_batch": training.batch_size,
+            "epsilon_of_training_alone": cost.epsilon,
+            "predicted_memory_bytes": columns["predicted_memory_bytes"] + trained.memory_bytes(parameters),
+        }
+
+    def check(self, plan: SealedPlan) -> None:
+        """The sealed event is what the plan's parts cost; raises `GrantRefused` if it is not."""
+        sealing.check(plan)
+
+    def fit(
+        self,
+        plan: SealedPlan,
+        bounded: Path,
+        grant: Grant,
+        directory: Path,
+        *,
+        device: str = "cpu",
+        progress: Progress = silent,
+        engine: Engine | None = None,
+        checkpoints: Checkpoints | None = None,
+    ) -> None:
+        """Counts the columns, then trains; or goes on with training. See `Generator.fit`.
+
+        Raises:
+            ConfigurationError: the base model is another one than the plan's.
+            TrainingRefused: the base model cannot be trained soundly.
+        """
+        if grant.plan_digest != plan.digest:
+            raise GrantRefused("the grant is for another plan than the one to run")
+        if checkpoints is None:
+            raise GrantRefused("the job names no base model, which training starts from")
+        parameters = sealing.check(plan)
+        # Everything that can be wrong with the model is found before the data are read.
+        base = read_base_model(checkpoints.base_model)
+        trained.check_digest(base, parameters.base_digest)
+        model, encoder = _prepared(base, parameters)
+        if not checkpoints.resume:
+            columns = generator(parameters.columns.method)
+            columns.measure(parameters.columns, bounded, _made(directory / COLUMNS), progress, engine)
+            columns.estimate(parameters.columns, directory / COLUMNS, progress=progress)
+        _train(plan, grant, model, encoder, bounded, directory, checkpoints, device, progress)
+
+    def is_complete(self, directory: Path) -> bool:
+        """Whether training ended; see `Generator.is_complete`."""
+        return trained.is_trained(directory)
+
+    def can_resume(self, directory: Path) -> bool:
+        """Whether training had begun: the columns are counted by then; see `Generator.can_resume`."""
+        return (directory / TRAINING / "journal").is_file() and not self.is_complete(directory)
+
+    def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
+        """Fits the model of the columns again; trained weights stay as they are. See `Generator.estimate`."""
+        if not self.is_complete(directory):
+            raise MechanismFailed("training is not complete, so there is nothing to go on with")
+        parameters = TextParameters.of(plan)
+        generator(parameters.columns.method).estimate(
+            parameters.columns, directory / COLUMNS, device=device, progress=progress
+        )
+        shutil.rmtree(directory / TRAINING, ignore_errors=True)
+
+    def draw(
+        self,
+        directory: Path,
+        rows: int | None = None,
+        *,
+        constraints: Sequence[Constraint] = (),
+        given: Mapping[str, Values] | None = None,
+        texts: Sampling | None = None,
+        device: str = "cpu",
+        progress: Progress = silent,
+    ) -> Drawing:
+        """Rows from the model of the columns, each with a text that is written for it; see `Generator.draw`.
+
+        A row for which no text could be written that keeps the rules (`filtering.Rules`) is left out.
+
+        Args:
+            texts: how texts are drawn; by default from the model's own distribution.
+        """
+        plan = read_plan(directory)
+        parameters = TextParameters.of(plan)
+        drawn = generator(parameters.columns.method).draw(
+            directory / COLUMNS, rows, constraints=constraints, given=given, progress=progress
+        )
+        table = drawn.table()
+        prompts = _prompts(table, parameters)
+        written = _written(parameters, prompts, directory, texts or Sampling(), device, progress)
+        release = ReleaseSchema.from_json(plan.release)
+        whole = _with_texts(table, release, parameters.layout.fields[0], prompts, written)
+        return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()))
+
+    def sample(self, directory: Path, rows: int) -> pa.Table:
+        """Draws rows from the model; see `Generator.sample`."""
+        return self.draw(directory, rows).table()
+
+
+def read_base_model(path: Path) -> BaseModel:
+    """The description of a base model that a job names. Raises `GrantRefused` if it cannot be read."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return BaseModel(**(document | {"directory": Path(document["directory"])}))
+    except (OSError, ValueError, KeyError, TypeError):
+        raise GrantRefused("the description of the base model cannot be read") from None
+
+
+def read_plan(directory: Path) -> SealedPlan:
+    """The plan that a model was trained by. Raises `MechanismFailed` if there is no complete model."""
+    if not trained.is_trained(directory):
+        raise MechanismFailed("training is not complete; there is no model to draw from")
+    return SealedPlan.from_json((directory / PLAN).read_text(encoding="utf-8"))
+
+
+def columns_model(directory: Path) -> Path:
+    """Where the model of the columns beside the text lies."""
+    return directory / COLUMNS
+
+
+def likelihood_gains(plan: SealedPlan, directory: Path, records: pa.Table) -> npt.NDArray[np.float64]:
+    """By how much training raised the mean log-likelihood per token of each record's text.
+
+    Args:
+        plan: that the model was trained by.
+        directory: of the complete model.
+        records: the layout's columns.
+    """
+    parameters = TextParameters.of(plan)
+    base = trained.deployed(parameters.base_model)
+    trained.check_digest(base, parameters.base_digest)
+    layout = parameters.layout
+    model, tokenizer = load(base)
+    encoder = Encoder(layout, tokenizer)
+    texts: list[tuple[Given, str]] = []
+    for record in records.select(list(layout.columns)).to_pylist():
+        given, body = layout.given(record), layout.body(record)
+        if given is None or body is None:
+            raise MechanismFailed("a canary's record is not one that training would read")
+        texts.append((given, body))
+    before = trained.mean_log_likelihoods(model, encoder, texts)
+    model, _ = trained.load_trained(base, parameters.training, directory)
+    return trained.mean_log_likelihoods(model, encoder, texts) - before
+
+
+def _prepared(base: BaseModel, parameters: TextParameters) -> tuple[Any, Encoder]:
+    """The model as it will be trained, found sound on random texts, and the layout in its tokens.
+
+    Raises:
+        TrainingRefused: names everything that is wrong with it.
+    """
+    from dpsynth_platform.training.adapter import with_adapter
+    from dpsynth_platform.training.soundness import check_sound
+
+    model, tokenizer = load(base)
+    encoder = Encoder(parameters.layout, tokenizer)
+    model = with_adapter(model, parameters.training)
+    check_sound(model, parameters.training, vocabulary=len(tokenizer), longest=parameters.layout.max_tokens)
+    return model, encoder
+
+
+def _train(
+    plan: SealedPlan,
+    grant: Grant,
+    model: Any,
+    encoder: Encoder,
+    bounded: Path,
+    directory: Path,
+    checkpoints: Checkpoints,
+    device: str,
+    progress: Progress,
+) -> None:
+    """Trains until the weights are complete; what only training needed is gone by then."""
+    from dpsynth_platform.storage import write_durably
+    from dpsynth_platform.training.checkpoints import CheckpointPolicy
+    from dpsynth_platform.training.checkpoints import Checkpoints as States
+    from dpsynth_platform.training.health import Watch
+    from dpsynth_platform.training.journal import StepJournal
+    from dpsynth_platform.training.loop import train
+    from dpsynth_platform.training.resuming import ResumableJournal
+
+    training = TextParameters.of(plan).training
+    place = directory / TRAINING
+    with StepJournal(
+        place, training.steps, training.replay_allowance, resuming=checkpoints.resume
+    ) as counted:
+        shutil.rmtree(place / "examples", ignore_errors=True)
+        write_examples(bounded, place / "examples", encoder)
+        examples = Examples(place / "examples")
+        states = States(place / "checkpoints", checkpoints.key, plan_digest=plan.digest, entry_id=grant.entry_id)
+        journal = ResumableJournal(
+            counted, states, CheckpointPolicy.for_allowance(training.replay_allowance), lambda said: progress(said, 1, 1)
+        )
+        done = train(
+            model,
+            training,
+            examples,
+            journal=journal,
+            health=Watch.of(training),
+            users=_users(examples) if training.sampled == "user" else None,
+            progress=progress,
+            device=device,
+        )
+        write_durably(directory / PLAN, plan.to_json())
+        trained.save_weights(model, directory, done.executed)
+    shutil.rmtree(place)
+
+
+def _users(examples: Examples) -> list[list[int]]:
+    """The positions of each owner's records."""
+    if examples.owners is None or examples.owner_count is None:
+        raise MechanismFailed("records have several owners, so owners cannot be sampled")
+    found: list[list[int]] = [[] for _ in range(examples.owner_count)]
+    for position, owner in enumerate(examples.owners):
+        found[int(owner)].append(position)
+    return found
+
+
+def _prompts(table: pa.Table, parameters: TextParameters) -> list[Given]:
+    """What the model is told for each row."""
+    layout = parameters.layout
+    columns = [[text_of(value) for value in table.column(part.column).to_pylist()] for part in layout.conditions]
+    return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
+
+
+def _written(
+    parameters: TextParameters,
+    prompts: Sequence[Given],
+    directory: Path,
+    sampling: Sampling,
+    device: str,
+    progress: Progress,
+) -> dict[Given, list[str]]:
+    """Texts by what the model was told, as many as there are rows or fewer."""
+    base = trained.deployed(parameters.base_model)
+    trained.check_digest(base, parameters.base_digest)
+    model, tokenizer = trained.load_trained(base, parameters.training, directory)
+    counts: dict[Given, int] = {}
+    for given in prompts:
+        counts[given] = counts.get(given, 0) + 1
+    # Beside the model, whose content hash the ledger holds; what a crash left there is gone on with.
+    place = directory.with_name(f"{directory.name}-texts")
+    kept = sample_records(
+        model.to(device),
+        Encoder(parameters.layout, tokenizer),
+        counts,
+        place,
+        of=trained.digest_of(directory),
+        rules=Rules(),
+        sampling=sampling,
+        progress=progress,
+    )
+    shutil.rmtree(place)
+    texts: dict[Given, list[str]] = {given: [] for given in counts}
+    names = [part.column for part in parameters.layout.conditions]
+    for row in kept.rows:
+        text = row[parameters.layout.fields[0]]
+        texts[tuple(row[name] for name in names)].append(text or "")
+    return texts
+
+
+def _with_texts(
+    table: pa.Table, release: ReleaseSchema, written: str, prompts: Sequence[Given], texts: Mapping[Given, list[str]]
+) -> pa.Table:
+    """The rows that have a text, in their order, with it."""
+    left = {given: iter(of_prompt) for given, of_prompt in texts.items()}
+    chosen = [next(left[given], None) for given in prompts]
+    places = [row for row, text in enumerate(chosen) if text is not None]
+    if not places:
+        raise MechanismFailed("no text was written that keeps the rules; the model learned too little")
+    kept = table.take(pa.array(places, pa.int64()))
+    arrays = [
+        pa.array([chosen[row] for row in places], field.type) if field.name == written else kept.column(field.name)
+        for field in release.schema
+    ]
+    return pa.table(arrays, schema=release.schema)
+
+
+def _made(directory: Path) -> Path:
+    from dpsynth_platform.permissions import private_directory
+
+    return private_directory(directory)

@@ -1,0 +1,211 @@
+"""The plan of a text line, from public inputs alone: a model of the columns, and the training of a language model.
+
+What belongs here: how the guarantee is shared, the plan's parts and its event, and reading them back. What does not:
+running any of it (`dp_finetune`).
+
+A part of epsilon goes to noisy counts of the modelled columns (`generate.text.columns_share`), by whichever method suits
+them; how often each label occurs is known from these and from nothing else. The rest is for training: its noise is
+calibrated so that both together cost what the contract asks for, in one composition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from dp_accounting import dp_event
+
+from dpsynth_platform.contracts import DataContract, Training, told_values, training_units
+from dpsynth_platform.digests import canonical_digest
+from dpsynth_platform.errors import ContractError, GrantRefused
+from dpsynth_platform.privacy.events import DpEvent, event_from_json, event_to_json
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.interface import SealedPlan, generator
+from dpsynth_platform.synth.tabular.restore import release_schema
+from dpsynth_platform.synth.text.base_models import BaseModel
+from dpsynth_platform.synth.text.layout import Condition, TextLayout
+from dpsynth_platform.synth.text.sampling import Sampling
+from dpsynth_platform.training.plan import Adapter, TrainingPlan
+
+DEFAULT_BATCH_SHARE = 8
+"""By default a batch is expected to hold this fraction of all: few large batches learn more than many small ones."""
+MOST_DEFAULT_BATCH = 2048
+
+
+@dataclass(frozen=True)
+class TextParameters:
+    """The parts of a sealed plan's `parameters`. Public.
+
+    Attributes:
+        columns: the plan of the modelled columns.
+        training: the plan of the training.
+        layout: how records are written for the model.
+        base_model: the name by which the contract names the model that training starts from.
+        base_digest: digest of its weights, tokenizer and config.
+    """
+
+    columns: SealedPlan
+    training: TrainingPlan
+    layout: TextLayout
+    base_model: str
+    base_digest: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "columns": asdict(self.columns),
+            "training": self.training.to_json(),
+            "layout": self.layout.to_json(),
+            "base_model": self.base_model,
+            "base_digest": self.base_digest,
+        }
+
+    @classmethod
+    def of(cls, plan: SealedPlan) -> TextParameters:
+        """Reads a sealed plan's back. Raises `GrantRefused` if it is not that of a text line."""
+        try:
+            parts = plan.parameters
+            return cls(
+                columns=SealedPlan(**parts["columns"]),
+                training=TrainingPlan.from_json(parts["training"]),
+                layout=TextLayout.from_json(parts["layout"]),
+                base_model=parts["base_model"],
+                base_digest=parts["base_digest"],
+            )
+        except (KeyError, TypeError):
+            raise GrantRefused("the sealed plan is of no text line; materialize the line from raw again") from None
+
+    @property
+    def event(self) -> DpEvent:
+        """What counting the columns and training cost together."""
+        return _together(event_from_json(self.columns.event), self.training.event)
+
+
+def sealed(
+    method: str,
+    contract: DataContract,
+    schema: pa.Schema,
+    guarantee: Guarantee,
+    base: BaseModel,
+    *,
+    period: str | None,
+    why: str,
+) -> SealedPlan:
+    """The plan of a text line.
+
+    Args:
+        method: the generator's name.
+        contract: declares the columns, the text and the training.
+        schema: of the source.
+        guarantee: what both parts may cost together.
+        base: the model that training starts from.
+        period: of a dataset with a cadence.
+        why: why this method was chosen.
+
+    Raises:
+        ContractError: the columns cannot be modelled, or the text column cannot be written.
+        AccountingError: no noise meets the guarantee.
+    """
+    text, training = contract.generate.text, contract.generate.training
+    if text is None or training is None or contract.written is None:
+        raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column and its training")
+    columns = _columns_plan(contract, schema, guarantee, text.columns_share, period)
+    counted = event_from_json(columns.event)
+    parameters = TextParameters(
+        columns=columns,
+        training=TrainingPlan.calibrated(
+            guarantee, beside=lambda trained: _together(counted, trained), **_training_parameters(contract, training)
+        ),
+        layout=layout_of(contract),
+        base_model=base.declared,
+        base_digest=base.digest,
+    )
+    return SealedPlan(
+        method=method,
+        why=why,
+        dataset=contract.dataset,
+        period=period,
+        mechanism_digest=canonical_digest(contract.mechanism_snapshot()),
+        columns=columns.columns,
+        release=release_schema(contract, schema).to_json(),
+        parameters=parameters.to_json(),
+        event=event_to_json(parameters.event),
+        guarantee=guarantee.to_json(),
+    )
+
+
+def check(plan: SealedPlan) -> TextParameters:
+    """The plan's parts, if the sealed event is what they cost (invariant: no drift).
+
+    Raises:
+        GrantRefused: it is not, or the parts are of another guarantee.
+    """
+    parameters = TextParameters.of(plan)
+    guarantee = Guarantee.from_json(plan.guarantee)
+    training = parameters.training
+    alike = (training.adjacency, training.max_contributions) == (guarantee.adjacency, guarantee.max_contributions)
+    if not alike or event_to_json(parameters.event) != plan.event:
+        raise GrantRefused("the plan's privacy event is not that of its parts; materialize the line from raw")
+    generator(parameters.columns.method).check(parameters.columns)
+    return parameters
+
+
+def layout_of(contract: DataContract) -> TextLayout:
+    """How a contract's records are written for the model."""
+    text = contract.generate.text
+    if text is None or contract.written is None:
+        raise ContractError(f"{contract.dataset}: generate: no text is written")
+    return TextLayout(
+        fields=(contract.written,),
+        conditions=tuple(Condition(name, told_values(contract.columns[name])) for name in contract.given),
+        max_tokens=text.max_tokens,
+    )
+
+
+def sampling_of(contract: DataContract) -> Sampling:
+    """How a contract's texts are drawn."""
+    text = contract.generate.text
+    if text is None:
+        raise ContractError(f"{contract.dataset}: generate: no text is written")
+    return Sampling(temperature=text.temperature, top_k=text.top_k, top_p=text.top_p)
+
+
+def _together(counted: DpEvent, trained: DpEvent) -> DpEvent:
+    return dp_event.ComposedDpEvent([counted, trained])
+
+
+def _columns_plan(
+    contract: DataContract, schema: pa.Schema, guarantee: Guarantee, share: float, period: str | None
+) -> SealedPlan:
+    """The plan of the modelled columns alone, by the method that `auto` stands for."""
+    from dpsynth_platform.synth.automatic import method_for
+
+    generate = contract.generate.model_copy(
+        update={"method": "auto", "text": None, "training": None, "base_model": None}
+    )
+    alone = contract.model_copy(update={"generate": generate})
+    chosen = method_for(alone, period)
+    part = replace(guarantee, epsilon=share * guarantee.epsilon, delta=share * guarantee.delta)
+    return generator(chosen.method).plan(alone, schema, part, period=period, why=chosen.why)
+
+
+def _training_parameters(contract: DataContract, training: Training) -> dict[str, Any]:
+    units = training_units(contract.privacy, training)
+    default = min(MOST_DEFAULT_BATCH, max(1, units // DEFAULT_BATCH_SHARE))
+    adapter = training.adapter
+    return {
+        "sampled": "user" if training.sampled == "owners" else "record",
+        "units": units,
+        "batch_size": training.batch_size or default,
+        "steps": training.steps,
+        "replay_allowance": training.allowance,
+        "clipping_norm": training.clipping_norm,
+        "clipping": training.clipping,
+        "optimizer": training.optimizer,
+        "learning_rate": training.learning_rate,
+        "warmup_steps": training.warmup_steps,
+        "decay": training.decay,
+        "weight_decay": training.weight_decay,
+        "adapter": None if adapter == "none" else Adapter(adapter.rank, adapter.alpha),
+    }

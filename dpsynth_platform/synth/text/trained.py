@@ -1,0 +1,138 @@
+"""The language model that a training leaves: its trained weights on disk, and putting them back on their base model.
+
+What belongs here: the file of trained weights, the base model that belongs to it, and how likely texts are to either.
+What does not: training, sampling, and the model of the columns beside the text. Nothing here reads the data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsynth_platform.digests import digest_file
+from dpsynth_platform.errors import ConfigurationError, MechanismFailed
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import write_durably
+from dpsynth_platform.synth.text.base_models import BaseModel, base_model, load
+from dpsynth_platform.synth.text.layout import Encoder, Given
+from dpsynth_platform.training.plan import TrainingPlan
+
+WEIGHTS = "weights.safetensors"
+_COMPLETE = "trained.json"
+_AT_ONCE = 16
+"""Texts that are scored together."""
+
+
+def deployed(declared: str) -> BaseModel:
+    """The base model that a contract names, in this deployment's directory of them.
+
+    Raises:
+        ConfigurationError: there is none; see `base_models.base_model`.
+    """
+    settings = Settings.from_environment()
+    return base_model(declared, settings.base_models, hub=settings.model_hub)
+
+
+def check_digest(base: BaseModel, expected: str) -> None:
+    """Raises `ConfigurationError` if a base model is not the one that a plan was sealed for."""
+    if base.digest != expected:
+        raise ConfigurationError(
+            f"base model {base.declared!r} is not the one that the plan was made for; accepted: the files as they "
+            "were, or a new run from raw, which has a cost of its own"
+        )
+
+
+def save_weights(model: Any, directory: Path, executed: int) -> None:
+    """Writes the trained parameters, then the file that says that they are complete. Durable on return.
+
+    Args:
+        model: after training.
+        directory: of the model.
+        executed: how many steps were executed, those that a crash made void included.
+    """
+    from safetensors.torch import save
+
+    trained = {name: value.detach().cpu().contiguous() for name, value in _trainable(model).items()}
+    write_durably(directory / WEIGHTS, save(trained))
+    said = {"weights": digest_file(directory / WEIGHTS), "executed_steps": executed}
+    write_durably(directory / _COMPLETE, json.dumps(said))
+
+
+def is_trained(directory: Path) -> bool:
+    """Whether the directory holds complete trained weights."""
+    return (directory / _COMPLETE).is_file()
+
+
+def load_trained(base: BaseModel, plan: TrainingPlan, directory: Path) -> tuple[Any, Any]:
+    """The trained model in evaluation mode, and its tokenizer.
+
+    Raises:
+        MechanismFailed: the weights are incomplete, damaged or of another plan.
+        ConfigurationError: the base model cannot be loaded.
+    """
+    import torch
+    from safetensors.torch import load_file
+
+    from dpsynth_platform.training.adapter import with_adapter
+
+    model, tokenizer = load(base)
+    model = with_adapter(model, plan)
+    try:
+        said = json.loads((directory / _COMPLETE).read_text(encoding="utf-8"))
+        if said["weights"] != digest_file(directory / WEIGHTS):
+            raise ValueError
+        trained = load_file(directory / WEIGHTS)
+    except (OSError, ValueError, KeyError, TypeError):
+        raise MechanismFailed("the trained weights are incomplete or damaged") from None
+    own = _trainable(model)
+    if {name: value.shape for name, value in own.items()} != {name: value.shape for name, value in trained.items()}:
+        raise MechanismFailed("the trained weights are of another plan")
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(trained[name])
+    return model.eval(), tokenizer
+
+
+def mean_log_likelihoods(
+    model: Any, encoder: Encoder, records: Sequence[tuple[Given, str]]
+) -> npt.NDArray[np.float64]:
+    """The mean log-likelihood per token of each record's text after its prompt.
+
+    Args:
+        model: in evaluation mode.
+        encoder: the layout that it was trained with.
+        records: prompts and bodies; what is longer than an example is cut off as in training.
+    """
+    import torch
+
+    from dpsynth_platform.training.clipping import IGNORED, example_losses
+
+    found: list[float] = []
+    bodies = encoder.bodies([body for _, body in records])
+    for start in range(0, len(records), _AT_ONCE):
+        rows = []
+        for (given, _), body in zip(records[start : start + _AT_ONCE], bodies[start : start + _AT_ONCE], strict=True):
+            prompt = encoder.prompt(given)
+            rows.append((prompt, [*body, encoder.eos][: encoder.layout.max_tokens - len(prompt)]))
+        width = max(len(prompt) + len(body) for prompt, body in rows)
+        tokens = torch.full((len(rows), width), encoder.eos)
+        mask = torch.zeros_like(tokens)
+        labels = torch.full_like(tokens, IGNORED)
+        for row, (prompt, body) in enumerate(rows):
+            length = len(prompt) + len(body)
+            tokens[row, :length] = torch.tensor([*prompt, *body])
+            mask[row, :length] = 1
+            labels[row, len(prompt) : length] = tokens[row, len(prompt) : length]
+        with torch.no_grad():
+            logits = model(input_ids=tokens, attention_mask=mask).logits
+        found += (-example_losses(logits, labels)).tolist()
+    return np.array(found, dtype=np.float64)
+
+
+def _trainable(model: Any) -> dict[str, Any]:
+    return {name: value for name, value in model.named_parameters() if value.requires_grad}

@@ -1,0 +1,154 @@
+"""Contracts of which a column is written by a language model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dpsynth_platform.contracts import DEFAULT_BASE_MODEL, DataContract, parse_contract, told_values, training_units
+from dpsynth_platform.errors import ContractError
+
+MAIL: dict[str, Any] = {
+    "dataset": "mail",
+    "description": "Letters to the editor.",
+    "owners": ["letters@example.org"],
+    "source": {"uri": "/nowhere", "key": ["letter"]},
+    "family": "readers",
+    "privacy": {
+        "unit": "user",
+        "owner_columns": ["reader"],
+        "namespace": "reader",
+        "max_contributions": 2,
+        "guarantee": {"epsilon": 2.0},
+        "expected_units": 4000,
+    },
+    "columns": {
+        "letter": {"type": "identifier"},
+        "reader": {"type": "identifier"},
+        "topic": {"type": "categorical", "values": ["sport", "trade"]},
+        "year": {"type": "integer", "min": 2000, "max": 2003},
+        "body": {"type": "text", "pii": "replace"},
+    },
+    "generate": {"method": "dp_finetune"},
+    "release": {"uri": "/nowhere/public"},
+}
+
+
+def mail(**changes: Any) -> DataContract:
+    document = MAIL | {key: value for key, value in changes.items() if key not in ("privacy", "columns")}
+    for part in ("privacy", "columns"):
+        document[part] = {
+            key: value for key, value in (MAIL[part] | changes.get(part, {})).items() if value is not None
+        }
+    return parse_contract(document, where="mail.yaml", variables={})
+
+
+def test_the_only_text_column_is_written_and_the_model_is_told_all_others() -> None:
+    contract = mail()
+    assert contract.written == "body"
+    assert contract.given == contract.modelled == ["topic", "year"]
+    assert contract.read_by_mechanism == ["topic", "year", "body"]
+    assert contract.generate.base_model == DEFAULT_BASE_MODEL
+
+
+def test_columns_without_a_list_of_values_are_not_told() -> None:
+    contract = mail(
+        columns={
+            "price": {"type": "float", "min": 0, "max": 1},
+            "count": {"type": "integer", "min": 0, "max": 5000},
+            "paid": {"type": "boolean", "nullable": True},
+        }
+    )
+    assert contract.given == ["topic", "year", "paid"]
+    assert told_values(contract.columns["paid"]) == ("false", "true", None)
+    assert told_values(contract.columns["year"]) == ("2000", "2001", "2002", "2003")
+
+
+def test_defaults_are_part_of_the_sealed_contract() -> None:
+    sealed = DataContract.model_validate(mail().snapshot())
+    assert sealed == mail()
+    assert sealed.generate.training is not None
+    assert sealed.generate.training.allowance == 10
+
+
+def test_other_methods_write_no_column() -> None:
+    contract = mail(generate={"method": "aim"})
+    assert (contract.written, contract.given) == (None, [])
+    assert contract.read_by_mechanism == contract.modelled
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"text": {"temperature": 0.7, "top_k": 50, "top_p": 0.9}}, True),
+        ({"text": {"max_tokens": 64}}, False),
+        ({"text": {"columns_share": 0.2}}, False),
+        ({"text": {"given": ["topic"]}}, False),
+        ({"training": {"steps": 99}}, False),
+        ({"training": {"learning_rate": 0.01}}, False),
+        ({"base_model": "another"}, False),
+    ],
+)
+def test_what_decides_the_training_makes_another_run_and_how_texts_are_drawn_does_not(
+    changes: dict[str, Any], same: bool
+) -> None:
+    other = mail(generate={"method": "dp_finetune"} | changes)
+    assert (other.mechanism_snapshot() == mail().mechanism_snapshot()) is same
+
+
+def test_records_are_sampled_by_their_public_number() -> None:
+    contract = mail()
+    assert contract.generate.training is not None
+    assert training_units(contract.privacy, contract.generate.training) == 8000
+    told = mail(generate={"method": "dp_finetune", "training": {"expected_records": 5000}})
+    assert told.generate.training is not None
+    assert training_units(told.privacy, told.generate.training) == 5000
+    owners = mail(generate={"method": "dp_finetune", "training": {"sampled": "owners"}})
+    assert owners.generate.training is not None
+    assert training_units(owners.privacy, owners.generate.training) == 4000
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"generate": {"method": "aim", "text": {}}}, "generate.text: for methods that start from a language model"),
+        ({"generate": {"method": "mst", "training": {}}}, "generate.training: for methods that start from"),
+        ({"generate": {"method": "dp_finetune", "time_limit": "5m"}}, "'dp_finetune' plans by steps"),
+        ({"generate": {"method": "dp_finetune", "text": {"column": "topic"}}}, "generate.text.column: 'topic'"),
+        ({"generate": {"method": "dp_finetune", "text": {"given": ["body"]}}}, "generate.text.given: 'body'"),
+        ({"generate": {"method": "dp_finetune", "text": {"given": ["x"]}}}, "'x' is not modelled"),
+        (
+            {
+                "columns": {"price": {"type": "float", "min": 0, "max": 1}},
+                "generate": {"method": "dp_finetune", "text": {"given": ["price"]}},
+            },
+            "generate.text.given: 'price' has no list of values",
+        ),
+        ({"columns": {"body": {"type": "text", "pii": "drop"}}}, "generate.text.column: not named"),
+        ({"columns": {"body": {"type": "text", "pii": "hash"}}}, "scrubbing leaves readable"),
+        ({"columns": {"head": {"type": "text"}}}, "not named; accepted: one of body, head"),
+        ({"privacy": {"weighting": "owners"}}, "privacy.weighting: 'owners' with method 'dp_finetune'"),
+        (
+            {
+                "privacy": {"adjacency": "fixed-graph"},
+                "generate": {"method": "dp_finetune", "training": {"sampled": "owners"}},
+            },
+            "generate.training.sampled: 'owners'",
+        ),
+        (
+            {"generate": {"method": "dp_finetune", "training": {"batch_size": 9000}}},
+            "generate.training.batch_size: 9000 of 8000",
+        ),
+        (
+            {"generate": {"method": "dp_finetune", "training": {"sampled": "owners", "expected_records": 5}}},
+            "generate.training.expected_records: with sampled 'owners'",
+        ),
+        ({"generate": {"method": "dp_finetune", "text": {"top_p": 0}}}, "generate.text.top_p"),
+        ({"generate": {"method": "dp_finetune", "training": {"adapter": "half"}}}, "generate.training.adapter"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ContractError) as refused:
+        mail(**changes)
+    assert said in str(refused.value)

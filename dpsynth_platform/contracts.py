@@ -587,7 +587,7 @@ class Adapter(_Part):
     """Low-rank adapters on all linear layers (LoRA, Hu et al. 2021): few parameters are trained, so little noise."""
 
     rank: int = Field(default=16, ge=1, le=1024)
-    alpha: float = Field(default=32.0, gt=0, le=10_000)
+    alpha: int = Field(default=32, ge=1, le=10_000)
 
 
 class Training(_Part):
@@ -633,9 +633,7 @@ class Training(_Part):
     warmup_steps: int = Field(default=0, ge=0, le=50_000)
     decay: Literal["constant", "linear", "cosine"] = "linear"
     weight_decay: float = Field(default=0.0, ge=0, le=1)
-    adapter: Adapter | Literal["none"] = Field(
-        default_factory=Adapter, description="`none` trains all parameters."
-    )
+    adapter: Adapter | Literal["none"] = Field(default_factory=Adapter, description="`none` trains all parameters.")
 
     @property
     def allowance(self) -> int:
@@ -652,8 +650,8 @@ class TextGeneration(_Part):
     given: list[ColumnName] | None = Field(
         default=None,
         description=(
-            "Columns that the model is told before the text: modelled ones with a list of values, or few whole numbers. "
-            "By default all of these; a record with another value is not learned from."
+            "Columns that the model is told before the text: modelled ones with a list of values, or few whole "
+            "numbers. By default all of these; a record with another value is not learned from."
         ),
     )
     max_tokens: int = Field(default=128, ge=8, le=8192, description="Longest example, prefix included; in tokens.")
@@ -1072,7 +1070,8 @@ class _Parts:
             yield f"generate.training.batch_size: {training.batch_size} of {sampled}; accepted: at most as many"
         if training.sampled == "owners" and (privacy.multi_owner or privacy.unit == "example"):
             yield (
-                "generate.training.sampled: 'owners', where a record has several owners or is its own; accepted: records"
+                "generate.training.sampled: 'owners', where a record has several owners or is its own; accepted: "
+                "records"
             )
 
     def _owners(self) -> Iterator[str]:

@@ -139,7 +139,8 @@ def overlap_scores(canaries: Sequence[str], texts: Iterable[str], length: int = 
         length: of a run, in characters; a text that is shorter scores 0.
     """
     runs = [{text[start : start + length] for start in range(len(text) - length + 1)} for text in canaries]
-    wanted, found = frozenset().union(*runs), set()
+    wanted: frozenset[str] = frozenset().union(*runs)
+    found: set[str] = set()
     for text in texts:
         found.update(wanted.intersection(text[start : start + length] for start in range(len(text) - length + 1)))
     return np.array([len(own & found) / max(1, len(own)) for own in runs], dtype=np.float64)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.compute.engine import Engine
     from dpsynth_platform.ledger.grants import Grant
     from dpsynth_platform.privacy.guarantee import Guarantee
+    from dpsynth_platform.synth.text.sampling import Sampling
 
 Progress = Callable[[str, int, int], None]
 """Called as `progress(stage, done, total)`: a public stage name and counts of steps, never of a table's records.
@@ -235,6 +236,9 @@ class Generator(Protocol):
             MechanismFailed: the mechanism stopped; what it cost stays spent.
         """
 
+    def check(self, plan: SealedPlan) -> None:
+        """Raises `GrantRefused` if a plan's sealed event is not what its parameters cost."""
+
     def is_complete(self, directory: Path) -> bool:
         """Whether `directory` holds all that the mechanism leaves, so that nothing needs the data any more."""
 
@@ -255,6 +259,7 @@ class Generator(Protocol):
         *,
         constraints: Sequence[Constraint] = (),
         given: Mapping[str, Values] | None = None,
+        texts: Sampling | None = None,
         device: str = "cpu",
         progress: Progress = silent,
     ) -> Drawing:
@@ -265,6 +270,7 @@ class Generator(Protocol):
             rows: how many; None: the number of records that the noisy counts say that there are.
             constraints: which every row keeps; the model is fitted again from its measurements under them.
             given: values that all rows shall have, by column: the model's distribution given these.
+            texts: how texts are drawn, of generators that write some; by default from the model's own distribution.
             device: torch's, for the fit.
             progress: called with public stages and counts of steps.
 

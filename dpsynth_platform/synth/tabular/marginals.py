@@ -54,6 +54,7 @@ from dpsynth_platform.synth.tabular.workload import check_names
 
 if TYPE_CHECKING:
     from dpsynth_platform.ledger.grants import Grant
+    from dpsynth_platform.synth.text.sampling import Sampling
 
 SCORE_SCALE = RECORD_PARTS
 """Scores are whole multiples of 1/65536 record, so that the exponential mechanism works on integers."""
@@ -243,6 +244,7 @@ class MarginalGenerator(ABC):
         *,
         constraints: Sequence[Constraint] = (),
         given: Mapping[str, Values] | None = None,
+        texts: Sampling | None = None,
         device: str = "cpu",
         progress: Progress = silent,
     ) -> Drawing:

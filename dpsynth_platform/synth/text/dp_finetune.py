@@ -1,4 +1,4 @@
-"""The generator `dp_finetune`: a table with a text column, which a language model learns to write from its other columns.
+"""The generator `dp_finetune`: tables with a text column, which a language model learns to write from other columns.
 
 What belongs here: the order of its parts, in all three moments. What does not: the parts: the plan (`sealing`), the
 columns beside the text (`synth.tabular`), texts as tokens (`layout`, `examples`), training (`training`), sampling
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, generator, silent
+from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synth.text import sealing, trained
 from dpsynth_platform.synth.text.base_models import BaseModel, load
@@ -95,7 +96,7 @@ class DpFinetune:
             "noise_multiplier": training.noise_multiplier,
             "expected_batch": training.batch_size,
             "epsilon_of_training_alone": cost.epsilon,
-            "predicted_memory_bytes": columns["predicted_memory_bytes"] + trained.memory_bytes(parameters),
+            "predicted_memory_bytes": columns["predicted_memory_bytes"] + parameters.memory_bytes,
         }
 
     def check(self, plan: SealedPlan) -> None:
@@ -130,7 +131,7 @@ class DpFinetune:
         trained.check_digest(base, parameters.base_digest)
         model, encoder = _prepared(base, parameters)
         if not checkpoints.resume:
-            columns = generator(parameters.columns.method)
+            columns = _of_columns(parameters)
             columns.measure(parameters.columns, bounded, _made(directory / COLUMNS), progress, engine)
             columns.estimate(parameters.columns, directory / COLUMNS, progress=progress)
         _train(plan, grant, model, encoder, bounded, directory, checkpoints, device, progress)
@@ -188,6 +189,14 @@ class DpFinetune:
         return self.draw(directory, rows).table()
 
 
+def _of_columns(parameters: TextParameters) -> MarginalGenerator:
+    """The generator of the columns beside the text."""
+    made = generator(parameters.columns.method)
+    if not isinstance(made, MarginalGenerator):
+        raise GrantRefused(f"the plan's columns are for method {parameters.columns.method!r}, which counts none")
+    return made
+
+
 def read_base_model(path: Path) -> BaseModel:
     """The description of a base model that a job names. Raises `GrantRefused` if it cannot be read."""
     try:
@@ -241,12 +250,12 @@ def _prepared(base: BaseModel, parameters: TextParameters) -> tuple[Any, Encoder
         TrainingRefused: names everything that is wrong with it.
     """
     from dpsynth_platform.training.adapter import with_adapter
-    from dpsynth_platform.training.soundness import check_sound
+    from dpsynth_platform.training.soundness import refuse_unsound
 
     model, tokenizer = load(base)
     encoder = Encoder(parameters.layout, tokenizer)
     model = with_adapter(model, parameters.training)
-    check_sound(model, parameters.training, vocabulary=len(tokenizer), longest=parameters.layout.max_tokens)
+    refuse_unsound(model, parameters.training, vocabulary=len(tokenizer), longest=parameters.layout.max_tokens)
     return model, encoder
 
 
@@ -272,28 +281,25 @@ def _train(
 
     training = TextParameters.of(plan).training
     place = directory / TRAINING
-    with StepJournal(
-        place, training.steps, training.replay_allowance, resuming=checkpoints.resume
-    ) as counted:
+    with StepJournal(place, training.steps, training.replay_allowance, resuming=checkpoints.resume) as counted:
         shutil.rmtree(place / "examples", ignore_errors=True)
         write_examples(bounded, place / "examples", encoder)
         examples = Examples(place / "examples")
         states = States(place / "checkpoints", checkpoints.key, plan_digest=plan.digest, entry_id=grant.entry_id)
-        journal = ResumableJournal(
-            counted, states, CheckpointPolicy.for_allowance(training.replay_allowance), lambda said: progress(said, 1, 1)
-        )
-        done = train(
+        policy = CheckpointPolicy.for_allowance(training.replay_allowance)
+        journal = ResumableJournal(counted, states, policy, lambda said: progress(said, 1, 1))
+        train(
             model,
             training,
             examples,
             journal=journal,
-            health=Watch.of(training),
+            health=Watch(training, {name: value for name, value in model.named_parameters() if value.requires_grad}),
             users=_users(examples) if training.sampled == "user" else None,
             progress=progress,
             device=device,
         )
         write_durably(directory / PLAN, plan.to_json())
-        trained.save_weights(model, directory, done.executed)
+        trained.save_weights(model, directory, counted.executed)
     shutil.rmtree(place)
 
 

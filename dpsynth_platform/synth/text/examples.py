@@ -129,6 +129,11 @@ class Examples:
         if len(lengths) > 1 or last != len(self._tokens):
             raise StaleInput("the tokenized examples do not belong together; materialize model again")
 
+    @property
+    def max_length(self) -> int:
+        """The most tokens of an example, as declared; see `training.interface.Examples`."""
+        return self.layout.max_tokens
+
     def __len__(self) -> int:
         """How many examples there are."""
         return len(self._ends)

@@ -3,9 +3,9 @@
 What belongs here: how the guarantee is shared, the plan's parts and its event, and reading them back. What does not:
 running any of it (`dp_finetune`).
 
-A part of epsilon goes to noisy counts of the modelled columns (`generate.text.columns_share`), by whichever method suits
-them; how often each label occurs is known from these and from nothing else. The rest is for training: its noise is
-calibrated so that both together cost what the contract asks for, in one composition.
+A part of epsilon goes to noisy counts of the modelled columns (`generate.text.columns_share`), by whichever method
+suits them; how often each label occurs is known from these and from nothing else. The rest is for training: its noise
+is calibrated so that both together cost what the contract asks for, in one composition.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ from dpsynth_platform.training.plan import Adapter, TrainingPlan
 DEFAULT_BATCH_SHARE = 8
 """By default a batch is expected to hold this fraction of all: few large batches learn more than many small ones."""
 MOST_DEFAULT_BATCH = 2048
+COPIES_IN_FULL = 5
+"""Weights, gradients, their sums and the optimizer's two averages."""
+ACTIVATION_BYTES = 2 * 2**30
+"""Training takes as many records at once as fit, up to about this."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class TextParameters:
         layout: how records are written for the model.
         base_model: the name by which the contract names the model that training starts from.
         base_digest: digest of its weights, tokenizer and config.
+        memory_bytes: about how much training takes beside the program itself.
     """
 
     columns: SealedPlan
@@ -50,6 +55,7 @@ class TextParameters:
     layout: TextLayout
     base_model: str
     base_digest: str
+    memory_bytes: int
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -59,6 +65,7 @@ class TextParameters:
             "layout": self.layout.to_json(),
             "base_model": self.base_model,
             "base_digest": self.base_digest,
+            "memory_bytes": self.memory_bytes,
         }
 
     @classmethod
@@ -72,6 +79,7 @@ class TextParameters:
                 layout=TextLayout.from_json(parts["layout"]),
                 base_model=parts["base_model"],
                 base_digest=parts["base_digest"],
+                memory_bytes=parts["memory_bytes"],
             )
         except (KeyError, TypeError):
             raise GrantRefused("the sealed plan is of no text line; materialize the line from raw again") from None
@@ -109,7 +117,7 @@ def sealed(
     """
     text, training = contract.generate.text, contract.generate.training
     if text is None or training is None or contract.written is None:
-        raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column and its training")
+        raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column, and training")
     columns = _columns_plan(contract, schema, guarantee, text.columns_share, period)
     counted = event_from_json(columns.event)
     parameters = TextParameters(
@@ -120,6 +128,7 @@ def sealed(
         layout=layout_of(contract),
         base_model=base.declared,
         base_digest=base.digest,
+        memory_bytes=_memory_bytes(base, full=training.adapter == "none"),
     )
     return SealedPlan(
         method=method,
@@ -169,6 +178,12 @@ def sampling_of(contract: DataContract) -> Sampling:
     if text is None:
         raise ContractError(f"{contract.dataset}: generate: no text is written")
     return Sampling(temperature=text.temperature, top_k=text.top_k, top_p=text.top_p)
+
+
+def _memory_bytes(base: BaseModel, *, full: bool) -> int:
+    """Weights, with gradients, sums and averages where all are trained, and room for the activations of a batch."""
+    weights = sum(file.stat().st_size for file in base.directory.glob("*.safetensors"))
+    return weights * (COPIES_IN_FULL if full else 1) + ACTIVATION_BYTES
 
 
 def _together(counted: DpEvent, trained: DpEvent) -> DpEvent:

@@ -98,9 +98,7 @@ def load_trained(base: BaseModel, plan: TrainingPlan, directory: Path) -> tuple[
     return model.eval(), tokenizer
 
 
-def mean_log_likelihoods(
-    model: Any, encoder: Encoder, records: Sequence[tuple[Given, str]]
-) -> npt.NDArray[np.float64]:
+def mean_log_likelihoods(model: Any, encoder: Encoder, records: Sequence[tuple[Given, str]]) -> npt.NDArray[np.float64]:
     """The mean log-likelihood per token of each record's text after its prompt.
 
     Args:
@@ -132,6 +130,11 @@ def mean_log_likelihoods(
             logits = model(input_ids=tokens, attention_mask=mask).logits
         found += (-example_losses(logits, labels)).tolist()
     return np.array(found, dtype=np.float64)
+
+
+def digest_of(directory: Path) -> str:
+    """Digest of the trained weights."""
+    return digest_file(directory / WEIGHTS)
 
 
 def _trainable(model: Any) -> dict[str, Any]:

@@ -1,0 +1,221 @@
+"""Text tables from contract to rows, with a language model that is small enough to train while one looks on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from text_cases import save_model
+
+from dpsynth_platform.contracts import parse_contract
+from dpsynth_platform.errors import ConfigurationError, GrantRefused, MechanismFailed, ReplayExhausted
+from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.privacy.events import event_from_json
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
+from dpsynth_platform.storage import write_table
+from dpsynth_platform.synth.interface import Checkpoints, generator
+from dpsynth_platform.synth.text import trained
+from dpsynth_platform.synth.text.dp_finetune import likelihood_gains
+from dpsynth_platform.synth.text.sampling import Sampling
+from dpsynth_platform.synth.text.sealing import TextParameters
+
+GENERATOR = generator("dp_finetune")
+SOURCE = pa.schema(
+    [("letter", pa.int64()), ("reader", pa.int64()), ("topic", pa.string()), ("year", pa.int32()), ("body", pa.string())]
+)
+TEXTS = {"sport": "the team was late again", "trade": "please send the parcel by monday"}
+
+
+def contract_for(base, **changes):
+    training = {"steps": 6, "batch_size": 40, "replay_steps": 4, "adapter": {"rank": 2, "alpha": 4}}
+    return parse_contract(
+        {
+            "dataset": "letters",
+            "description": "Letters to the editor.",
+            "owners": ["letters@example.org"],
+            "source": {"uri": "/nowhere", "key": ["letter"]},
+            "family": "readers",
+            "privacy": {
+                "unit": "user",
+                "owner_columns": ["reader"],
+                "namespace": "reader",
+                "max_contributions": 2,
+                "guarantee": {"epsilon": 8.0, "delta": 1e-4},
+                "expected_units": 100,
+            },
+            "columns": {
+                "letter": {"type": "identifier"},
+                "reader": {"type": "identifier"},
+                "topic": {"type": "categorical", "values": ["sport", "trade"]},
+                "year": {"type": "integer", "min": 2000, "max": 2003},
+                "body": {"type": "text", "pii": "replace"},
+            },
+            "generate": {
+                "method": "dp_finetune",
+                "base_model": str(base),
+                "rows": 12,
+                "text": {"max_tokens": 48, "given": ["topic"]},
+                "training": training | changes,
+            },
+            "release": {"uri": "/nowhere/public"},
+        },
+        where="letters.yaml",
+        variables={},
+    )
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory):
+    rng = np.random.default_rng(3)
+    topics = [("sport", "trade")[number] for number in rng.integers(0, 2, 200)]
+    table = pa.table(
+        {
+            "topic": topics,
+            "year": pa.array(rng.integers(2000, 2004, 200), pa.int32()),
+            "body": [TEXTS[topic] for topic in topics],
+            OWNER_COLUMN: [f"{number // 2:032x}" for number in range(200)],
+            RECORD_COLUMN: [f"{number:032x}" for number in range(200)],
+        }
+    )
+    place = tmp_path_factory.mktemp("bounded") / "table"
+    write_table(place, table.schema, table.to_batches())
+    return place
+
+
+def planned(base, **changes):
+    contract = contract_for(base, **changes)
+    return GENERATOR.plan(contract, SOURCE, Guarantee.target(contract))
+
+
+def fitted(plan, bounded, directory, *, resume=False, key=b"k" * 32):
+    described = trained.deployed(TextParameters.of(plan).base_model)
+    file = directory.parent / "base.json"
+    file.write_text(json.dumps(asdict(described) | {"directory": str(described.directory)}))
+    directory.mkdir(exist_ok=True)
+    grant = SimpleNamespace(plan_digest=plan.digest, entry_id="e" * 32)
+    GENERATOR.fit(plan, bounded, grant, directory, checkpoints=Checkpoints(file, key, resume=resume))
+
+
+def test_counts_and_training_cost_together_what_is_asked_for(base):
+    plan = planned(base)
+    parameters = TextParameters.of(plan)
+    cost = epsilon(event_from_json(plan.event), 1e-4).epsilon
+    assert 7.9 < cost <= 8.0
+    assert epsilon(parameters.training.event, 1e-4).epsilon < 8.0
+    assert epsilon(event_from_json(parameters.columns.event), 1e-5).epsilon <= 0.8
+    assert parameters.training.units == 200
+    assert parameters.training.paid_steps == 10
+    assert GENERATOR.describe(plan)["predicted_memory_bytes"] > parameters.memory_bytes
+    assert "10 steps of DP-SGD over records" in GENERATOR.describe(plan)["event"]
+
+
+def test_a_plan_with_other_noise_than_its_event_says_is_refused(base, bounded, tmp_path):
+    plan = planned(base)
+    quiet = json.loads(json.dumps(plan.parameters))
+    quiet["training"]["noise_multiplier"] /= 2
+    with pytest.raises(GrantRefused, match="event is not that of its parts"):
+        fitted(replace(plan, parameters=quiet), bounded, tmp_path / "model")
+    assert not any((tmp_path / "model").iterdir())
+
+
+def test_what_was_learned_is_drawn_in_the_released_schema(base, bounded, tmp_path, monkeypatch):
+    monkeypatch.setattr("dpsynth_platform.training.noise.GaussianNoise.add_", lambda self, sums, deviation: sums)
+    monkeypatch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
+    monkeypatch.setattr("dpsynth_platform.training.health.Watch.step", lambda *_: None)
+    plan, model = planned(base, learning_rate=0.02, steps=30), tmp_path / "model"
+    assert not GENERATOR.is_complete(model)
+    fitted(plan, bounded, model)
+    assert GENERATOR.is_complete(model)
+    assert not GENERATOR.can_resume(model)
+    assert not (model / "training").exists()
+    seen = pa.table({"topic": ["sport"], "body": [TEXTS["sport"]]})
+    strange = pa.table({"topic": ["sport"], "body": ["zzzz qqqq 0918 xxxx"]})
+    gain = likelihood_gains(plan, model, seen)[0]
+    assert gain > 0.5
+    assert gain > likelihood_gains(plan, model, strange)[0] + 0.5
+    drawn = GENERATOR.draw(model, 60, texts=Sampling(max_tokens=20)).table()
+    assert drawn.schema.names == ["letter", "reader", "topic", "year", "body"]
+    assert 1 <= drawn.num_rows <= 60
+    assert drawn.column("body").null_count == 0
+    assert set(drawn.column("topic").to_pylist()) <= {"sport", "trade"}
+    assert set(drawn.column("year").to_pylist()) <= {2000, 2001, 2002, 2003}
+    assert not list(tmp_path.glob("model-texts"))
+
+
+class Killed(BaseException):
+    pass
+
+
+def cut_short(monkeypatch, step):
+    """The training dies when it has counted so many executed steps, as if the process had been killed there."""
+    from dpsynth_platform.training.journal import StepJournal
+
+    begin = StepJournal.begin_step
+
+    def dying(self):
+        executed = begin(self)
+        if executed == step:
+            raise Killed
+        return executed
+
+    monkeypatch.setattr(StepJournal, "begin_step", dying)
+
+
+def test_a_training_that_was_cut_short_goes_on_and_every_step_counts(base, bounded, tmp_path, monkeypatch):
+    plan, model = planned(base), tmp_path / "model"
+    with monkeypatch.context() as patch:
+        cut_short(patch, 4)
+        with pytest.raises(Killed):
+            fitted(plan, bounded, model)
+    assert GENERATOR.can_resume(model)
+    with pytest.raises(MechanismFailed):
+        GENERATOR.draw(model, 3)
+    measured = (model / "columns" / "measurements.jsonl").read_bytes()
+    fitted(plan, bounded, model, resume=True)
+    assert GENERATOR.is_complete(model)
+    assert (model / "columns" / "measurements.jsonl").read_bytes() == measured
+    executed = json.loads((model / "trained.json").read_text())["executed_steps"]
+    assert 7 <= executed <= 10
+
+
+def test_beyond_the_steps_that_were_paid_for_nothing_goes_on(base, bounded, tmp_path, monkeypatch):
+    plan, model = planned(base, replay_steps=0), tmp_path / "model"
+    with monkeypatch.context() as patch:
+        cut_short(patch, 4)
+        with pytest.raises(Killed):
+            fitted(plan, bounded, model)
+    with pytest.raises(ReplayExhausted, match="the plan pays for 0"):
+        fitted(plan, bounded, model, resume=True)
+    assert not GENERATOR.is_complete(model)
+
+
+def test_another_base_model_than_the_plan_s_is_refused(base, bounded, tmp_path):
+    from text_cases import tiny_llama
+
+    other = save_model(tmp_path / "other", tiny_llama(seed=5))
+    plan = planned(base)
+    changed = json.loads(json.dumps(plan.parameters)) | {"base_model": str(other)}
+    with pytest.raises(ConfigurationError, match="not the one that the plan was made for"):
+        fitted(replace(plan, parameters=changed), bounded, tmp_path / "model")
+
+
+def test_owners_can_be_sampled(base, bounded, tmp_path):
+    plan = planned(base, sampled="owners", batch_size=20)
+    assert TextParameters.of(plan).training.units == 100
+    fitted(plan, bounded, tmp_path / "model")
+    assert GENERATOR.is_complete(tmp_path / "model")

@@ -294,23 +294,13 @@ def _train(
             examples,
             journal=journal,
             health=Watch(training, {name: value for name, value in model.named_parameters() if value.requires_grad}),
-            users=_users(examples) if training.sampled == "user" else None,
+            users=examples.by_owner() if training.sampled == "user" else None,
             progress=progress,
             device=device,
         )
         write_durably(directory / PLAN, plan.to_json())
         trained.save_weights(model, directory, counted.executed)
     shutil.rmtree(place)
-
-
-def _users(examples: Examples) -> list[list[int]]:
-    """The positions of each owner's records."""
-    if examples.owners is None or examples.owner_count is None:
-        raise MechanismFailed("records have several owners, so owners cannot be sampled")
-    found: list[list[int]] = [[] for _ in range(examples.owner_count)]
-    for position, owner in enumerate(examples.owners):
-        found[int(owner)].append(position)
-    return found
 
 
 def _prompts(table: pa.Table, parameters: TextParameters) -> list[Given]:

@@ -5,6 +5,7 @@ with real data, so it is restricted, and no automatic decision reads it: choosin
 """
 
 import json
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,16 +29,16 @@ def body(step: StepContext) -> Outcome:
     reused = record is not None
     if record is None:
         step.progress("comparing marginals and training classifiers")
-        report = measure_quality(
-            contract,
-            step.place.period,
-            without_canaries(_rows(bounded, contract.modelled)),
+        tables = (
+            without_canaries(_rows(bounded, contract.read_by_mechanism)),
             pa.Table.from_batches(read_table(synthetic.directory / "table")),
             _held_out(step, contract, scrubbed, synthetic.facts["entry_id"]),
         )
+        report = measure_quality(contract, step.place.period, *tables)
+        texts, rows = _texts(step, contract, *tables)
         with step.storage.new_output(step.place, "quality") as directory:
-            (directory / "report.json").write_text(json.dumps(report.to_json(), indent=1), encoding="utf-8")
-            (directory / "rows.json").write_text(json.dumps(report.table()), encoding="utf-8")
+            (directory / "report.json").write_text(json.dumps(report.to_json() | texts, indent=1), encoding="utf-8")
+            (directory / "rows.json").write_text(json.dumps([*report.table(), *rows]), encoding="utf-8")
             for name, drawn in plots(report).items():
                 (directory / f"{name}.svg").write_text(drawn, encoding="utf-8")
             record = step.record(
@@ -47,6 +48,19 @@ def body(step: StepContext) -> Outcome:
                 inputs=[scrubbed, bounded, synthetic],
             )
     return Outcome(record, reused=reused, metadata=_shown(step, record, contract))
+
+
+def _texts(
+    step: StepContext, contract: DataContract, real: pa.Table, synthetic: pa.Table, held_out: pa.Table
+) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
+    """What a language model wrote, beside real texts: as part of the report, and as rows."""
+    if contract.written is None:
+        return {}, []
+    from dpsynth_platform.quality.text.declared import measure_written, written_rows
+
+    step.progress("comparing texts")
+    report = measure_written(contract, real, held_out, synthetic)
+    return {"texts": None if report is None else report.to_json()}, list(written_rows(report))
 
 
 def _shown(step: StepContext, record: StepRecord, contract: DataContract) -> dict[str, object]:
@@ -83,7 +97,7 @@ def _held_out(step: StepContext, contract: DataContract, scrubbed: StepRecord, e
     owners = read_fingerprints(scrubbed.directory / "participants")
     in_holdout = holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)
     held_out = owners[in_holdout & ~contained(owners, took_part)]
-    rows = _rows(scrubbed, contract.modelled)
+    rows = _rows(scrubbed, contract.read_by_mechanism)
     owned_by = rows.column(owner_column(rows.schema)).combine_chunks()
     apart = pc.is_in(flat_owners(owned_by), pa.array(fingerprint_hex(held_out), pa.string()))
     if pa.types.is_list(owned_by.type):

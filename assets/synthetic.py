@@ -3,6 +3,8 @@
 What belongs here: post-processing only. This step is handed the model, never the data.
 """
 
+from dataclasses import asdict
+
 from assets.lineage import paid_by
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.digests import canonical_digest
@@ -12,11 +14,21 @@ from dpsynth_platform.synth.interface import generator
 
 
 def body(step: StepContext) -> Outcome:
-    """Draws as many rows as the contract says; under its constraints, which the stored measurements are fitted to."""
+    """Draws as many rows as the contract says; under its constraints, which the stored measurements are fitted to.
+
+    Texts that a language model writes are drawn by the contract's settings, and a drawing that was cut short goes on.
+    """
+    from dpsynth_platform.synth.text.sampling import TEXTS
+    from dpsynth_platform.synth.text.sealing import sampling_of
+    from dpsynth_platform.worker.run import resolve_device
+
     contract, raw = step.sealed()
     (model,) = step.same_run(raw, "model")
     asked = contract.generate
+    texts = None if contract.written is None else sampling_of(contract)
     terms = {"rows_asked": asked.rows, "constraints": canonical_digest(contract.snapshot()["generate"]["constraints"])}
+    if texts is not None:
+        terms["texts"] = canonical_digest(asdict(texts))
     known = facets.merge(facets.privacy_unit(contract), paid_by(contract, step.plan(raw), model.facts["entry_id"]))
     earlier = step.reusable(raw, "synthetic", model)
     if earlier is not None and terms.items() <= earlier.facts.items():
@@ -24,8 +36,14 @@ def body(step: StepContext) -> Outcome:
         return Outcome(earlier, schema, earlier.facts["rows"], reused=True, facets=known)
     if asked.constraints:
         step.progress("fitting the stored measurements under the contract's constraints, at no further cost")
+    counted = step.counted("synthetic texts")
     drawing = generator(raw.facts["method"]).draw(
-        model.directory, None if asked.rows == "auto" else asked.rows, constraints=asked.constraints
+        model.directory,
+        None if asked.rows == "auto" else asked.rows,
+        constraints=asked.constraints,
+        texts=texts,
+        device="cpu" if texts is None else resolve_device(step.device),
+        progress=lambda stage, done, total: counted(done, total) if stage == TEXTS else None,
     )
     with step.storage.new_output(step.place, "synthetic") as directory:
         write_table(directory / "table", drawing.schema, drawing.batches)

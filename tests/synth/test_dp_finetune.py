@@ -26,7 +26,13 @@ from dpsynth_platform.synth.text.sealing import TextParameters
 
 GENERATOR = generator("dp_finetune")
 SOURCE = pa.schema(
-    [("letter", pa.int64()), ("reader", pa.int64()), ("topic", pa.string()), ("year", pa.int32()), ("body", pa.string())]
+    [
+        ("letter", pa.int64()),
+        ("reader", pa.int64()),
+        ("topic", pa.string()),
+        ("year", pa.int32()),
+        ("body", pa.string()),
+    ]
 )
 TEXTS = {"sport": "the team was late again", "trade": "please send the parcel by monday"}
 

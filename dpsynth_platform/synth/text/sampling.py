@@ -34,6 +34,8 @@ from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.synth.text.layout import Encoder, Given
 from dpsynth_platform.synth.text.slots import Prompt, Slots, check_slots
 
+TEXTS = "sample"
+"""The stage of progress whose counts are of synthetic texts."""
 _TEXTS, _ABOUT = "texts.jsonl", "sampling.json"
 _SECONDS_BETWEEN_WRITES = 5.0
 _MOSTLY_ENOUGH = 1024
@@ -152,10 +154,10 @@ def sample_texts(
     missing = deque(text for text in asked if text not in there)
     total = sum(counts.values())
     total, done = sum(counts.values()), sum(counts.values()) - len(missing)
-    progress("sample", done, total)
+    progress(TEXTS, done, total)
     slots = Slots(model, max(1, min(batch, len(missing))), encoder.layout.max_tokens)
     loop = _Loop(slots, encoder, sampling, key)
-    with _Appender(directory / _TEXTS, lambda written: progress("sample", done + written, total)) as file:
+    with _Appender(directory / _TEXTS, lambda written: progress(TEXTS, done + written, total)) as file:
         for text in loop.texts(missing):
             file.append(text)
 

@@ -1,0 +1,100 @@
+"""A deployment whose table has a text column, and a language model small enough to train while one looks on."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from deployment import Deployment
+from line_cases import SMALL
+from text_cases import WORDS, save_model, tiny_llama, tiny_tokenizer
+
+from dpsynth_platform.lineage.naming import DatasetName
+from dpsynth_platform.lineage.store import LineageStore
+
+TEXTS = {
+    "east": ["the parcel came late and the box was open", "please send the parcel by monday"],
+    "north": ["the team was late again", "the team came back with a report"],
+    "south": ["the patient came back with a cough", "the patient was late"],
+    "west": ["please send the report to the team", "the report was open"],
+}
+TRAINING: dict[str, Any] = {
+    "steps": 6,
+    "batch_size": 200,
+    "replay_steps": 4,
+    "learning_rate": 0.001,
+    "adapter": {"rank": 2, "alpha": 4},
+}
+
+
+def letters_table(rows: int = 900, *, seed: int = 5) -> pa.Table:
+    """Fictional people with one or two letters each."""
+    random = np.random.default_rng(seed)
+    regions = [sorted(TEXTS)[number] for number in random.integers(0, 4, rows)]
+    return pa.table(
+        {
+            "person": pa.array([f"P{number * 2 // 3:05d}" for number in range(rows)]),
+            "visit": pa.array(np.arange(rows), pa.int64()),
+            "region": pa.array(regions),
+            "outcome": pa.array([("no", "yes")[number] for number in random.integers(0, 2, rows)]),
+            "letter": pa.array([TEXTS[region][int(random.integers(0, 2))] for region in regions]),
+        }
+    )
+
+
+@cache
+def public_model() -> Any:
+    """A tiny model that writes short English sentences, as a public one would: without it, no text keeps the rules."""
+    model, tokenizer = tiny_llama(), tiny_tokenizer()
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    texts = [f"region: {region}\nletter: {text}" for region in TEXTS for text in WORDS[:3]]
+    rows = [[tokenizer.bos_token_id, *tokenizer(text)["input_ids"], tokenizer.eos_token_id] for text in texts]
+    tokens = torch.tensor([row + [tokenizer.eos_token_id] * (64 - len(row)) for row in rows])
+    labels = torch.tensor([row + [-100] * (64 - len(row)) for row in rows])
+    for _ in range(80):
+        optimizer.zero_grad()
+        model(input_ids=tokens, labels=labels).loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+def text_deployment(root: Path, *, training: dict[str, Any] | None = None, **privacy: Any) -> Deployment:
+    """A deployment whose `letter` is written by a tiny model, which somebody declared public."""
+    base = save_model(root / "base", public_model())
+    columns = {name: SMALL["columns"][name] for name in ("person", "visit", "region", "outcome")}
+    contract = copy.deepcopy(SMALL) | {
+        "columns": columns | {"letter": {"type": "text", "pii": "replace"}},
+        "generate": {
+            "method": "dp_finetune",
+            "base_model": str(base),
+            "rows": 40,
+            "text": {"given": ["region"], "max_tokens": 48},
+            "training": TRAINING | (training or {}),
+        },
+    }
+    contract["privacy"] = (
+        contract["privacy"]
+        | {
+            "guarantee": {"epsilon": 2.0, "delta": 1e-6},
+            "expected_units": 600,
+            "max_contributions": 1,
+        }
+        | privacy
+    )
+    deployment = Deployment(root, contract=contract)
+    deployment.write().with_source(letters_table())
+    return deployment
+
+
+def declare_base_public(deployment: Deployment) -> None:
+    """Somebody's word, on the record, that the base model was trained on nobody's data."""
+    name = deployment.contract["generate"]["base_model"]
+    LineageStore(deployment.settings.ledger_url).declare_public(
+        DatasetName("file", name), by="Bo", reason="random weights"
+    )

@@ -16,7 +16,7 @@ from pathlib import Path
 from assets.lineage import paid_by
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.compute.choice import write_choice
-from dpsynth_platform.contracts import BASE_MODEL_METHODS, DataContract
+from dpsynth_platform.contracts import TEXT_METHODS, DataContract
 from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import StaleInput
 from dpsynth_platform.ledger.grants import issue_grant
@@ -136,7 +136,7 @@ def _fit(
 
 def _base_model(step: StepContext, plan: SealedPlan, entry: Entry, job: Path) -> dict[str, str]:
     """What a job names besides, where training starts from a language model: its place, and the checkpoints' key."""
-    if plan.method not in BASE_MODEL_METHODS:
+    if plan.method not in TEXT_METHODS:
         return {}
     from dpsynth_platform.synth.text.sealing import TextParameters
     from dpsynth_platform.synth.text.trained import deployed

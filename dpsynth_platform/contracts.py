@@ -552,7 +552,9 @@ class Scrub(_Part):
 WORKLOAD_METHODS = ("auto", "aim", "mwem")
 """Methods for which `generate.workload` matters."""
 BASE_MODEL_METHODS = ("dp_finetune",)
-"""Methods that train from a checkpoint, and write a text column."""
+"""Methods that train from a checkpoint."""
+TEXT_METHODS = ("dp_finetune",)
+"""Methods that write a text column, by a language model."""
 DEFAULT_BASE_MODEL = "smollm2-135m"
 
 
@@ -716,7 +718,7 @@ class Generate(_Part):
     @classmethod
     def _finetuned(cls, document: Any) -> Any:
         """What `dp_finetune` needs and is not named: its defaults stand in the sealed contract."""
-        if not isinstance(document, dict) or document.get("method") not in BASE_MODEL_METHODS:
+        if not isinstance(document, dict) or document.get("method") not in TEXT_METHODS:
             return document
         defaults = {"base_model": DEFAULT_BASE_MODEL, "text": {}, "training": {}}
         return document | {key: value for key, value in defaults.items() if document.get(key) is None}
@@ -724,12 +726,12 @@ class Generate(_Part):
     @model_validator(mode="after")
     def _of_the_method(self) -> Generate:
         _refuse(
-            f"{key}: for methods that start from a language model ({', '.join(BASE_MODEL_METHODS)}), and the method is "
+            f"{key}: for methods that start from a language model ({', '.join(TEXT_METHODS)}), and the method is "
             f"{self.method!r}; accepted: none"
             for key in ("text", "training")
-            if getattr(self, key) is not None and self.method not in BASE_MODEL_METHODS
+            if getattr(self, key) is not None and self.method not in TEXT_METHODS
         )
-        if self.method in BASE_MODEL_METHODS and self.time_limit is not None:
+        if self.method in TEXT_METHODS and self.time_limit is not None:
             raise ValueError("time_limit: 'dp_finetune' plans by steps; accepted: training.steps")
         return self
 

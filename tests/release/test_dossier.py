@@ -113,7 +113,7 @@ def test_values_outside_not_finite_or_in_other_types_are_counted(contract: DataC
     assert date is not None
     assert (sum(date["counts"]), date["missing"]) == (3, 1)
     assert profile.histogram("patient_id") is None
-    assert treatment(None) == "empty"
+    assert treatment(contract, "a column of nobody") == "empty"
 
 
 def test_labels_at_the_ends_of_their_types(contract: DataContract) -> None:

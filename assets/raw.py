@@ -25,6 +25,8 @@ def body(step: StepContext) -> Outcome:
     earlier = step.storage.read(place, "raw")
     plan = _earlier_plan(step, earlier, pinned)
     if plan is None:
+        if earlier is None and contract.generate.base_model is not None:
+            step.cleared(contract).require(place.label)  # what is refused anyway need not be tried for minutes first
         step.progress("calibrating the mechanism's noise to the guarantee")
         plan = planning.plan_release(contract, pinned.schema, place.period)
     run_key = planning.run_key(contract, pinned, place.period, plan)

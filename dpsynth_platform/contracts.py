@@ -657,6 +657,15 @@ class TextGeneration(_Part):
         ),
     )
     max_tokens: int = Field(default=128, ge=8, le=8192, description="Longest example, prefix included; in tokens.")
+    chunks: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description=(
+            "Examples that a longer record becomes; the rest is cut off. Those of one record are sampled and clipped "
+            "together, so that it stays one record."
+        ),
+    )
     columns_share: float = Field(
         default=0.1, gt=0, lt=1, description="Part of epsilon for the modelled columns; the rest is for the text."
     )
@@ -919,6 +928,7 @@ class DataContract(_Part):
             "written": self.written,
             "given": self.given,
             "max_tokens": text.max_tokens,
+            "chunks": text.chunks,
             "columns_share": text.columns_share,
             "training": self.generate.training.model_dump(mode="json"),
         }

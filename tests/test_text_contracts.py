@@ -84,6 +84,7 @@ def test_other_methods_write_no_column() -> None:
         ({"text": {"temperature": 0.7, "top_k": 50, "top_p": 0.9}}, True),
         ({"text": {"max_tokens": 64}}, False),
         ({"text": {"columns_share": 0.2}}, False),
+        ({"text": {"chunks": 2}}, False),
         ({"text": {"given": ["topic"]}}, False),
         ({"training": {"steps": 99}}, False),
         ({"training": {"learning_rate": 0.01}}, False),

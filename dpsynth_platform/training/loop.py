@@ -54,7 +54,7 @@ def train(
     *,
     journal: Journal,
     health: Health,
-    users: Sequence[Sequence[int]] | None = None,
+    units: Sequence[Sequence[int]] | None = None,
     progress: Progress = silent,
     device: str = "cpu",
 ) -> Trained:
@@ -70,7 +70,9 @@ def train(
         examples: the records. Sensitive.
         journal: counts executed steps and keeps states.
         health: is shown the noised gradients.
-        users: where users are sampled, the positions of each one's records, at least one; else None. Sensitive.
+        units: the positions of the examples of each unit, at least one: a user's, where users are sampled, or a
+            record's where records are chunked. Sampled together, and their mean gradient clipped as one. None: each
+            example is a record. Sensitive.
         progress: called as `progress("training", step, plan.steps)`.
         device: torch's.
 
@@ -78,14 +80,12 @@ def train(
         MechanismFailed: the model is not the plan's, a record does not fit in memory, health says stop, a state is
             of another model, or all steps that were paid for have been executed. What was executed stays spent.
     """
-    if (plan.sampled == "user") != (users is not None):
-        raise MechanismFailed(
-            f"the plan samples by {plan.sampled}; accepted: users where it samples them, and only there"
-        )
+    if plan.sampled == "user" and units is None:
+        raise MechanismFailed("the plan samples users; accepted: the positions of each one's examples")
     check_trainable(model, plan)
     model.to(device).eval()
     with ClippedSums(model, plan) as sums:
-        training = _Training(model, plan, examples, users, sums, torch.device(device))
+        training = _Training(model, plan, examples, units, sums, torch.device(device))
         start = training.resume(journal)
         executed = start
         for step in range(start + 1, plan.steps + 1):
@@ -102,12 +102,12 @@ class _Training:
         model: Any,
         plan: TrainingPlan,
         examples: Examples,
-        users: Sequence[Sequence[int]] | None,
+        units: Sequence[Sequence[int]] | None,
         sums: ClippedSums,
         device: torch.device,
     ) -> None:
-        self._plan, self._examples, self._users, self._sums, self._device = plan, examples, users, sums, device
-        self._sampler = PoissonSampler(plan, len(examples) if users is None else len(users))
+        self._plan, self._examples, self._units, self._sums, self._device = plan, examples, units, sums, device
+        self._sampler = PoissonSampler(plan, len(examples) if units is None else len(units))
         self._noise = GaussianNoise()
         self._optimizer = Optimizer(plan, sums.parameters)
         self._world = World()
@@ -129,7 +129,7 @@ class _Training:
                 f"step {executed} of {self._plan.paid_steps} that were paid for; accepted: a new entry for another "
                 "training, with a larger replay allowance where it is interrupted often"
             )
-        self._sum_up([[int(unit)] if self._users is None else self._users[unit] for unit in self._sampler.draw()])
+        self._sum_up([[int(unit)] if self._units is None else self._units[unit] for unit in self._sampler.draw()])
         gradients = self._noised_means()
         health.step(step, gradients)
         self._optimizer.step(step, gradients)

@@ -96,7 +96,7 @@ def _noise(model: nn.Module, plan: TrainingPlan) -> dict[str, Tensor]:
 def _one_step(model: nn.Module, plan: TrainingPlan, vocabulary: int, length: int) -> None:
     """One step of the loop at the full learning rate, with all made-up records in its batch."""
     once = replace(plan, units=plan.batch_size, steps=1, warmup_steps=0)
-    users = None if plan.sampled == "record" else [list(range(_RECORDS))]
+    units = None if plan.sampled == "record" else [list(range(_RECORDS))]
     device = trial.device_of(model)
     train(
         model,
@@ -104,7 +104,7 @@ def _one_step(model: nn.Module, plan: TrainingPlan, vocabulary: int, length: int
         _MadeUp(vocabulary, length),
         journal=_NoJournal(),
         health=_NoWatch(),
-        users=users,
+        units=units,
         device=str(device),
     )
 

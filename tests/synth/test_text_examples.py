@@ -143,10 +143,24 @@ def test_chunks_are_the_records_pieces_and_at_most_as_many_as_declared(tmp_path)
     whole = [pieces for pieces in of_owner.values() if "".join(pieces) == f" {middle}<|endoftext|>"]
     assert len(whole) == 1 and 2 <= len(whole[0]) <= 3
     (cut,) = (pieces for pieces in of_owner.values() if len(pieces) > 1 and pieces not in whole)
-    assert len(cut) == layout.contributions(1) == 3 and f" {LONG}".startswith("".join(cut))
+    assert len(cut) == layout.chunks_per_record == 3 and f" {LONG}".startswith("".join(cut))
     assert tally.truncated == 1 and tally.records == 3 and tally.examples == len(examples)
     later = examples.batch(np.arange(len(examples)))["input_ids"].tolist()
     assert sum(row[: len(encoder.prompt(("mail",)))] == encoder.prompt(("mail",)) for row in later) == 3
+
+
+def test_the_chunks_of_a_record_are_one_unit_whoever_samples_what(tmp_path):
+    layout = TextLayout(("text",), (TOPICS,), max_tokens=48, chunks_per_record=3)
+    records = [record(LONG, owner=1), record("a", owner=2), record(LONG[:200], owner=1), record(" ", owner=2)]
+    examples, tally, _ = made(tmp_path, records, layout)
+    by_record, by_owner = examples.units("record"), examples.units("user")
+    assert sorted(place for unit in by_record for place in unit) == list(range(tally.examples))
+    assert sorted(map(len, by_record)) == [1, 2, 3] or sorted(map(len, by_record)) == [1, 3, 3]
+    assert all(len({int(examples.owners[place]) for place in unit}) == 1 for unit in by_record)
+    assert all(unit == list(range(unit[0], unit[0] + len(unit))) for unit in by_record)
+    assert sorted(map(len, by_owner))[0] == 1 and len(by_owner) == 2
+    whole, _, _ = made(tmp_path, records, TextLayout(("text",), (TOPICS,), max_tokens=48), name="whole")
+    assert whole.units("record") is None
 
 
 def test_what_is_cut_off_is_not_tokenized(tmp_path, monkeypatch):

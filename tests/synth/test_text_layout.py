@@ -72,10 +72,6 @@ def test_a_layout_survives_json():
         TextLayout.from_json({"fields": ["text"]})
 
 
-def test_chunks_multiply_contributions():
-    assert TextLayout(("text",), chunks_per_record=3).contributions(4) == 12
-
-
 @pytest.mark.parametrize(
     "parts",
     [

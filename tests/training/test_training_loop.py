@@ -92,16 +92,16 @@ def test_a_step_is_the_clipped_sum_over_the_planned_batch_size(fixed, monkeypatc
     assert deviations == [chosen.noise_deviation] * len(notes.gradients[0])  # each parameter, once
 
 
-@pytest.mark.parametrize("tokens", [6, 13, 30, 10_000])
-def test_users_are_drawn_and_clipped_as_one(fixed, monkeypatch, tokens):
-    """The second has records that do not fit together."""
+@pytest.mark.parametrize(("tokens", "sampled"), [(6, "user"), (13, "user"), (30, "record"), (10_000, "user")])
+def test_units_of_several_examples_are_drawn_and_clipped_as_one(fixed, monkeypatch, tokens, sampled):
+    """Users with their records, or records with their chunks. The second has some that do not fit together."""
     monkeypatch.setattr(physical, "first_size", lambda *arguments: tokens)
     made, rows = model("gpt2", True), batch(LENGTHS)
-    chosen = plan(steps=1, sampled="user", max_contributions=4, clipping_norm=0.3)
+    chosen = plan(steps=1, sampled=sampled, max_contributions=4, clipping_norm=0.3)
     users = [[3], [0, 1, 5, 6], [2, 7], [4]]
     fixed([[0, 1, 2]])
     expected = clipped_sum(made, rows, chosen, users[:3]) / chosen.batch_size
-    notes, _ = run(made, chosen, rows, users=users)
+    notes, _ = run(made, chosen, rows, units=users)
     assert (flat(notes.gradients[0].values()) - expected).norm() <= 1e-5 * expected.norm()
 
 
@@ -170,10 +170,10 @@ def test_where_memory_runs_out_the_same_batch_passes_in_smaller_parts(monkeypatc
     monkeypatch.setattr(GaussianNoise, "add_", lambda self, sums, deviation: noises.append(deviation))
     made, rows, chosen = model(), batch(LENGTHS), plan(steps=2, sampled=sampled, max_contributions=2)
     users = [[0, 1], [2, 3], [4, 5], [6, 7]] if sampled == "user" else None
-    plenty, _ = run(copy.deepcopy(made), chosen, rows, users=users)
+    plenty, _ = run(copy.deepcopy(made), chosen, rows, units=users)
     short = SmallMemory(made, 13, error)
     event = chosen.event
-    notes, told = run(made, chosen, rows, users=users)
+    notes, told = run(made, chosen, rows, units=users)
     assert 1 < short.failures < 10
     assert told == Trained(2, 2)
     assert notes.order == plenty.order
@@ -277,9 +277,8 @@ def test_a_model_that_is_not_the_plans_is_refused():
     ]:
         with pytest.raises(MechanismFailed, match="with_adapter"):
             run(made, chosen, rows)
-    for chosen, users in [(plan(sampled="user"), None), (plan(), [[0]])]:
-        with pytest.raises(MechanismFailed, match="samples"):
-            run(model(), chosen, rows, users=users)
+    with pytest.raises(MechanismFailed, match="samples users"):
+        run(model(), plan(sampled="user"), rows)
 
 
 def test_nothing_is_said_that_is_not_public(fixed):

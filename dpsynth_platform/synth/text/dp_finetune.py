@@ -294,7 +294,7 @@ def _train(
             examples,
             journal=journal,
             health=Watch(training, {name: value for name, value in model.named_parameters() if value.requires_grad}),
-            users=examples.by_owner() if training.sampled == "user" else None,
+            units=examples.units(training.sampled),
             progress=progress,
             device=device,
         )

@@ -11,8 +11,8 @@ and go with the directory that the caller deletes, and what was counted (`Tally`
   end-of-text token stands at the end of what is whole; where a record was cut off, there is none, since the text does
   not end there.
 
-A chunk is an example of its own, of the record's owner: bounding to b records bounds an owner to
-`TextLayout.contributions(b)` examples.
+Training samples records (or owners) and not examples: the chunks of a record are in a batch together or not at all, and
+their mean gradient is clipped as one (`Examples.units`). So bounding to b records bounds what an owner contributes.
 """
 
 from __future__ import annotations
@@ -36,11 +36,14 @@ from dpsynth_platform.synth.text.layout import Encoder, Given, TextLayout
 if TYPE_CHECKING:
     import torch
 
+    from dpsynth_platform.privacy.events import Sampled
+
 NO_LOSS = -100
 """The label of a token that no loss is taken on, as torch and transformers have it."""
 
 _RECORDS_AT_ONCE = 256
 _TOKENS, _ENDS, _PROMPTS, _OWNERS = "tokens.i4", "ends.i8", "prompts.i4", "owners.i4"
+_RECORDS = "records.i4"
 _ABOUT = "examples.json"
 
 
@@ -119,13 +122,15 @@ class Examples:
             self._ends = _mapped(directory / _ENDS, np.int64)
             self._prompts = _mapped(directory / _PROMPTS, np.int32)
             self._tokens = _mapped(directory / _TOKENS, np.int32)
+            self._records = _mapped(directory / _RECORDS, np.int32)
             self.owners = _mapped(directory / _OWNERS, np.int32) if about["owned"] else None
             self.layout = TextLayout.from_json(about["layout"])
             self._eos = int(about["eos"])
         except (OSError, ValueError, KeyError, TypeError):
             raise StaleInput("the tokenized examples are missing or damaged; materialize model again") from None
         last = int(self._ends[-1]) if len(self._ends) else 0
-        lengths = {len(self._ends), len(self._prompts), len(self._ends if self.owners is None else self.owners)}
+        owners = self._ends if self.owners is None else self.owners
+        lengths = {len(part) for part in (self._ends, self._prompts, self._records, owners)}
         if len(lengths) > 1 or last != len(self._tokens):
             raise StaleInput("the tokenized examples do not belong together; materialize model again")
 
@@ -149,9 +154,17 @@ class Examples:
                 "records have several owners, so users cannot be sampled: a record would come with either; accepted: "
                 "to sample records"
             )
-        order = np.argsort(self.owners, kind="stable")
-        parts = np.split(order, np.flatnonzero(np.diff(self.owners[order])) + 1) if len(order) else []
-        return [part.tolist() for part in parts]
+        return _grouped(self.owners)
+
+    def units(self, sampled: Sampled) -> list[list[int]] | None:
+        """The positions of the examples of each unit that is sampled; None where each example is a unit.
+
+        Raises:
+            ConfigurationError: users are sampled, and records have several owners.
+        """
+        if sampled == "user":
+            return self.by_owner()
+        return None if self.layout.chunks_per_record == 1 else _grouped(self._records)
 
     def batch(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> dict[str, torch.Tensor]:
         """Examples by their positions, padded on the right to the longest of them. A row follows from its example.
@@ -183,6 +196,8 @@ class _Example:
     prompt: list[int]
     body: list[int]
     owner: str | None
+    first: bool
+    """Whether it is the first of its record."""
 
 
 def _made(records: Sequence[Mapping[str, Any]], encoder: Encoder) -> tuple[list[_Example], Tally]:
@@ -206,7 +221,7 @@ def _made(records: Sequence[Mapping[str, Any]], encoder: Encoder) -> tuple[list[
     for (given, owner), body_tokens in zip(kept, encoder.bodies(bodies), strict=True):
         chunks, whole = _chunks(given, [*body_tokens, encoder.eos], encoder)
         truncated += not whole
-        examples += [_Example(prompt, body, owner) for prompt, body in chunks]
+        examples += [_Example(prompt, body, owner, not number) for number, (prompt, body) in enumerate(chunks)]
     return examples, Tally(len(records), len(examples), undeclared, empty, truncated)
 
 
@@ -229,10 +244,11 @@ class _Writer:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._end = 0
+        self._record = -1
 
     def __enter__(self) -> _Writer:
         with ExitStack() as stack:
-            names = (_TOKENS, _ENDS, _PROMPTS, _OWNERS)
+            names = (_TOKENS, _ENDS, _PROMPTS, _RECORDS, _OWNERS)
             self._files = {name: stack.enter_context((self._directory / name).open("xb")) for name in names}
             self._open = stack.pop_all()
         return self
@@ -244,11 +260,20 @@ class _Writer:
         """One more example."""
         tokens = example.prompt + example.body
         self._end += len(tokens)
+        self._record += example.first
         self._files[_TOKENS].write(np.array(tokens, np.int32).tobytes())
         self._files[_ENDS].write(np.array(self._end, np.int64).tobytes())
         self._files[_PROMPTS].write(np.array(len(example.prompt), np.int32).tobytes())
+        self._files[_RECORDS].write(np.array(self._record, np.int32).tobytes())
         if example.owner is not None:
             self._files[_OWNERS].write(bytes.fromhex(example.owner))
+
+
+def _grouped(numbers: npt.NDArray[np.int32]) -> list[list[int]]:
+    """The positions of each number that occurs."""
+    order = np.argsort(numbers, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1) if len(order) else []
+    return [part.tolist() for part in parts]
 
 
 def _number_owners(directory: Path) -> None:

@@ -61,7 +61,8 @@ class TextLayout:
         conditions: columns that the prompt gives; no loss is taken on them.
         max_tokens: tokens of one example, with prompt and end-of-text token.
         chunks_per_record: examples that a long record may become; what is left then is cut off. Where examples are
-            sampled, one record is that many of its owner's contributions: the accountant's bound is `contributions(b)`.
+            sampled, those of one record are sampled and clipped together (`Examples.units`): a record stays one
+            contribution of its owner.
     """
 
     fields: tuple[str, ...]
@@ -91,10 +92,6 @@ class TextLayout:
     def columns(self) -> tuple[str, ...]:
         """All columns, conditions first."""
         return (*(condition.column for condition in self.conditions), *self.fields)
-
-    def contributions(self, max_contributions: int) -> int:
-        """The most examples of an owner of at most `max_contributions` records."""
-        return max_contributions * self.chunks_per_record
 
     def given(self, record: Mapping[str, Any]) -> Given | None:
         """The conditions' values of a record, or None where one is not declared."""

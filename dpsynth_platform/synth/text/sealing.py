@@ -169,6 +169,7 @@ def layout_of(contract: DataContract) -> TextLayout:
         fields=(contract.written,),
         conditions=tuple(Condition(name, told_values(contract.columns[name])) for name in contract.given),
         max_tokens=text.max_tokens,
+        chunks_per_record=text.chunks,
     )
 
 

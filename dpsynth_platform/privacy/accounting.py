@@ -9,8 +9,8 @@ Two bounds are computed and the smaller is claimed, by name:
 - **PLD** composes the hockey-stick curves of dominating pairs (Zhu, Dong & Wang 2022) and is tighter. For what
   `dp_accounting` has no curve, ours is the pointwise maximum over everything that a neighbour can be: over t for the
   exponential mechanism (Dong, Durfee & Rogers 2020), over all ways in which one unit's records fall into cells for
-  discrete Gaussian counts. Gaussians and their mixtures are `dp_accounting`'s, which discretizes all of them
-  pessimistically ("connect the dots", Doroshenko et al. 2022) and composes.
+  discrete Gaussian counts. Mixtures of Gaussians have theirs from `mixtures`; Gaussians have `dp_accounting`'s. That
+  discretizes all of them pessimistically ("connect the dots", Doroshenko et al. 2022) and composes.
 
 A mechanism that may show something only one unit has (`ThresholdedEvent`) has no finite curve; its cost has a
 slack beside the curve, which is taken off delta before either bound is computed.
@@ -41,6 +41,7 @@ from dpsynth_platform.privacy.events import (
     histories,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.mixtures import SampledMixture
 from dpsynth_platform.privacy.renyi import ORDERS, RenyiCurve, zcdp_limit
 from dpsynth_platform.privacy.sampled import sampled_gaussian_renyi
 from dpsynth_platform.privacy.units import RECORD_PARTS, replaces
@@ -523,14 +524,10 @@ def _leaf_pld(leaf: DpEvent, at_once: int, interval: float) -> Any:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     if isinstance(leaf, SampledGaussianEvent) and leaf.sampling_probability < 1 and leaf.most_in_sample > 1:
-        from scipy.stats import binom
-
-        numbers = np.arange(leaf.most_in_sample + 1)
-        return pld.from_mixture_gaussian_mechanism(
-            leaf.noise_multiplier,
-            numbers.astype(float).tolist(),
-            binom.pmf(numbers, leaf.most_in_sample, leaf.sampling_probability).tolist(),
-            value_discretization_interval=interval,
+        step = SampledMixture(leaf.noise_multiplier, leaf.sampling_probability, leaf.most_in_sample)
+        return pld.PrivacyLossDistribution(
+            _curve_pmf(step.removal, step.removal_range(), interval),
+            _curve_pmf(step.addition, step.addition_range(), interval),
         )
     if isinstance(leaf, (SampledGaussianEvent, GaussianCountsEvent)):
         probability = leaf.sampling_probability if isinstance(leaf, SampledGaussianEvent) else 1.0
@@ -541,8 +538,6 @@ def _leaf_pld(leaf: DpEvent, at_once: int, interval: float) -> Any:
 
 
 def _tabulated_pmf(leaf: DpEvent, at_once: int, interval: float) -> Any:
-    from dp_accounting.pld import pld_pmf
-
     if isinstance(leaf, BoundedRangeSelectionEvent):
         last = math.ceil(_largest_loss(leaf, at_once) / interval)
         half = interval * np.arange(last + 1, dtype=np.float64)
@@ -557,8 +552,21 @@ def _tabulated_pmf(leaf: DpEvent, at_once: int, interval: float) -> Any:
         grid = interval * np.arange(-last, last + 1, dtype=np.float64)
         shifts = counts_shifts(leaf.adjacency, leaf.max_contributions) or []
         deltas = np.max([shift_hockey_stick(leaf.sigma, shift, grid) for shift in shifts], axis=0)
+    return _connected_dots(-last, deltas, interval)
+
+
+def _curve_pmf(curve: Callable[[Array], Array], reach: tuple[float, float], interval: float) -> Any:
+    """The pessimistic losses of a curve delta(e), tabulated between the two ends of `reach`."""
+    first, last = math.floor(reach[0] / interval), math.ceil(reach[1] / interval)
+    return _connected_dots(first, curve(interval * np.arange(first, last + 1, dtype=np.float64)), interval)
+
+
+def _connected_dots(first: int, deltas: Array, interval: float) -> Any:
+    """The pessimistic losses of a curve that is `deltas` at interval * first, interval * (first + 1), ..."""
+    from dp_accounting.pld import pld_pmf
+
     return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
-        interval, -last, last, np.minimum.accumulate(deltas)
+        interval, first, first + len(deltas) - 1, np.minimum.accumulate(deltas)
     ).to_dense_pmf()
 
 

@@ -60,14 +60,15 @@ def clipping_coefficients(norms: Tensor, plan: TrainingPlan) -> Tensor:
         plan: gives the kind of clipping and its norm.
 
     Returns:
-        [units] in single precision.
+        [units] in single precision; 0 where it would be subnormal and thus rounded by more than `ROUNDING`.
     """
     safe = norms * (1 + ROUNDING)
     if plan.clipping == "automatic":
         coefficients = plan.clipping_norm / (safe + STABILITY)
     else:
         coefficients = (plan.clipping_norm / safe).clamp(max=1.0)
-    return torch.where(torch.isfinite(norms), coefficients, 0.0).float()
+    kept = torch.isfinite(norms) & (coefficients >= torch.finfo(torch.float32).tiny)
+    return torch.where(kept, coefficients, 0.0).float()
 
 
 class ClippedSums:

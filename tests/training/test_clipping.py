@@ -10,7 +10,7 @@ from training_cases import KINDS, batch, flat, gradients_one_by_one, model, plan
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.training import clipping, fused
 from dpsynth_platform.training.clipping import ClippedSums, clipping_coefficients, example_losses
-from dpsynth_platform.training.layers import Grams, Lookup, Outer, square_norms
+from dpsynth_platform.training.layers import Grams, Lookup, Outer, Stacked, square_norms
 
 LENGTHS = [9, 12, 3, 7, 1, 12]
 
@@ -35,7 +35,7 @@ def test_sums_are_those_of_a_loop_over_examples(name, tied, adapter, clipping):
     bound = float(norms.median())  # some are clipped, some are not
     expected = (factors(norms, clipping, bound)[:, None] * single).sum(0)
     sums = ours(made, plan(clipping=clipping, clipping_norm=bound), rows)
-    assert (flat(sums.totals.values()) - expected).norm() <= 1e-5 * expected.norm()
+    assert (flat(sums.totals.values()) - expected).norm() <= 1e-4 * expected.norm()
     assert all(value.requires_grad for value in sums.parameters.values())
     assert not sums.unused_layers()
 
@@ -61,7 +61,7 @@ def test_a_user_is_clipped_by_its_mean_gradient(name, tied, adapter):
     expected = (factors(users.norm(dim=1), "flat", bound)[:, None] * users).sum(0)
     weights = torch.tensor([[1 / 3, 1 / 3, 1 / 3], [1.0, 0.0, 0.0]])
     found = ours(made, plan(clipping_norm=bound, sampled="user", max_contributions=3), rows, weights).totals
-    assert (flat(found.values()) - expected).norm() <= 1e-5 * expected.norm()
+    assert (flat(found.values()) - expected).norm() <= 1e-4 * expected.norm()
 
 
 def test_a_user_in_parts_is_the_same_user():
@@ -78,7 +78,7 @@ def test_a_user_in_parts_is_the_same_user():
         other = flat(sums.totals.values())
         sums.add_large(parts)
     found = flat(sums.totals.values()) - other
-    assert (found - expected).norm() <= 1e-5 * expected.norm()
+    assert (found - expected).norm() <= 1e-4 * expected.norm()
     assert expected.norm() == pytest.approx(0.5, rel=1e-4)
 
 
@@ -89,7 +89,7 @@ def test_long_rows_take_the_other_way(adapter):
     single = gradients_one_by_one(made, rows)
     expected = (factors(single.norm(dim=1), "flat", 1.0)[:, None] * single).sum(0)
     found = ours(made, plan(clipping_norm=1.0), rows).totals
-    assert (flat(found.values()) - expected).norm() <= 1e-5 * expected.norm()
+    assert (flat(found.values()) - expected).norm() <= 1e-4 * expected.norm()
 
 
 def test_sums_are_those_of_opacus():
@@ -104,7 +104,7 @@ def test_sums_are_those_of_opacus():
     single = torch.cat([value.grad_sample.flatten(1) for value in reference.parameters()], dim=1).double()
     expected = (factors(single.norm(dim=1), "flat", 0.7)[:, None] * single).sum(0)
     found = ours(made, plan(clipping_norm=0.7), rows).totals
-    assert (flat(found.values()) - expected).norm() <= 1e-5 * expected.norm()
+    assert (flat(found.values()) - expected).norm() <= 1e-4 * expected.norm()
 
 
 def test_norms_are_not_underestimated_where_tokens_cancel():
@@ -122,6 +122,36 @@ def test_norms_are_not_underestimated_where_tokens_cancel():
     table = torch.zeros(50, tokens // 2, width, dtype=torch.float64)
     table.scatter_add_(1, positions[:, :, None].expand_as(rows), rows.double())
     assert (square_norms([Lookup(positions, rows)], grams) >= table.square().sum((1, 2))).all()
+
+
+@pytest.mark.parametrize("apart", [1e-3, 1e-4, 1e-5, 1e-6])
+@pytest.mark.parametrize("tokens", [32, 512])
+def test_norms_are_not_underestimated_where_tokens_repeat(tokens, apart):
+    """A text that repeats its tokens repeats their products' rounding, which then adds up over all pairs of them."""
+    width, table_rows = 300, 5
+    for _ in range(10):
+        one, gradient = torch.randn(2, width)
+        other = one + apart * torch.randn(width)
+        even = (torch.arange(tokens) % 2 == 0)[None, :, None]
+        rows = torch.where(even, gradient, -gradient)
+        columns = torch.where(even, one, other)
+        exact = rows[0].double().T @ columns[0].double()
+        assert square_norms([Outer(rows, columns)], Grams()) >= exact.square().sum()
+        positions = torch.full((1, tokens), 3)
+        looked_up = torch.where(even, one, -other)
+        exact = looked_up[0].double().sum(0)
+        assert square_norms([Lookup(positions, looked_up)], Grams()) >= exact.square().sum()
+        tied = Outer(gradient[:table_rows].expand(1, tokens, table_rows), columns)
+        against = -gradient[3] * torch.where(even, other, one)
+        exact = tied.rows[0].double().T @ tied.columns[0].double()
+        exact[3] += against[0].double().sum(0)
+        assert square_norms([tied, Lookup(positions, against)], Grams()) >= exact.square().sum()
+
+
+def test_uses_of_a_parameter_that_cannot_be_taken_together_are_refused():
+    uses = [Stacked(torch.ones(1, 2, 2)), Outer(torch.ones(1, 3, 2), torch.ones(1, 3, 2))]
+    with pytest.raises(MechanismFailed, match="different lengths"):
+        square_norms(uses, Grams())
 
 
 @pytest.mark.parametrize("worst", [float("nan"), float("inf"), 1e30])
@@ -150,6 +180,14 @@ def test_coefficients():
     assert automatic.tolist() == pytest.approx([100, 1 / 0.51, 1 / 1.01, 1 / 4.01, 0, 0], rel=2e-6)
     for coefficients in (by_norm, automatic):
         assert (coefficients[:4].double() * norms[:4] <= 1).all()
+
+
+def test_coefficients_too_small_for_single_precision_are_none():
+    """A subnormal number may be rounded up by half of itself and more, and the gradient would be as much too long."""
+    norms = torch.tensor([1e37, 1e41, 7.2e44], dtype=torch.float64)
+    coefficients = clipping_coefficients(norms, plan(clipping_norm=1.0))
+    assert (coefficients.double() * norms <= 1).all()
+    assert coefficients[0] > 0
 
 
 class Scaled(nn.Linear):
@@ -205,7 +243,7 @@ def test_a_layer_used_twice_is_summed_before_it_is_clipped():
     single = gradients_one_by_one(made, rows)
     expected = (factors(single.norm(dim=1), "flat", 0.5)[:, None] * single).sum(0)
     found = ours(made, plan(clipping_norm=0.5), rows).totals
-    assert (flat(found.values()) - expected).norm() <= 1e-5 * expected.norm()
+    assert (flat(found.values()) - expected).norm() <= 1e-4 * expected.norm()
 
 
 def test_an_adapted_layer_as_one_operation_is_that_in_parts(monkeypatch):

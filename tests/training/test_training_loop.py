@@ -86,7 +86,7 @@ def test_a_step_is_the_clipped_sum_over_the_planned_batch_size(fixed, monkeypatc
     expected = clipped_sum(made, drawn, chosen) / chosen.batch_size
     notes, _ = run(made, chosen, rows)
     found = flat(notes.gradients[0].values())
-    assert (found - expected).norm() <= 1e-5 * expected.norm()
+    assert (found - expected).norm() <= 1e-4 * expected.norm()
     moved = before - flat(value.detach() for value in made.parameters())
     assert (moved - expected).norm() <= 1e-4 * moved.norm()  # the weights are of single precision
     assert deviations == [chosen.noise_deviation] * len(notes.gradients[0])  # each parameter, once
@@ -102,7 +102,7 @@ def test_units_of_several_examples_are_drawn_and_clipped_as_one(fixed, monkeypat
     fixed([[0, 1, 2]])
     expected = clipped_sum(made, rows, chosen, users[:3]) / chosen.batch_size
     notes, _ = run(made, chosen, rows, units=users)
-    assert (flat(notes.gradients[0].values()) - expected).norm() <= 1e-5 * expected.norm()
+    assert (flat(notes.gradients[0].values()) - expected).norm() <= 1e-4 * expected.norm()
 
 
 def test_noise_has_the_planned_deviation_and_an_empty_batch_gets_it_too(monkeypatch):

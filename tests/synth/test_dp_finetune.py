@@ -130,6 +130,30 @@ def test_counts_and_training_cost_together_what_is_asked_for(base):
     assert "10 steps of DP-SGD over records" in GENERATOR.describe(plan)["event"]
 
 
+def test_a_plan_that_makes_more_examples_of_a_record_than_are_paid_for_is_refused(base, bounded, tmp_path):
+    plan = planned(base)
+    split = json.loads(json.dumps(plan.parameters))
+    split["layout"]["chunks_per_record"] = 2
+    with pytest.raises(GrantRefused, match="event is not that of its parts"):
+        fitted(replace(plan, parameters=split), bounded, tmp_path / "model")
+
+
+def test_no_tokens_of_real_texts_are_on_disk_while_training(base, bounded, tmp_path, monkeypatch):
+    """Whatever ends the process, nothing that outlives the bounded data is left."""
+    seen = []
+
+    def cut_short(model, plan, examples, **others):
+        seen.append((len(examples), examples.batch([0, len(examples) - 1])["input_ids"].shape[0]))
+        seen.append([path.name for path in (tmp_path / "model" / "training").iterdir()])
+        raise MechanismFailed("interrupted")
+
+    monkeypatch.setattr("dpsynth_platform.training.loop.train", cut_short)
+    with pytest.raises(MechanismFailed, match="interrupted"):
+        fitted(planned(base), bounded, tmp_path / "model")
+    assert seen[0] == (200, 2)
+    assert sorted(seen[1]) == ["checkpoints", "journal"]
+
+
 def test_a_plan_with_other_noise_than_its_event_says_is_refused(base, bounded, tmp_path):
     plan = planned(base)
     quiet = json.loads(json.dumps(plan.parameters))

@@ -282,9 +282,7 @@ def _train(
     training = TextParameters.of(plan).training
     place = directory / TRAINING
     with StepJournal(place, training.steps, training.replay_allowance, resuming=checkpoints.resume) as counted:
-        shutil.rmtree(place / "examples", ignore_errors=True)
-        write_examples(bounded, place / "examples", encoder)
-        examples = Examples(place / "examples")
+        examples = _examples(bounded, place / "examples", encoder)
         states = States(place / "checkpoints", checkpoints.key, plan_digest=plan.digest, entry_id=grant.entry_id)
         policy = CheckpointPolicy.for_allowance(training.replay_allowance)
         journal = ResumableJournal(counted, states, policy, lambda said: progress(said, 1, 1))
@@ -301,6 +299,19 @@ def _train(
         write_durably(directory / PLAN, plan.to_json())
         trained.save_weights(model, directory, counted.executed)
     shutil.rmtree(place)
+
+
+def _examples(bounded: Path, directory: Path, encoder: Encoder) -> Examples:
+    """The records in tokens. Their files have no name by the time this returns, so they go when the process ends.
+
+    However it ends: a training that was cut short may lie there for as long as a model, which real texts may not.
+    """
+    shutil.rmtree(directory, ignore_errors=True)
+    write_examples(bounded, directory, encoder)
+    examples = Examples(directory)
+    # Where files in use cannot go (as on NFS), they go when training is complete, or is resumed.
+    shutil.rmtree(directory, ignore_errors=True)
+    return examples
 
 
 def _prompts(table: pa.Table, parameters: TextParameters) -> list[Given]:

@@ -15,7 +15,7 @@ norm or size of a sample is returned, logged or handed on. How long a step takes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.training import physical
 from dpsynth_platform.training.adapter import check_trainable
 from dpsynth_platform.training.clipping import ClippedSums
-from dpsynth_platform.training.interface import Examples, Health, Journal, TrainingState
+from dpsynth_platform.training.interface import Batch, Examples, Health, Journal, TrainingState
 from dpsynth_platform.training.noise import GaussianNoise
 from dpsynth_platform.training.optimizer import Optimizer
 from dpsynth_platform.training.plan import TrainingPlan
@@ -144,7 +144,7 @@ class _Training:
 
         def work() -> None:
             self._sums.reset()
-            for parts in physical.parts_of(rows, sizes, self._tokens, self._device) if units else ():
+            for parts in self._parts(rows, sizes) if units else ():
                 if len(parts) == 1:
                     self._sums.add(parts[0].batch, parts[0].weights)
                 else:
@@ -152,6 +152,11 @@ class _Training:
 
         while not physical.fits(work):
             self._tokens = physical.smaller(self._tokens, self._examples.max_length)
+
+    def _parts(self, rows: Batch, sizes: list[int]) -> Iterator[list[physical.Part]]:
+        if self._device.type in physical.COARSE:
+            return physical.parts_alike(rows, sizes, self._tokens, self._device, self._examples.max_length)
+        return physical.parts_of(rows, sizes, self._tokens, self._device)
 
     def _noised_means(self) -> dict[str, torch.Tensor]:
         """Sums over all processes, noised once, over the planned batch size: private from here on."""

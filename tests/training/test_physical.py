@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from training_cases import batch, model, plan
+from training_cases import batch, flat, model, plan
 
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.training import physical
@@ -44,6 +44,55 @@ def test_every_record_is_there_once(tokens, sizes):
         found += divided if len(parts) == 1 else [list(chain(*divided))]
     assert sorted(found) == expected
     assert tokens < 10_000 or len(list(physical.parts_of(rows, sizes, tokens, CPU))) == 1
+
+
+SIZES = [1, 4, 2, 1]
+LENGTHS = [9, 33, 3, 7, 1, 40, 5, 5]
+
+
+@pytest.mark.parametrize("tokens", [1, 64, 130, 10_000])
+def test_in_parts_of_like_shape_every_unit_is_there_once(tokens):
+    """With the gradients that it has in tight parts."""
+    made, chosen, rows = model("gpt2", True), plan(sampled="user", max_contributions=4), batch(LENGTHS)
+    summed = []
+    for divided in (
+        physical.parts_of(rows, SIZES, tokens, CPU),
+        physical.parts_alike(rows, SIZES, tokens, CPU, longest=50),
+    ):
+        with ClippedSums(made, chosen) as sums:
+            for parts in divided:
+                assert all(part.batch["position_ids"].shape == part.batch["labels"].shape for part in parts)
+                assert all(part.batch["labels"].numel() <= max(tokens, 50) for part in parts)
+                if len(parts) == 1:
+                    sums.add(parts[0].batch, parts[0].weights)
+                else:
+                    sums.add_large((part.batch, part.weights) for part in parts)
+            summed.append(flat(sums.totals.values()))
+    assert (summed[0] - summed[1]).norm() <= 1e-4 * summed[0].norm()
+    assert summed[0].norm() > 0.1
+
+
+def shapes(sizes, lengths, tokens, mark):
+    """The shapes of the parts that hold the unit of a marked row, and of no other."""
+    rows = batch(lengths)
+    rows["input_ids"][mark, 0] = -1
+    return [
+        (tuple(part.batch["labels"].shape), tuple(part.weights.shape))
+        for parts in physical.parts_alike(rows, sizes, tokens, CPU, longest=50)
+        if any((part.batch["input_ids"][:, 0] == -1).any() for part in parts)
+        for part in parts
+    ]
+
+
+@pytest.mark.parametrize("tokens", [1, 64, 130, 10_000])
+@pytest.mark.parametrize(("unit", "mark"), enumerate([0, 1, 5, 7]))
+def test_the_shape_of_a_units_part_follows_from_the_unit_alone(tokens, unit, mark):
+    """Or how its gradient is rounded would depend on the others, in bfloat16 by a share of it that is not small."""
+    starts = [sum(SIZES[:number]) for number in range(len(SIZES) + 1)]
+    own = LENGTHS[starts[unit] : starts[unit + 1]]
+    alone = shapes([SIZES[unit]], own, tokens, mark - starts[unit])
+    assert alone == shapes(SIZES, LENGTHS, tokens, mark)
+    assert alone == shapes([*SIZES, 1, 1, 1], [*LENGTHS, 50, 9, 8], tokens, mark)
 
 
 def test_padding_is_cut_and_like_lengths_go_together():

@@ -105,6 +105,17 @@ def test_units_of_several_examples_are_drawn_and_clipped_as_one(fixed, monkeypat
     assert (flat(notes.gradients[0].values()) - expected).norm() <= 1e-4 * expected.norm()
 
 
+def test_where_layers_compute_coarsely_parts_have_shapes_of_their_own(fixed, monkeypatch):
+    monkeypatch.setattr(physical, "COARSE", ("cpu",))
+    monkeypatch.setattr(physical, "parts_of", None)
+    made, rows = model("gpt2", True), batch(LENGTHS)
+    chosen = plan(steps=1, clipping_norm=0.3)
+    fixed([[0, 2, 5]])
+    expected = clipped_sum(made, rows, chosen, [[0], [2], [5]]) / chosen.batch_size
+    notes, _ = run(made, chosen, rows)
+    assert (flat(notes.gradients[0].values()) - expected).norm() <= 1e-4 * expected.norm()
+
+
 def test_noise_has_the_planned_deviation_and_an_empty_batch_gets_it_too(monkeypatch):
     """Of two hundred thousand coordinates over steps of which none draws anybody, over the planned batch size."""
     monkeypatch.setattr(PoissonSampler, "draw", lambda self: torch.zeros(0, dtype=torch.long).numpy())

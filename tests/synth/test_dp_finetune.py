@@ -130,14 +130,6 @@ def test_counts_and_training_cost_together_what_is_asked_for(base):
     assert "10 steps of DP-SGD over records" in GENERATOR.describe(plan)["event"]
 
 
-def test_a_plan_that_makes_more_examples_of_a_record_than_are_paid_for_is_refused(base, bounded, tmp_path):
-    plan = planned(base)
-    split = json.loads(json.dumps(plan.parameters))
-    split["layout"]["chunks_per_record"] = 2
-    with pytest.raises(GrantRefused, match="event is not that of its parts"):
-        fitted(replace(plan, parameters=split), bounded, tmp_path / "model")
-
-
 def test_no_tokens_of_real_texts_are_on_disk_while_training(base, bounded, tmp_path, monkeypatch):
     """Whatever ends the process, nothing that outlives the bounded data is left."""
     seen = []

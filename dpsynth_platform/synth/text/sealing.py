@@ -153,8 +153,7 @@ def check(plan: SealedPlan) -> TextParameters:
     parameters = TextParameters.of(plan)
     guarantee = Guarantee.from_json(plan.guarantee)
     training = parameters.training
-    examples = parameters.layout.contributions(guarantee.max_contributions)
-    alike = (training.adjacency, training.max_contributions) == (guarantee.adjacency, examples)
+    alike = (training.adjacency, training.max_contributions) == (guarantee.adjacency, guarantee.max_contributions)
     if not alike or event_to_json(parameters.event) != plan.event:
         raise GrantRefused("the plan's privacy event is not that of its parts; materialize the line from raw")
     generator(parameters.columns.method).check(parameters.columns)

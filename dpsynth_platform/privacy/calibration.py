@@ -28,6 +28,8 @@ Value = TypeVar("Value", int, float)
 NOISE_STEP = 2.0**-10
 NOISE_RANGE = (2.0**-6, 2.0**20)
 MAX_BOUND = 4096
+# Times that a search interpolates before it halves what is left, as where cost is no smooth curve.
+MAX_AIMED = 6
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -108,26 +110,71 @@ def _fits(event: DpEvent, target_epsilon: float, delta: float) -> bool:
 
 def _least(event_of: Callable[[float], DpEvent], target_epsilon: float, delta: float, name: str) -> Calibrated[float]:
     _check(target_epsilon, delta)
+    found: dict[float, Calibrated[float]] = {}
+
+    def spent(value: float) -> float:
+        """Epsilon, or infinity where the thresholds take all of delta."""
+        if value not in found:
+            event = event_of(value)
+            if delta_slack(event) >= delta:
+                return math.inf
+            found[value] = Calibrated(value, event, epsilon(event, delta))
+        return found[value].result.epsilon
 
     def fits(value: float) -> bool:
-        return _fits(event_of(value), target_epsilon, delta)
+        return spent(value) <= target_epsilon
 
     if _thresholds(event_of(1.0)):
-        found = _under_thresholds(event_of, target_epsilon, delta)
+        start = _under_thresholds(event_of, target_epsilon, delta)
     else:
-        found = next((4.0**power for power in range(int(math.log(NOISE_RANGE[1], 4)) + 1) if fits(4.0**power)), None)
-    if found is None:
+        start = next((4.0**power for power in range(int(math.log(NOISE_RANGE[1], 4)) + 1) if fits(4.0**power)), None)
+    if start is None:
         raise _nothing_meets(event_of(1.0), target_epsilon, delta, name)
     # Below what meets it, cost is monotone, under thresholds too: those only take their part of delta for more noise.
-    low, high = _on_grid(found / 2), found
+    low, high = (start / 4 if start / 4 in found else _on_grid(start / 2)), start
     while low > NOISE_RANGE[0] and fits(low):
         low, high = _on_grid(low / 2), low
-    while high - low > max(NOISE_STEP, high / 1000):
-        middle = math.ceil(math.sqrt(low * high) / NOISE_STEP) * NOISE_STEP
-        if not low < middle < high:
-            break
+    aimed = 0
+    while high - low > _tolerance(high):
+        middle = _upwards(math.sqrt(low * high))
+        if aimed < MAX_AIMED:
+            costs = {value: calibrated.result.epsilon for value, calibrated in found.items()}
+            middle, aimed = _aim(costs, target_epsilon, low, high), aimed + 1
         low, high = (low, middle) if fits(middle) else (middle, high)
-    return _checked(event_of, high, target_epsilon, delta)
+    if not fits(high):
+        raise _failed(target_epsilon)
+    return found[high]
+
+
+def _tolerance(value: float) -> float:
+    """How far a calibrated value may be above the least."""
+    return max(NOISE_STEP, value / 1000)
+
+
+def _upwards(value: float) -> float:
+    return math.ceil(value / NOISE_STEP) * NOISE_STEP
+
+
+def _aim(costs: dict[float, float], target_epsilon: float, low: float, high: float) -> float:
+    """Where between `low`, which costs too much, and `high`, which does not, to look for the least value next.
+
+    Cost is about a power of the value, so a line in logarithms is laid through the two known costs that are nearest to
+    the target. Where it meets the target near an end, a tolerance from that end is looked at, which may well be the
+    last look; else half a tolerance above, to have a near end next.
+    """
+    away = {value: math.log(cost / target_epsilon) for value, cost in costs.items() if cost > 0}
+    nearest = sorted(away, key=lambda value: abs(away[value]))[:2]
+    if len(nearest) < 2 or away[nearest[0]] == away[nearest[1]]:
+        return _upwards(math.sqrt(low * high))
+    one, other = nearest
+    middle = math.log(one) + math.log(other / one) * away[one] / (away[one] - away[other])
+    middle = math.exp(min(max(middle, math.log(low)), math.log(high)))
+    tolerance = _tolerance(high)
+    if high - middle <= 2 * tolerance:
+        return _upwards(high - tolerance)
+    if middle - low <= _tolerance(low):
+        return _on_grid(low + _tolerance(low))
+    return _upwards(middle + tolerance / 2)
 
 
 def _under_thresholds(event_of: Callable[[float], DpEvent], target_epsilon: float, delta: float) -> float | None:
@@ -234,8 +281,12 @@ def _checked(
     event = event_of(value)
     result = epsilon(event, delta)
     if result.epsilon > target_epsilon:
-        raise AccountingError(f"calibration to epsilon {target_epsilon:g} failed; accepted: another epsilon")
+        raise _failed(target_epsilon)
     return Calibrated(value, event, result)
+
+
+def _failed(target_epsilon: float) -> AccountingError:
+    return AccountingError(f"calibration to epsilon {target_epsilon:g} failed; accepted: another epsilon")
 
 
 def _check(target_epsilon: float, delta: float) -> None:

@@ -4,10 +4,20 @@ import math
 
 import pytest
 from dp_accounting import dp_event
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.privacy.accounting import delta_slack, epsilon
-from dpsynth_platform.privacy.calibration import contributions_for, noise_for, steps_for, temperature_for, threshold_for
+from dpsynth_platform.privacy import calibration
+from dpsynth_platform.privacy.accounting import EpsilonResult, delta_slack, epsilon
+from dpsynth_platform.privacy.calibration import (
+    NOISE_STEP,
+    contributions_for,
+    noise_for,
+    steps_for,
+    temperature_for,
+    threshold_for,
+)
 from dpsynth_platform.privacy.events import ThresholdedCountsEvent, dp_sgd_event, histogram_event, token_selection_event
 from dpsynth_platform.privacy.guarantee import recommended_delta
 
@@ -81,6 +91,48 @@ def test_records_of_users_need_more_noise_than_users_sampled():
     assert by_user == pytest.approx(3.005, rel=2e-3)
     needed = [epsilon(training(times * by_user, b=2), DELTA).epsilon for times in (1.5, 2.2)]
     assert needed[0] > 4 > needed[1]
+
+
+@pytest.mark.parametrize("eps", [0.3, 4, 20])
+def test_noise_for_records_of_users_is_found_in_few_evaluations(eps, monkeypatch):
+    asked = []
+
+    def counted(event, delta):
+        asked.append(event)
+        return epsilon(event, delta)
+
+    def steps(noise):
+        return dp_sgd_event(records=1000, batch_size=200, noise_multiplier=noise, steps=10, max_contributions=2)
+
+    monkeypatch.setattr(calibration, "epsilon", counted)
+    found = noise_for(steps, eps, 1e-4)
+    assert len(asked) == len(set(asked)) <= 8
+    assert found.result == epsilon(steps(found.value), 1e-4)
+    least = found.value - max(NOISE_STEP, found.value / 1000)
+    assert found.result.epsilon <= eps < epsilon(steps(least), 1e-4).epsilon
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    least=st.floats(0.02, 1e5),
+    below=st.floats(1.0001, 1e9),
+    power=st.sampled_from([0.0, 1e-3, 1.0, 30.0]),
+)
+def test_noise_is_found_whatever_the_cost_looks_like(least, below, power):
+    """A cliff at `least`, on a slope: the search ends, soon, at a noise that was checked, a 1000th above at most."""
+    asked = []
+
+    def cost(event, delta):
+        asked.append(event.sigma)
+        falling = (least / event.sigma) ** power
+        return EpsilonResult(min(1.0, falling) if event.sigma >= least else below * falling, delta, "pld", 1.0, 1.0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "epsilon", cost)
+        found = noise_for(lambda noise: histogram_event(noise, discrete=False), 1.0, 1e-6)
+    assert found.value >= least > found.value - max(NOISE_STEP, found.value / 1000) * (1 + 1e-12)
+    assert found.value in asked and found.result.epsilon <= 1
+    assert len(asked) <= 35
 
 
 def test_small_epsilon_and_large_epsilon():

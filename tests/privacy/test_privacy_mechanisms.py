@@ -15,6 +15,7 @@ from scipy.special import logsumexp
 from scipy.stats import binom, norm
 
 from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.privacy import sampled
 from dpsynth_platform.privacy.accounting import (
     bounded_range_hockey_stick,
     cost,
@@ -105,6 +106,19 @@ def test_renyi_of_several_records_bounds_both_directions(sigma, q, b):
         assert max(forward, backward) <= mine * (1 + 1e-6) + 1e-10
         if order == int(order):
             assert mine == pytest.approx(max(forward, backward), rel=1e-5)
+
+
+@pytest.mark.parametrize(("sigma", "q", "b"), [(1.0, 1e-9, 2), (0.4, 0.2, 2), (20.0, 0.05, 3), (8.0, 0.9, 64)])
+def test_quadrature_and_convolution_give_one_curve(sigma, q, b, monkeypatch):
+    """Ledgers hold curves of either and compare them, to a billionth."""
+    curves = []
+    for points, table in ((sampled.MAX_QUADRATURE, False), (0, True)):
+        monkeypatch.setattr(sampled, "MAX_QUADRATURE", points)
+        one = sampled._Step(sigma, q, b)
+        assert (one.table is not None) == table
+        curves.append(np.array([one.divergence(order) for order in ORDERS]))
+    integrated, convolved = curves
+    assert np.all(np.abs(integrated - convolved) <= 1e-12 + 1e-11 * convolved)
 
 
 @pytest.mark.parametrize("b", [1, 3])

@@ -154,10 +154,12 @@ DP_FINETUNE_WORDS = replace(
     result="the noisy measurements and the trained weights",
     clipping=replace(
         MechanismWords.clipping,
-        holds="yes",
+        holds="up to rounding",
         because=(
             "Models whose layers, losses or batches mix records are refused, by what is known of them and by trying on "
-            "random texts whether one record's clipped gradient changes with another record."
+            "random texts whether one record's clipped gradient changes with another record. Norms are bounded from "
+            "above, their rounding included. How the sum of clipped gradients is rounded does depend on all records in "
+            "it, by some 1/100,000 of the clipping norm as measured; that is not counted."
         ),
     ),
     sampling=replace(
@@ -169,8 +171,9 @@ DP_FINETUNE_WORDS = replace(
         "Noise is drawn from the Gaussian distribution, from unpredictable randomness.",
         "up to rounding",
         "That of counts is rounded to whole records, exactly. That of gradients comes from a keyed cryptographic "
-        "stream that the operating system seeds; it is computed in floating point, which never gives the Gaussian "
-        "distribution exactly.",
+        "stream that the operating system seeds. It is computed in floating point, which never gives the Gaussian "
+        "distribution exactly, and rounded with the sum to whole steps of about 1/100,000 of its deviation, which are "
+        "all that can be seen of it.",
     ),
 )
 

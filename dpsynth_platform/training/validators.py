@@ -35,6 +35,9 @@ CAPACITIES = (
 """Names under which libraries keep how many tokens of a batch an expert takes at most."""
 POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len")
 """Names under which configurations keep how many positions a model knows."""
+ROTARY = ("rope_parameters", "rope_scaling")
+"""Names under which configurations keep how rotary positions are scaled, at once or by kind of layer."""
+ORIGINAL = "original_max_position_embeddings"
 FIELDS = ("input_ids", "attention_mask", "labels", "position_ids")
 NO_LABEL = -100
 
@@ -261,12 +264,29 @@ def _limits(model: nn.Module, longest: int, vocabulary: int) -> Iterator[str]:
                     f"{place}.{name}: the model knows {known} positions, the examples have up to {longest} tokens; "
                     "shorten the examples, or take a model with a longer context"
                 )
+        yield from _rescaled_positions(place, config, longest)
     embedding = getattr(model, "get_input_embeddings", lambda: None)()
     if isinstance(embedding, nn.Embedding) and embedding.num_embeddings < vocabulary:
         yield (
             f"the input embedding has {embedding.num_embeddings} rows, the tokenizer {vocabulary} tokens; "
             "take the tokenizer that belongs to the model, or resize its embedding"
         )
+
+
+def _rescaled_positions(place: str, config: Mapping[str, Any], longest: int) -> Iterator[str]:
+    """Rotary positions of two scales, of which the longest example in a batch decides for all of them (LongRoPE)."""
+    for name in ROTARY:
+        found = config.get(name)
+        parts = found.values() if isinstance(found, Mapping) else ()
+        for rotary in (found, *parts):
+            if not isinstance(rotary, Mapping) or "longrope" not in (rotary.get("rope_type"), rotary.get("type")):
+                continue
+            short = rotary.get(ORIGINAL) or config.get(ORIGINAL)
+            if not isinstance(short, int) or longest > short:
+                yield (
+                    f"{place}.{name}: one example of more than {short or 'so many'} tokens changes the positions of "
+                    "all others in its batch (longrope); shorten the examples to that, or take another model"
+                )
 
 
 def _calls(model: nn.Module, losses: Losses, maker: Maker) -> list[str]:

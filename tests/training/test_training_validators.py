@@ -306,6 +306,31 @@ def test_limits() -> None:
     ]
 
 
+@pytest.mark.parametrize("by_kind", [False, True])
+def test_positions_that_the_longest_example_in_a_batch_decides(by_kind: bool) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    rotary = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+    rotary |= {"factor": 2.0, "original_max_position_embeddings": 32}
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        rope_parameters=rotary,
+    )
+    made = LlamaForCausalLM(config)
+    if by_kind:
+        made.config.rope_parameters = {"full_attention": rotary}
+    assert judged(made, longest=32) == []
+    assert judged(made, longest=33) == [
+        "config.rope_parameters: one example of more than 32 tokens changes the positions of all others in its batch "
+        "(longrope); shorten the examples to that, or take another model"
+    ]
+
+
 def test_gradients_from_elsewhere() -> None:
     made = Toy()
     made.head.weight.register_hook(lambda gradient: 2 * gradient)

@@ -293,6 +293,8 @@ _CLASSES = {
 }
 """Of every method, its class."""
 METHODS = tuple(_CLASSES)
+TABLE_METHODS = tuple(method for method, place in _CLASSES.items() if place.startswith("tabular."))
+"""Those that make tables without texts, from noisy counts alone."""
 
 
 def generator(method: str) -> Generator:

@@ -30,7 +30,7 @@ from dpsynth_platform.privacy.events import ThresholdedGaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.partitions import Learning
 from dpsynth_platform.privacy.units import RECORD_PARTS, row_weight
-from dpsynth_platform.synth.interface import METHODS, SealedPlan, generator
+from dpsynth_platform.synth.interface import TABLE_METHODS, SealedPlan, generator
 from dpsynth_platform.synth.mock import mock_table
 from dpsynth_platform.synth.tabular import counting, learning
 from dpsynth_platform.synth.tabular.counting import LONGEST_VALUE, Records
@@ -184,7 +184,7 @@ def with_cities(values, rows=3000):
 
 
 @pytest.mark.parametrize("weighting", ["rows", "owners"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TABLE_METHODS)
 def test_every_method_learns_before_it_measures(tmp_path, method, weighting):
     plan = plan_of(method, privacy__weighting=weighting)
     bounded = write_bounded(with_cities(["Secretville", "Secretville"]), tmp_path / "table")
@@ -210,7 +210,7 @@ def bounded_schema():
     return people(1).schema
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TABLE_METHODS)
 @pytest.mark.parametrize("nullable", [True, False])
 def test_where_all_values_are_rare_the_column_is_missing(tmp_path, method, nullable):
     contract = contract_with(columns__city=LEARNED_CITY | {"nullable": nullable}, generate__method=method)

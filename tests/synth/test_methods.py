@@ -13,12 +13,12 @@ from audit_cases import METHODS as AUDITED
 from audit_cases import categories, claim_of, plan_for, run, table_of
 from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 
-from dpsynth_platform.contracts import Generate
+from dpsynth_platform.contracts import TEXT_METHODS, Generate
 from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.statement import WORDS
 from dpsynth_platform.synth.automatic import AUTO
-from dpsynth_platform.synth.interface import DECLARED, METHODS, generator
+from dpsynth_platform.synth.interface import DECLARED, METHODS, TABLE_METHODS, generator
 from dpsynth_platform.synth.tabular import drawing
 from dpsynth_platform.synth.tabular.measurements import read_measurements
 from dpsynth_platform.synth.tabular.model import clique_scores, load_model
@@ -35,7 +35,7 @@ def plan_of(method, **changes):
 
 @pytest.fixture(scope="module")
 def plans():
-    return {method: plan_of(method) for method in METHODS}
+    return {method: plan_of(method) for method in TABLE_METHODS}
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +51,17 @@ def exact(monkeypatch):
 
 def test_all_lists_of_methods_agree():
     assert set(get_args(Generate.model_fields["method"].annotation)) == {AUTO, *METHODS}
-    assert set(get_args(Method)) == {AUTO, *METHODS}
-    assert {name.value for name in MethodName} == {AUTO, *METHODS}
+    assert {*TABLE_METHODS, *TEXT_METHODS} == set(METHODS)
+    assert set(get_args(Method)) == {AUTO, *TABLE_METHODS}
+    assert {name.value for name in MethodName} == {AUTO, *TABLE_METHODS}
     assert set(WORDS) == set(METHODS)
-    assert {*AUDITED, "independent"} == set(METHODS)
+    assert {*AUDITED, "independent"} == set(TABLE_METHODS)
     told = [line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
-    for method in (AUTO, *METHODS):
+    for method in (AUTO, *TABLE_METHODS):
         assert any(line.startswith(f"| `{method}` |") for line in told), method
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TABLE_METHODS)
 def test_a_plan_says_what_it_will_do(plans, method):
     plan = plans[method]
     described = plan.describe()
@@ -72,7 +73,7 @@ def test_a_plan_says_what_it_will_do(plans, method):
     assert described["predicted_memory_bytes"] > 0
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TABLE_METHODS)
 def test_from_table_to_rows_and_again_without_the_table(plans, rows, tmp_path, method):
     plan, made = plans[method], generator(method)
     made.fit(plan, rows, grant_for(plan), tmp_path)
@@ -90,7 +91,7 @@ def test_from_table_to_rows_and_again_without_the_table(plans, rows, tmp_path, m
         made.measure(plan, rows, tmp_path)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TABLE_METHODS)
 def test_links_are_kept_by_all_that_look_for_them(plans, rows, tmp_path, exact, method):
     plan, made = plans[method], generator(method)
     made.fit(plan, rows, grant_for(plan), tmp_path)
@@ -101,7 +102,7 @@ def test_links_are_kept_by_all_that_look_for_them(plans, rows, tmp_path, exact, 
         assert distance > 0.2 if method == "independent" else distance < 0.1
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TABLE_METHODS)
 def test_every_draw_is_durable_before_the_next(plans, rows, tmp_path, monkeypatch, method):
     lines = lambda: (tmp_path / "measurements.jsonl").read_bytes().count(b"\n")  # noqa: E731
     seen = []
@@ -112,7 +113,7 @@ def test_every_draw_is_durable_before_the_next(plans, rows, tmp_path, monkeypatc
     assert lines() == len(seen) + 2
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TABLE_METHODS)
 def test_parameters_that_the_event_does_not_account_for_are_refused(plans, rows, tmp_path, method):
     plan = plans[method]
     name = "sigma_one" if method == "mst" else "sigma_total"
@@ -122,7 +123,7 @@ def test_parameters_that_the_event_does_not_account_for_are_refused(plans, rows,
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TABLE_METHODS)
 def test_one_column(tmp_path, method):
     plan = plan_for(method, categories(a=3), epsilon=4.0, b=2)
     table = table_of(["a"], np.array([[0], [1], [1]] * 50))
@@ -137,7 +138,7 @@ def test_one_column(tmp_path, method):
     assert generator(method).sample(tmp_path / "model", 7).num_rows == 7
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TABLE_METHODS)
 @pytest.mark.parametrize(
     ("workload", "where"),
     [
@@ -156,7 +157,7 @@ def test_a_workload_of_columns_that_are_not_modelled_is_refused(method, workload
 WIDE = categories(a=10_000, b=10_000, c=10_000)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TABLE_METHODS)
 def test_pairs_with_too_many_cells_are_refused_or_not_counted(tmp_path, method):
     if method not in ("privbayes", "independent"):
         with pytest.raises(ContractError, match="declare fewer bins or shorter lists of values"):

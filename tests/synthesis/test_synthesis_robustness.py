@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 from dpsynth_platform.cli import app
 from dpsynth_platform.errors import DpsynthError
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.synth.interface import METHODS
+from dpsynth_platform.synth.interface import TABLE_METHODS
 from dpsynth_platform.synth.tabular.measurements import read_measurements
 from dpsynth_platform.synthesis import Options, Synthesis, more_rows, run, synthesize
 from dpsynth_platform.synthesis.task import Task, task_of
@@ -319,7 +319,7 @@ def check_rows(path: Path, source: Path, task: Task) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "method"), [*itertools.product(DRAWN, METHODS), *itertools.product(PREPARED, ("aim", "mst"))]
+    ("name", "method"), [*itertools.product(DRAWN, TABLE_METHODS), *itertools.product(PREPARED, ("aim", "mst"))]
 )
 def test_what_is_odd_makes_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, method: str) -> None:
     table, options = written((DRAWN | PREPARED)[name], tmp_path, method)

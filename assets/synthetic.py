@@ -43,7 +43,7 @@ def body(step: StepContext) -> Outcome:
         constraints=asked.constraints,
         texts=texts,
         device="cpu" if texts is None else resolve_device(step.device),
-        progress=lambda stage, done, total: counted(done, total) if stage == TEXTS else None,
+        progress=lambda stage, done, total, beside="": counted(done, total) if stage == TEXTS else None,
     )
     with step.storage.new_output(step.place, "synthetic") as directory:
         write_table(directory / "table", drawing.schema, drawing.batches)

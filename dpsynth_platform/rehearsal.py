@@ -7,7 +7,6 @@ the contract can be carried out, not how good the result will be.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,13 +16,19 @@ from typing import Any
 import dagster as dg
 import yaml
 
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts import DataContract, read_yaml
 from dpsynth_platform.errors import DpsynthError
 from dpsynth_platform.planning import family_path, load_dataset
 from dpsynth_platform.restricted_log import output_to
 from dpsynth_platform.running import failures_of
 from dpsynth_platform.settings import Settings, embedded_ledger
 from dpsynth_platform.storage import write_table
+
+_TRIED = {"steps": 2, "replay_steps": 0, "batch_size": 8, "warmup_steps": 0}
+"""Of a training, what is tried: all that can fail is seen in few steps."""
+_TRIED_TEXTS = 20
+_ROOM = 10
+"""By what the rehearsal's cap is larger then: few steps take more of it than many of the same epsilon."""
 
 
 class RehearsalFailed(DpsynthError):
@@ -63,14 +68,32 @@ def _mock_deployment(
     from dpsynth_platform.synth.mock import mock_table
 
     document = contract.snapshot()
+    family = read_yaml(family_path(settings, contract))
     document["source"]["uri"] = str(place / "source")
     document["release"]["uri"] = str(place / "public")
+    if contract.generate.training is not None:
+        document["generate"]["training"] |= _TRIED
+        document["generate"]["rows"] = _TRIED_TEXTS
+        family["cap"]["epsilon"] *= _ROOM
     deploy = place / "deploy"
     (deploy / "contracts").mkdir(parents=True)
     (deploy / "families").mkdir()
     (deploy / "contracts" / f"{contract.dataset}.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    shutil.copy(family_path(settings, contract), deploy / "families")
+    (deploy / "families" / f"{contract.family}.yaml").write_text(yaml.safe_dump(family), encoding="utf-8")
     table = mock_table(contract, rows, period)
     write_table(place / "source", table.schema, table.to_batches())
     home = place / "home"
-    return replace(settings, home=home, deploy=deploy, ledger_url=embedded_ledger(home / "ledger"))
+    mock = replace(settings, home=home, deploy=deploy, ledger_url=embedded_ledger(home / "ledger"))
+    if contract.generate.base_model is not None:
+        _declare_public(mock, contract.generate.base_model)
+    return mock
+
+
+def _declare_public(mock: Settings, base_model: str) -> None:
+    """In the rehearsal's own ledger: whether a run may start from the model is `dpsynth lineage check`'s to say."""
+    from dpsynth_platform.lineage.store import LineageStore
+    from dpsynth_platform.lineage.survey import model_name
+
+    LineageStore(mock.ledger_url).declare_public(
+        model_name(base_model), by=mock.user, reason="a rehearsal, on rows that are nobody's"
+    )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 from rich.console import Console
@@ -28,6 +28,9 @@ from dpsynth_platform.people import is_control
 from dpsynth_platform.permissions import private_files
 from dpsynth_platform.restricted_log import keep_traceback, logs_of, new_log, output_to
 from dpsynth_platform.settings import Settings, terminal_copy
+
+if TYPE_CHECKING:
+    from dpsynth_platform.synth.interface import Progress as Told
 
 BLOCKED = 3
 WIDE = 160
@@ -82,7 +85,7 @@ class Shown:
 
 
 @contextmanager
-def stages(shown: Shown) -> Iterator[Callable[[str, int, int], None]]:
+def stages(shown: Shown) -> Iterator[Told]:
     """On a terminal a line for each stage, with what remains of it; elsewhere nothing."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -93,7 +96,7 @@ def stages(shown: Shown) -> Iterator[Callable[[str, int, int], None]]:
     ) as bars:
         known: dict[str, int] = {}
 
-        def report(stage: str, done: int, total: int) -> None:
+        def report(stage: str, done: int, total: int, beside: str = "") -> None:
             if stage not in known:
                 known[stage] = int(bars.add_task(stage, total=total))
             bars.update(known[stage], completed=done, total=total)  # type: ignore[arg-type]

@@ -41,6 +41,7 @@ class Forecast:
         event_in_words: the same for people.
         claimed: the epsilon that the release would claim: the smaller of PLD and Renyi, never above the target.
         preparation: which columns are counted finely first, in words.
+        training: who writes texts and how it is trained, in words; None where no text is written.
         filled: columns that lack no value in a release, whatever the data lack.
         cap: the account's, or the one that its family's file declares where there is no account yet.
         left: what is left of that cap for a Gaussian-like mechanism, before this run.
@@ -66,6 +67,7 @@ class Forecast:
     noise: dict[str, float]
     error: dict[str, float]
     preparation: str
+    training: str | None
     filled: tuple[str, ...]
     size: dict[str, float]
     family: str
@@ -105,6 +107,7 @@ class Forecast:
             *((_plain(name), f"each is off by about {value:.3g} records") for name, value in self.error.items()),
             ("method", f"{self.mechanism}: {self.why_mechanism}"),
             ("what is counted", self.preparation),
+            *([("who writes texts", self.training)] if self.training else []),
             *([("missing values", filled_in_words(self.filled))] if self.filled else []),
             ("what survives", "what clearly more records than that have in common; the rest drowns in the noise"),
             *((_plain(name), rounded(value, 4)) for name, value in self.size.items()),
@@ -224,6 +227,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         noise=_of(described, "sigma_one", "epsilon_select", "sigma_two", "rho"),
         error=_of(described, "expected_error_per_one_way_cell", "expected_error_per_two_way_cell"),
         preparation=domain.preparation,
+        training=described.get("training_in_words"),
         filled=domain.filled,
         size=_of(described, "one_way_cells", "most_cells_measured", "predicted_noise_seconds"),
         family=family.family,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -31,16 +31,20 @@ if TYPE_CHECKING:
     from dpsynth_platform.privacy.guarantee import Guarantee
     from dpsynth_platform.synth.text.sampling import Sampling
 
-Progress = Callable[[str, int, int], None]
-"""Called as `progress(stage, done, total)`: a public stage name and counts of steps, never of a table's records.
 
-The numbers follow from the plan and from what was measured with noise; where steps hang on the number of records, a
-stage tells of its beginning and its end (0 and 1 of 1). Synthetic rows count as steps: how many there are was asked
-for, or follows from noisy counts. When it is called is not hidden.
-"""
+class Progress(Protocol):
+    """Called as `progress(stage, done, total)`: a public stage name and counts of steps, never of a table's records.
+
+    The numbers follow from the plan and from what was measured with noise; where steps hang on the number of records, a
+    stage tells of its beginning and its end (0 and 1 of 1). Synthetic rows count as steps: how many there are was asked
+    for, or follows from noisy counts. When it is called is not hidden.
+    """
+
+    def __call__(self, stage: str, done: int, total: int, beside: str = "", /) -> None:
+        """Is told a step; `beside` has more words about it, as public as the rest: the epsilon so far."""
 
 
-def silent(stage: str, done: int, total: int) -> None:
+def silent(stage: str, done: int, total: int, beside: str = "") -> None:
     """The progress callback that reports nothing."""
 
 

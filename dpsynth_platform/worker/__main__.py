@@ -75,12 +75,12 @@ class _Reporter:
         self._next = 0.0
         self._pace = Pace()
 
-    def __call__(self, stage: str, done: int, total: int) -> None:
+    def __call__(self, stage: str, done: int, total: int, beside: str = "") -> None:
         now = time.monotonic()
         left = self._pace.left(stage, done, total)
         news = done > 0 and (stage, done) != self._said
         if news and (stage != self._said[0] or now >= self._next or done == total):
-            self._write(f"{stage}: {done} of {total}{left}")
+            self._write("; ".join(filter(None, (f"{stage}: {done} of {total}{left}", beside))))
             self._said, self._next = (stage, done), now + REPORT_SECONDS
 
 

@@ -22,10 +22,14 @@ from dpsynth_platform.contracts import check_family, load_contract, load_family
 from dpsynth_platform.demo import mail as module
 from dpsynth_platform.demo.mail import BODY_CHARACTERS, Mail, fetch_mail, mail_table, prepare_mail, read_mail
 from dpsynth_platform.demo.tables import MARK
+from dpsynth_platform.demonstration import _declared
 from dpsynth_platform.errors import SourceError
+from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.lineage.survey import model_name
 from dpsynth_platform.scrub.scrub import check_source_schema
+from dpsynth_platform.settings import Settings
 
-DRAFTS = Path(module.__file__).parent
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PLAIN = b"From: Ann <ann@example.com>\nTo: bob@example.com\nSubject: Tea\n"
 PLAIN += b"Date: Thu, 22 Aug 2002 18:26:25 +0700\n\nAt four?\n"
 FIFTY = [f"guest{number}@example.net" for number in range(50)]
@@ -178,11 +182,15 @@ def test_the_source_is_made_once_and_is_what_its_contract_declares(tarball: Path
     table = DeltaTable(path)
     assert table.version() == 0
     assert str(table.metadata().description).startswith(MARK)
-    contract = load_contract(DRAFTS / "contracts" / "mail.yaml", {"DPSYNTH_HOME": "unused"})
-    check_family(contract, load_family(DRAFTS / "families" / "mail-users.yaml"))
-    check_source_schema(contract, table.to_pyarrow_table().schema)
-    assert set(contract.columns) == set(module.SCHEMA.names)
-    assert not contract.demo  # its people are not fictional
+    family = load_family(DEPLOY / "families" / "mail-users.yaml")
+    for name in ("mail", "mail_full"):
+        contract = load_contract(DEPLOY / "contracts" / f"{name}.yaml", {"DPSYNTH_HOME": "unused"})
+        check_family(contract, family)
+        check_source_schema(contract, table.to_pyarrow_table().schema)
+        assert set(contract.columns) == set(module.SCHEMA.names)
+        assert contract.written == "body"
+        assert contract.source.uri == "unused/sources/mail"
+        assert not contract.demo  # its people are not fictional
 
 
 def test_another_file_in_its_place_is_refused(tarball: Path) -> None:
@@ -260,3 +268,24 @@ def test_the_real_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert sum(not row for row in addresses) < 20
     assert table["date"].null_count < 10
     assert sum(not body for body in table["body"].to_pylist()) < 50
+
+
+def test_the_full_size_contract_differs_in_size_alone() -> None:
+    small, full = (
+        load_contract(DEPLOY / "contracts" / f"{name}.yaml", {"DPSYNTH_HOME": "unused"}).snapshot()
+        for name in ("mail", "mail_full")
+    )
+    assert {key for key in small if small[key] != full[key]} == {"dataset", "generate", "release"}
+
+
+def test_the_base_model_is_declared_once_and_anothers_word_stands(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"DPSYNTH_HOME": str(tmp_path), "DPSYNTH_USER": "Ann"})
+    store = LineageStore(settings.ledger_url)
+    assert "'Ann' declares the base model smollm2-135m public" in _declared(settings, "smollm2-135m")
+    assert _declared(settings, "smollm2-135m") == _declared(settings, "smollm2-135m")
+    name = model_name("smollm2-135m")
+    store.declare_public(name, by="Bo", reason="read its data sheet")
+    assert "'Bo' declares" in _declared(settings, "smollm2-135m")
+    declared = store.public(name)
+    assert declared is not None
+    assert declared.by == "Bo"

@@ -21,7 +21,7 @@ class InProcessAccelerator(res.AcceleratorResource):
     def runner(self, context: dg.AssetExecutionContext) -> Callable[[WorkerJob], None]:
         from dpsynth_platform.worker.run import run
 
-        return lambda job: run(job, lambda stage, done, total: None)
+        return lambda job: run(job, lambda stage, done, total, beside="": None)
 
 
 def inside(deployment: Deployment) -> InProcessAccelerator:

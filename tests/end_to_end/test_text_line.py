@@ -10,7 +10,9 @@ import pytest
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from text_line_cases import declare_base_public, text_deployment
 
+from dpsynth_platform.rehearsal import rehearse
 from dpsynth_platform.reviewing import verification
+from dpsynth_platform.reviewing.forecasts import forecast
 from dpsynth_platform.storage import read_table
 
 pytestmark = pytest.mark.end_to_end
@@ -28,7 +30,7 @@ def test_a_release_with_texts(tmp_path: Path) -> None:
     assert ran.success, ran.failures
     (entry,) = ledger_of(deployment).entries()
     assert entry.state == "spent"
-    assert "training: 6 of 6" in ran.said["model"]
+    assert any("training: 6 of 6; epsilon so far: at most 1." in words for words in ran.said["model"])
     folder = released(deployment)
     public = json.loads((folder / "dossier.json").read_text())
     assert public["mechanism"]["method"] == "dp_finetune"
@@ -40,3 +42,16 @@ def test_a_release_with_texts(tmp_path: Path) -> None:
     rows = pa.Table.from_batches(read_table(storage_of(deployment).require(PEOPLE, "synthetic").directory / "table"))
     assert rows.column("letter").null_count == 0
     assert verification.verify(deployment.settings, str(folder), None).ok
+
+
+def test_a_plan_for_texts_says_who_writes_them_and_is_tried_in_few_steps(tmp_path: Path) -> None:
+    """Also before anybody has declared the base model public."""
+    deployment = text_deployment(tmp_path, training={"steps": 400, "batch_size": 300})
+    rows = dict(forecast(deployment.settings, "people", None).rows())
+    writer = rows["who writes texts"]
+    assert "is told region and writes letter" in writer
+    assert "an adapter of rank 2 in 400 steps" in writer
+    assert "about 300 of some 600 records" in writer
+    said: list[str] = []
+    assert rehearse(deployment.settings, "people", None, 300, said.append)["success"]
+    assert not ledger_of(deployment).history()

@@ -21,6 +21,7 @@ from dpsynth_platform.scrub import fingerprints
 from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import silent
 from dpsynth_platform.worker import codes, inputs, launch, process
+from dpsynth_platform.worker.__main__ import _Reporter
 from dpsynth_platform.worker.job import WorkerJob
 from dpsynth_platform.worker.run import run
 
@@ -243,3 +244,11 @@ def test_a_device_that_is_not_there_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigurationError, match="cuda"):
         run(dataclasses.replace(make_job(tmp_path), device="cuda"), silent)
+
+
+def test_progress_is_told_with_what_stands_beside_it():
+    told: list[str] = []
+    report = _Reporter(told.append)
+    report("training", 1, 6, "epsilon so far: at most 3.2")
+    report("fitting", 1, 1)
+    assert told == ["training: 1 of 6; epsilon so far: at most 3.2", "fitting: 1 of 1"]

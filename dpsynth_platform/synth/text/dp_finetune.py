@@ -93,6 +93,7 @@ class DpFinetune:
             ),
             "base_model": parameters.base_model,
             "trained": what,
+            "training_in_words": _in_words(parameters, what),
             "noise_multiplier": training.noise_multiplier,
             "expected_batch": training.batch_size,
             "epsilon_of_training_alone": cost.epsilon,
@@ -189,6 +190,19 @@ class DpFinetune:
         return self.draw(directory, rows).table()
 
 
+def _in_words(parameters: TextParameters, what: str) -> str:
+    """Who writes which texts, and what training does to learn it, for readers who are no experts."""
+    training, layout = parameters.training, parameters.layout
+    told = ", ".join(condition.column for condition in layout.conditions) or "nothing"
+    unit = "record" if training.sampled == "record" else "owner"
+    return (
+        f"{parameters.base_model} is told {told} and writes {layout.fields[0]}, up to {layout.max_tokens} tokens for "
+        f"both. It learns {what} in {training.steps} steps. Each draws about {training.batch_size} of some "
+        f"{training.units} {unit}s by chance; however unusual one is, it moves the step by 1 at most, and noise of "
+        f"{training.noise_multiplier:.3g} in every direction is added"
+    )
+
+
 def _of_columns(parameters: TextParameters) -> MarginalGenerator:
     """The generator of the columns beside the text."""
     made = generator(parameters.columns.method)
@@ -278,8 +292,10 @@ def _train(
     from dpsynth_platform.training.journal import StepJournal
     from dpsynth_platform.training.loop import train
     from dpsynth_platform.training.resuming import ResumableJournal
+    from dpsynth_platform.training.telling import SpendingProgress
 
-    training = TextParameters.of(plan).training
+    parameters = TextParameters.of(plan)
+    training = parameters.training
     place = directory / TRAINING
     with StepJournal(place, training.steps, training.replay_allowance, resuming=checkpoints.resume) as counted:
         examples = _examples(bounded, place / "examples", encoder)
@@ -293,7 +309,13 @@ def _train(
             journal=journal,
             health=Watch(training, {name: value for name, value in model.named_parameters() if value.requires_grad}),
             units=examples.units(training.sampled),
-            progress=progress,
+            progress=SpendingProgress(
+                progress,
+                parameters.event_of,
+                Guarantee.from_json(plan.guarantee).delta,
+                training.paid_steps,
+                lambda: counted.executed,
+            ),
             device=device,
         )
         write_durably(directory / PLAN, plan.to_json())

@@ -87,7 +87,11 @@ class TextParameters:
     @property
     def event(self) -> DpEvent:
         """What counting the columns and training cost together."""
-        return _together(event_from_json(self.columns.event), self.training.event)
+        return self.event_of(self.training.paid_steps)
+
+    def event_of(self, steps: int) -> DpEvent:
+        """What counting the columns and so many executed steps of training cost together."""
+        return _together(event_from_json(self.columns.event), self.training.event_of(steps))
 
 
 def sealed(

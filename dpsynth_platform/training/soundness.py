@@ -42,6 +42,8 @@ def refuse_unsound(model: nn.Module, plan: TrainingPlan, *, vocabulary: int, lon
     """
     faults = validators.faults_of_model(model, longest=longest, vocabulary=vocabulary)
     faults += validators.faults_of_forward(model, losses, vocabulary=vocabulary, length=min(longest, _LENGTH))
+    if not faults and longest > _LENGTH:
+        faults += validators.faults_of_width(model, losses, vocabulary=vocabulary, short=_LENGTH, longest=longest)
     faults += probe.faults_of_sampler(_draws(plan), probability=0.25)
     if not faults:  # numbers say nothing more where the parts are unsound
         autocast = trial.device_of(model).type == "cuda"

@@ -110,6 +110,34 @@ def faults_of_forward(model: nn.Module, losses: Losses, *, vocabulary: int, leng
             return [f"the model fails on random tokens with {type(error).__name__} ({error}); try it by itself first"]
 
 
+def faults_of_width(model: nn.Module, losses: Losses, *, vocabulary: int, short: int, longest: int) -> list[str]:
+    """Whether a short example's loss changes beside one of the planned length: some models compute by a batch's width.
+
+    Args:
+        model: as training will use it.
+        losses: the loss of each example of a batch.
+        vocabulary: how many token ids there are.
+        short: tokens of the short example.
+        longest: tokens of the longest example that is planned.
+    """
+    maker = Maker(vocabulary, longest, trial.device_of(model))
+    own, near = maker.example(short), trial.tolerance(model)
+    with trial.left_as_found(model), torch.no_grad():
+        try:
+            alone = float(losses(model, maker.batch([own]))[0])
+            beside = float(losses(model, maker.batch([own, maker.example(longest)]))[0])
+        except Exception as error:  # random tokens only: its words cannot quote the data
+            return [
+                f"the model fails on {longest} random tokens with {type(error).__name__} ({error}); shorten examples"
+            ]
+    if abs(alone - beside) <= near * abs(alone):
+        return []
+    return [
+        f"the loss of an example of {short} tokens changes beside one of {longest}; shorten the examples, or take a "
+        "model that computes each example by itself, however wide the batch is"
+    ]
+
+
 def faults_of_batches(batch: Callable[[Sequence[int]], Batch], tokens: Sequence[Sequence[int]]) -> list[str]:
     """What is wrong with the way in which batches are made, seen on made-up examples.
 

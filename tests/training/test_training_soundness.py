@@ -106,3 +106,14 @@ def test_a_step_that_is_too_small() -> None:
         "model.norm.weight: is trainable, but a step does not move it; freeze it, or raise the learning rate"
         in judged(model(), chosen)
     )
+
+
+def test_the_planned_length_is_tried_too():
+    """Other trials are of 16 tokens."""
+    made = model()
+    hook = made.model.embed_tokens.register_forward_hook(
+        lambda layer, given, out: out if out.shape[1] < 24 else 2 * out
+    )
+    with pytest.raises(TrainingRefused, match="16 tokens changes beside one of 24"):
+        refuse_unsound(made, plan(), vocabulary=VOCABULARY, longest=24)
+    hook.remove()

@@ -27,6 +27,7 @@ from dpsynth_platform.training.validators import (
     faults_of_batches,
     faults_of_forward,
     faults_of_model,
+    faults_of_width,
     has_rule,
     refuse,
 )
@@ -329,6 +330,26 @@ def test_positions_that_the_longest_example_in_a_batch_decides(by_kind: bool) ->
         "config.rope_parameters: one example of more than 32 tokens changes the positions of all others in its batch "
         "(longrope); shorten the examples to that, or take another model"
     ]
+
+
+class Stretching(nn.Module):
+    """Computes otherwise in wide batches."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.shape[1] <= 32 else 2 * x
+
+
+@pytest.mark.parametrize(("name", "tied", "adapter"), KINDS)
+def test_width_changes_nothing_in_sound_models(name: str, tied: bool, adapter: bool) -> None:
+    given = {"vocabulary": VOCABULARY, "short": 16, "longest": 64}
+    assert faults_of_width(model(name, tied, adapter), losses, **given) == []
+
+
+def test_a_model_that_computes_otherwise_in_wide_batches() -> None:
+    made = Toy(Stretching())
+    assert faults_of_width(made, losses, vocabulary=VOCABULARY, short=16, longest=32) == []
+    [said] = faults_of_width(made, losses, vocabulary=VOCABULARY, short=16, longest=33)
+    assert said.startswith("the loss of an example of 16 tokens changes beside one of 33; shorten")
 
 
 def test_gradients_from_elsewhere() -> None:

@@ -25,6 +25,7 @@ from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.retention import HANDED
 from dpsynth_platform.scrub.fingerprints import write_fingerprints
 from dpsynth_platform.storage import StepRecord, digest_directory, write_durably
 from dpsynth_platform.synth.interface import SealedPlan, generator
@@ -151,11 +152,11 @@ def _base_model(step: StepContext, plan: SealedPlan, entry: Entry, job: Path) ->
 @contextmanager
 def _job_files(step: StepContext, directory: Path) -> Iterator[Path]:
     """A directory for what the worker is handed; it exists only as long as the worker does."""
-    job = step.storage.named_output(step.place, "model", f"{directory.name}-job")
+    job = step.storage.named_output(step.place, "model", f"{directory.name}{HANDED}")
     try:
         yield job
     finally:
-        shutil.rmtree(job)
+        shutil.rmtree(job, ignore_errors=True)  # of a very long training, retention may have removed it
 
 
 def _record(

@@ -19,6 +19,8 @@ from dpsynth_platform.contracts import DataContract, Retention
 from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.storage import STEPS, Place, Storage
 
+HANDED = "-job"
+"""At the end of the name of a directory of what a worker is handed (`assets.model`)."""
 SUPERSEDED_AFTER = dt.timedelta(days=1)
 """How long an output that no record names is kept: a step may still be writing or reading it."""
 LOGS_KEPT = dt.timedelta(days=7)
@@ -65,7 +67,7 @@ def due(storage: Storage, contracts: Iterable[DataContract], now: dt.datetime) -
                     age = min([age, *(_age(model, now) for model in storage.outputs(place, "model"))])
                 if directory == current and limit is not None and age >= limit:
                     found.append(Expired(place, step, directory, "expired", age))
-                elif directory != current and age >= _grace(step, limit):
+                elif directory != current and age >= _grace(step, limit, directory):
                     found.append(Expired(place, step, directory, "superseded", age))
     for log in sorted(logs_of(storage.root).glob("*.log")):
         age = _age(log, now)
@@ -88,9 +90,11 @@ def _sealed(storage: Storage, place: Place) -> Retention:
     return Retention() if raw is None else Retention.model_validate(raw.facts["contract"]["retention"])
 
 
-def _grace(step: str, limit: dt.timedelta | None) -> dt.timedelta:
-    # Measurements that a crashed mechanism left are paid for: they wait for their estimation as long as a model may.
-    return limit if step == "model" and limit is not None else SUPERSEDED_AFTER
+def _grace(step: str, limit: dt.timedelta | None, output: Path) -> dt.timedelta:
+    # What a crashed mechanism left is paid for: it waits for its estimation, or for training to go on, as long as a
+    # model may. What its worker was handed (the participants, the key of its checkpoints) is handed anew.
+    waits = step == "model" and not output.name.endswith(HANDED)
+    return limit if waits and limit is not None else SUPERSEDED_AFTER
 
 
 def _age(output: Path, now: dt.datetime) -> dt.timedelta:

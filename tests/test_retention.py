@@ -15,7 +15,7 @@ from dpsynth_platform.contracts import DataContract, parse_contract
 from dpsynth_platform.errors import StaleInput
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.purging import purge_due
-from dpsynth_platform.retention import LOGS_KEPT, SUPERSEDED_AFTER, due, purge
+from dpsynth_platform.retention import HANDED, LOGS_KEPT, SUPERSEDED_AFTER, due, purge
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
 
@@ -112,6 +112,18 @@ def test_a_current_output_is_due_when_its_time_is_up(
 def test_reports_stay(storage: Storage, contract: DataContract, step: str) -> None:
     output(storage, step, dt.timedelta(days=3650))
     assert due(storage, [contract], NOW) == []
+
+
+def test_what_a_killed_worker_was_handed_does_not_wait_as_long_as_a_model(
+    storage: Storage, contract: DataContract
+) -> None:
+    storage.record(PLACE, "clearance", run_key="k", facts={"entry_id": "e"})
+    model, handed = (storage.named_output(PLACE, "model", name) for name in ("e", f"e{HANDED}"))
+    for directory in (model, handed):
+        (directory / "file").write_text("kept")
+        make_old(directory, SUPERSEDED_AFTER + dt.timedelta(hours=1))
+    (item,) = due(storage, [contract], NOW)
+    assert item.path == handed
 
 
 @pytest.mark.parametrize("recorded", [True, False])

@@ -93,12 +93,7 @@ def _standing_entry(step: StepContext, raw: StepRecord) -> Entry | None:
             f"{step.place.label}: the model that ledger entry {entry.entry_id} paid for has been purged. A run has one "
             "completed model; a new version of the source, or a changed contract, is a new run with a cost of its own"
         )
-    raise SpendRepeated(
-        f"{step.place.label}: the mechanism of ledger entry {entry.entry_id} started and did not complete: its process "
-        "failed, was killed, or still runs. What it cost stays spent. To spend a second time, say so: dpsynth run "
-        f"{step.place.arguments} --spend-again {entry.entry_id} (in Dagster: config of "
-        f"{step.place.dataset}__clearance, spend_again)"
-    )
+    raise SpendRepeated(f"{step.place.label}: {step.not_completed(entry)}")
 
 
 def _reserve(step: StepContext, contract: DataContract, raw: StepRecord) -> Entry:

@@ -18,7 +18,7 @@ from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.compute.choice import write_choice
 from dpsynth_platform.contracts import TEXT_METHODS, DataContract
 from dpsynth_platform.digests import digest_file
-from dpsynth_platform.errors import StaleInput
+from dpsynth_platform.errors import MechanismFailed, SpendRepeated, StaleInput
 from dpsynth_platform.ledger.grants import issue_grant
 from dpsynth_platform.ledger.owners import Participants
 from dpsynth_platform.ledger.records import Entry
@@ -27,9 +27,10 @@ from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.retention import HANDED
 from dpsynth_platform.scrub.fingerprints import write_fingerprints
-from dpsynth_platform.storage import StepRecord, digest_directory, write_durably
+from dpsynth_platform.storage import HeldByAnother, StepRecord, digest_directory, held, write_durably
 from dpsynth_platform.synth.interface import SealedPlan, generator
-from dpsynth_platform.worker.inputs import claimed_canaries
+from dpsynth_platform.synth.text.base_models import BaseModel
+from dpsynth_platform.worker.inputs import claimed_canaries, claimed_for
 from dpsynth_platform.worker.job import WorkerJob
 
 
@@ -42,28 +43,76 @@ def body(step: StepContext) -> Outcome:
     if (entry.key, entry.plan_digest) != (raw.run_key, plan.digest):
         raise StaleInput(f"{step.place.label}/clearance is for another plan than raw's; materialize clearance again")
     directory = step.storage.named_output(step.place, "model", entry.entry_id)
-    reused = entry.state == "spent" and digest_directory(directory) == entry.model_digest
-    if not reused:
-        method = generator(plan.method)
-        if method.is_complete(directory):
-            step.progress("what the mechanism of an interrupted run left is complete: going on, at no further cost")
-            _estimate(step, plan, directory)
-        else:
-            _check_bounded(step, bounded, clearance, canaries)
-            # Before the start: up to then no rotation of keys can give them other fingerprints than bounded's.
-            participants = step.ledger.participants(entry.entry_id)
-            resume = entry.state == "started" and method.can_resume(directory)
-            # What others told since the clearance may be what no mechanism may build on; the reservation expires.
-            step.cleared(contract, entry_id=entry.entry_id).require(step.place.label)
-            if resume:
-                step.progress(f"going on from the last checkpoint of ledger entry {entry.entry_id}, which has paid")
-            else:
-                entry = step.ledger.start(entry.entry_id)
-                step.progress(f"ledger entry {entry.entry_id} started; from here on its cost is spent")
-            _fit(step, plan, entry, participants, bounded, canaries, directory, resume=resume)
-        entry = step.ledger.complete(entry.entry_id, digest_directory(directory))
-    record = _record(step, raw, entry, plan, directory, [bounded, clearance, canaries])
+    with _alone(step, directory):
+        entry = step.ledger.entry(entry.entry_id)  # as whoever was here before has left it
+        reused = entry.state == "spent" and digest_directory(directory) == entry.model_digest
+        if not reused:
+            entry = _trained(step, contract, plan, entry, directory, clearance, canaries, bounded)
+        record = _record(step, raw, entry, plan, directory, [bounded, clearance, canaries])
     return _outcome(contract, entry, plan, record, reused)
+
+
+@contextmanager
+def _alone(step: StepContext, directory: Path) -> Iterator[None]:
+    """Two at once would take each other's job files away, and one would judge what the other is about to change."""
+    try:
+        with held(directory):
+            yield
+    except HeldByAnother:
+        raise MechanismFailed(
+            f"{step.place.label}/model is being materialized by another process; wait for its end, or end it"
+        ) from None
+
+
+def _trained(
+    step: StepContext,
+    contract: DataContract,
+    plan: SealedPlan,
+    entry: Entry,
+    directory: Path,
+    clearance: StepRecord,
+    canaries: StepRecord,
+    bounded: StepRecord,
+) -> Entry:
+    """The spent entry of a complete model: of one whose process was cut short, as far as that is paid for, or anew."""
+    method = generator(plan.method)
+    if method.is_complete(directory):
+        step.progress("what the mechanism of an interrupted run left is complete: going on, at no further cost")
+        _estimate(step, plan, directory)
+    else:
+        _check_bounded(step, bounded, clearance, canaries)
+        base = _base_model(plan)
+        # Before the start: up to then no rotation of keys can give them other fingerprints than bounded's.
+        participants = step.ledger.participants(entry.entry_id)
+        resume = entry.state == "started" and method.can_resume(directory)
+        if entry.state == "started":
+            _check_resumable(step, entry, resume, canaries, bounded, directory)
+        # What others told since the clearance may be what no mechanism may build on; the reservation expires.
+        step.cleared(contract, entry_id=entry.entry_id).require(step.place.label)
+        if resume:
+            step.progress(f"going on from the last checkpoint of ledger entry {entry.entry_id}, which has paid")
+        else:
+            entry = step.ledger.start(entry.entry_id)
+            step.progress(f"ledger entry {entry.entry_id} started; from here on its cost is spent")
+        _fit(step, plan, entry, participants, bounded, canaries, directory, base, resume=resume)
+    return step.ledger.complete(entry.entry_id, digest_directory(directory))
+
+
+def _check_resumable(
+    step: StepContext, entry: Entry, resume: bool, canaries: StepRecord, bounded: StepRecord, directory: Path
+) -> None:
+    """A mechanism that started goes on with the very data that it had read, or not at all.
+
+    Raises:
+        SpendRepeated: it left nothing to go on with, or there are other rows or canaries now.
+    """
+    if not resume:
+        raise SpendRepeated(f"{step.place.label}: {step.not_completed(entry)}")
+    if not claimed_for(directory, canaries=canaries.content_hash, data=digest_directory(bounded.directory / "table")):
+        raise SpendRepeated(
+            f"{step.place.label}: the training of ledger entry {entry.entry_id} was cut short, and bounded or canaries "
+            f"were made anew since; it cannot go on with others. {step.way_to_spend_again(entry)}"
+        )
 
 
 def _check_bounded(step: StepContext, bounded: StepRecord, clearance: StepRecord, canaries: StepRecord) -> None:
@@ -93,6 +142,7 @@ def _fit(
     bounded: StepRecord,
     canaries: StepRecord,
     directory: Path,
+    base: BaseModel | None,
     *,
     resume: bool,
 ) -> None:
@@ -108,7 +158,7 @@ def _fit(
         write_choice(job / "engine.json", step.sql)
         write_fingerprints(job / "participants", participants)
         write_fingerprints(job / "canaries", distinct_owners(bait.to_batches()))
-        base_model = _base_model(step, plan, entry, job)
+        base_model = {} if base is None else _base_model_files(step, base, entry, job)
         grant = issue_grant(
             key,
             entry_id=entry.entry_id,
@@ -135,14 +185,25 @@ def _fit(
         )
 
 
-def _base_model(step: StepContext, plan: SealedPlan, entry: Entry, job: Path) -> dict[str, str]:
-    """What a job names besides, where training starts from a language model: its place, and the checkpoints' key."""
-    if plan.method not in TEXT_METHODS:
-        return {}
-    from dpsynth_platform.synth.text.sealing import TextParameters
-    from dpsynth_platform.synth.text.trained import deployed
+def _base_model(plan: SealedPlan) -> BaseModel | None:
+    """Where training starts from, if from a language model: found, and the plan's, before anything is spent.
 
-    base = deployed(TextParameters.of(plan).base_model)
+    Raises:
+        ConfigurationError: it is not there, or another one than the plan was made for.
+    """
+    if plan.method not in TEXT_METHODS:
+        return None
+    from dpsynth_platform.synth.text.sealing import TextParameters
+    from dpsynth_platform.synth.text.trained import check_digest, deployed
+
+    parameters = TextParameters.of(plan)
+    base = deployed(parameters.base_model)
+    check_digest(base, parameters.base_digest)
+    return base
+
+
+def _base_model_files(step: StepContext, base: BaseModel, entry: Entry, job: Path) -> dict[str, str]:
+    """What a job names besides, where training starts from a language model: its place, and the checkpoints' key."""
     write_durably(job / "base_model.json", json.dumps(asdict(base) | {"directory": str(base.directory)}))
     key = hmac.digest(step.vault.create("checkpoints"), entry.entry_id.encode(), "sha256")
     write_durably(job / "checkpoint.key", key)

@@ -7,6 +7,7 @@ import base64
 
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform import planning, source
+from dpsynth_platform.contracts import TEXT_METHODS
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.release.dossier import expected_errors
 from dpsynth_platform.scrub.scrub import check_source_schema
@@ -70,7 +71,23 @@ def _earlier_plan(step: StepContext, earlier: StepRecord | None, pinned: source.
     }
     if earlier is None or not same.items() <= earlier.facts.items() or not step.storage.exists(earlier):
         return None
-    return step.plan(earlier)
+    plan = step.plan(earlier)
+    return plan if _starts_from_the_same(plan) else None
+
+
+def _starts_from_the_same(plan: SealedPlan) -> bool:
+    """Whether the model that a plan's training starts from has the files that the plan was made for.
+
+    Raises:
+        ConfigurationError: it is not there.
+    """
+    if plan.method not in TEXT_METHODS:
+        return True
+    from dpsynth_platform.synth.text.sealing import TextParameters
+    from dpsynth_platform.synth.text.trained import deployed
+
+    parameters = TextParameters.of(plan)
+    return deployed(parameters.base_model).digest == parameters.base_digest
 
 
 def _metadata(plan: SealedPlan, epsilon_left: float) -> dict[str, object]:

@@ -18,7 +18,7 @@ from dpsynth_platform import owner_keys
 from dpsynth_platform.compute.choice import EngineChoice
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.errors import StaleInput
-from dpsynth_platform.ledger.records import Account, CostRequest
+from dpsynth_platform.ledger.records import Account, CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.clearance import Clearance, clear
 from dpsynth_platform.lineage.emitter import StepRun
@@ -139,6 +139,21 @@ class StepContext:
     def account(self) -> Account:
         """The family's account as it is now."""
         return self.ledger.account(self.family.family)
+
+    def not_completed(self, entry: Entry) -> str:
+        """That an entry's mechanism started and left nothing to go on with, and what to do."""
+        return (
+            f"the mechanism of ledger entry {entry.entry_id} started and did not complete: its process failed, was "
+            f"killed, or still runs. {self.way_to_spend_again(entry)}"
+        )
+
+    def way_to_spend_again(self, entry: Entry) -> str:
+        """How a mechanism that started can be given up for another one."""
+        return (
+            "What it cost stays spent. To spend a second time, say so: dpsynth run "
+            f"{self.place.arguments} --spend-again {entry.entry_id} (in Dagster: config of "
+            f"{self.place.dataset}__clearance, spend_again)"
+        )
 
     def check_owner_keys(self, scrubbed: StepRecord) -> None:
         """Raises `StaleInput` if scrubbed rows bear fingerprints of keys that are no longer in use.

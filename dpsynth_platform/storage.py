@@ -13,6 +13,7 @@ content. A directory that no record names does not exist for anyone. Layout unde
 from __future__ import annotations
 
 import datetime as dt
+import fcntl
 import json
 import os
 import secrets
@@ -210,6 +211,28 @@ class Storage:
 
     def _record_path(self, place: Place, step: str) -> Path:
         return self._base(place) / f"{step}.json"
+
+
+class HeldByAnother(Exception):
+    """Another process holds a directory."""
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """Keeps others that ask for the same directory out, until the block or the process ends, however it ends.
+
+    Raises:
+        HeldByAnother: it is held already.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HeldByAnother from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_durably(path: Path, content: str | bytes) -> None:

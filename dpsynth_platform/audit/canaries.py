@@ -49,8 +49,9 @@ RESERVED_PREFIX = hashlib.sha256(b"dpsynth_platform canary owner").hexdigest()[:
 
 _random = secrets.SystemRandom()
 
-WORDS = 12
-"""Made-up words in a canary's text: some fifty tokens, which share nothing with other canaries' or people's texts."""
+WORDS = 4
+"""Made-up words in a canary's text. A record's gradient is clipped to one norm, however long its text is, so that a
+short one is remembered better. These are some twenty tokens, and still as good as never the same in two canaries."""
 _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 
 
@@ -164,7 +165,7 @@ def _balanced_cells(column: ColumnDomain, count: int) -> npt.NDArray[np.int32]:
 
 
 def _made_up_text() -> str:
-    """Words of two to four syllables, each syllable drawn from seventy: some 200 bits in all."""
+    """Words of two to four syllables, each syllable drawn from seventy: some 70 bits in all."""
     return " ".join("".join(_syllable() for _ in range(_random.randint(2, 4))) for _ in range(WORDS))
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dpsynth_platform.audit.attacks import TEXT_LIKELIHOOD, TEXT_OVERLAP, Scored, overlap_scores
+from dpsynth_platform.audit.attacks import TEXT_LIKELIHOOD, TEXT_OVERLAP, Scored, likelihood_scores, overlap_scores
 from dpsynth_platform.audit.canaries import CanarySet
 from dpsynth_platform.audit.scoring import MOST_ROWS, score_canaries
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.text.dp_finetune import columns_model, likelihood_gains
+from dpsynth_platform.synth.text.dp_finetune import columns_model, log_likelihoods
 
 
 def score_texts(
@@ -42,7 +42,7 @@ def score_texts(
     written = synthetic.slice(0, MOST_ROWS).column(contract.written).to_pylist()
     return [
         *score_canaries(_without(canaries, contract.written), columns_model(directory), synthetic),
-        Scored(TEXT_LIKELIHOOD, likelihood_gains(plan, directory, values)),
+        Scored(TEXT_LIKELIHOOD, likelihood_scores(*log_likelihoods(plan, directory, values))),
         Scored(TEXT_OVERLAP, overlap_scores(texts, (text for text in written if text))),
     ]
 

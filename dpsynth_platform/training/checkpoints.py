@@ -200,6 +200,11 @@ class Checkpoints:
                 )
 
 
+def newest_step(directory: Path) -> int:
+    """Steps that the model of the newest checkpoint has taken, by its name; 0 where there is none. Needs no key."""
+    return max((int(path.stem.partition("-")[2]) for path in directory.glob(f"*{_SUFFIX}")), default=0)
+
+
 def _write(path: Path, key: bytes, header: dict[str, Any], content: Iterable[bytes | memoryview]) -> None:
     line = canonical_json(header).encode()
     cipher = AESGCM(_file_key(key, header))

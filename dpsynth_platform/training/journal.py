@@ -13,17 +13,18 @@ later. Cutting records off the end leaves a sound file; that is noticed where a 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
+import json
 import os
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
 from dpsynth_platform.digests import canonical_json
 from dpsynth_platform.errors import MechanismFailed, ReplayExhausted, ResumeRefused, file_problem
 from dpsynth_platform.permissions import private_directory
-from dpsynth_platform.storage import write_durably
+from dpsynth_platform.storage import HeldByAnother, held, write_durably
 
 JOURNAL_FILE = "journal"
 
@@ -59,8 +60,12 @@ class StepJournal:
     def __init__(self, directory: Path, planned_steps: int, replay_allowance: int, *, resuming: bool = False) -> None:
         self._planned, self._allowance = planned_steps, replay_allowance
         self._path = private_directory(directory) / JOURNAL_FILE
-        self._lock: int | None = _locked(directory)
         self._file: int | None = None
+        self._holding = ExitStack()
+        try:
+            self._holding.enter_context(held(directory))
+        except HeldByAnother:
+            raise ResumeRefused(f"{directory}: another process is training here; wait for its end, or end it") from None
         try:
             self._open(resuming)
         except BaseException:
@@ -157,10 +162,10 @@ class StepJournal:
 
     def close(self) -> None:
         """Lets others open the journal; counts no more."""
-        for descriptor in (self._file, self._lock):
-            if descriptor is not None:
-                os.close(descriptor)
-        self._file = self._lock = None
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+        self._holding.close()
 
     def __enter__(self) -> StepJournal:
         return self
@@ -189,6 +194,30 @@ class StepJournal:
         return count, digest
 
 
+def may_go_on(directory: Path, steps_taken: int) -> bool:
+    """Whether a training that was cut short has any paid steps left to finish with. Looks without holding the journal.
+
+    Args:
+        directory: of the training.
+        steps_taken: by the model of its newest checkpoint.
+
+    Returns:
+        Whether there is a journal, unless what it counts proves `begin_step` to refuse. Whether it is sound is found
+        when it is opened.
+    """
+    try:
+        header, _, records = (directory / JOURNAL_FILE).read_bytes().partition(b"\n")
+    except OSError:
+        return False
+    try:
+        promised = json.loads(header)
+        planned, allowance = int(promised["planned_steps"]), int(promised["replay_allowance"])
+    except (ValueError, KeyError, TypeError):
+        return True
+    executed = -(-len(records) // _RECORD_BYTES)
+    return steps_taken >= planned or executed - steps_taken <= allowance
+
+
 def _append(descriptor: int, record: bytes) -> None:
     while record:
         record = record[os.write(descriptor, record) :]
@@ -197,14 +226,3 @@ def _append(descriptor: int, record: bytes) -> None:
 
 def _next_digest(digest: bytes, record: bytes) -> bytes:
     return hashlib.sha256(digest + record).digest()
-
-
-def _locked(directory: Path) -> int:
-    """A descriptor that holds the directory's lock, until it is closed or the process ends, however it ends."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise ResumeRefused(f"{directory}: another process is training here; wait for its end, or end it") from None
-    return descriptor

@@ -52,8 +52,10 @@ _MEANINGS = {
     "grant": "the grant does not fit the plan, the data, the participants or the place",
     "bounding": "the bounded data breaks the contribution bound or holds records of other owners",
     "mechanism": "the mechanism stopped, or its measurements are incomplete; what it cost stays spent",
-    "replay-exhausted": "interruptions cost more replayed steps than the plan pays for; what it cost stays spent",
-    "resume": "what is kept of an interrupted training cannot be used; its restricted log says why",
+    "replay-exhausted": "interruptions cost more replayed steps than the plan pays for; what it cost stays spent, and "
+    "another attempt needs the explicit word --spend-again",
+    "resume": "what is kept of an interrupted training is in use or cannot be used; its restricted log says why. If it "
+    "stays so, another attempt needs the explicit word --spend-again",
     "training": "the model, its batches or its loss cannot be trained with differential privacy as they are",
     "checkpoint": "a checkpoint of the training could not be written",
     "interrupted": "the worker was interrupted",

@@ -74,6 +74,15 @@ def _named(grant: Grant) -> dict[str, str]:
     }
 
 
+def claimed_for(model: Path, *, canaries: str, data: str) -> bool:
+    """Whether a model was claimed for these canaries and data, by their content hashes."""
+    try:
+        named = json.loads((model / CLAIM_FILE).read_text(encoding="utf-8"))
+        return bool(named["canaries"] == canaries and named["data"] == data)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def claimed_canaries(model: Path) -> str:
     """Content hash of the canaries that a model was trained with, from its claim.
 

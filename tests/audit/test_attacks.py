@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from dpsynth_platform.audit.attacks import ATTACKS, MEASUREMENTS, measurement_scores, nearest_scores
+from dpsynth_platform.audit.attacks import (
+    ATTACKS,
+    MEASUREMENTS,
+    likelihood_scores,
+    measurement_scores,
+    nearest_scores,
+)
 from dpsynth_platform.errors import AccountingError
 
 
@@ -73,3 +79,21 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         measurement_scores(np.zeros((3, 2)), np.zeros((3, 2)), np.zeros(3), 2)
     with pytest.raises(AccountingError, match="at least one"):
         nearest_scores(np.zeros((3, 2)), np.zeros((0, 2)))
+
+
+def test_what_a_text_gains_is_held_against_texts_that_were_as_unlikely() -> None:
+    """All texts gain, the unlikely ones most; those that were in gain a little more. Only that little is left."""
+    rng = np.random.default_rng(4)
+    before = rng.normal(-6, 1, 400)
+    known = np.arange(400) % 2 == 0
+    after = before - 0.5 * before + 0.2 * known + rng.normal(0, 0.02, 400)
+    scores = likelihood_scores(before, after)
+    assert scores[known].min() > scores[~known].max()
+    gains = after - before
+    assert gains[known].min() < gains[~known].max(), "the plain gain would have done"
+
+
+def test_likelihoods_that_do_not_differ_are_no_division_by_zero() -> None:
+    assert np.isfinite(likelihood_scores(np.full(5, -3.0), np.arange(5.0))).all()
+    with pytest.raises(AccountingError, match="one likelihood before and one after"):
+        likelihood_scores(np.zeros(3), np.zeros(4))

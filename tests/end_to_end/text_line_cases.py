@@ -64,7 +64,9 @@ def public_model() -> Any:
     return model.eval()
 
 
-def text_deployment(root: Path, *, training: dict[str, Any] | None = None, **privacy: Any) -> Deployment:
+def text_deployment(
+    root: Path, *, training: dict[str, Any] | None = None, table: pa.Table | None = None, **privacy: Any
+) -> Deployment:
     """A deployment whose `letter` is written by a tiny model, which somebody declared public."""
     base = save_model(root / "base", public_model())
     columns = {name: SMALL["columns"][name] for name in ("person", "visit", "region", "outcome")}
@@ -88,7 +90,7 @@ def text_deployment(root: Path, *, training: dict[str, Any] | None = None, **pri
         | privacy
     )
     deployment = Deployment(root, contract=contract)
-    deployment.write().with_source(letters_table())
+    deployment.write().with_source(letters_table() if table is None else table)
     return deployment
 
 

@@ -20,7 +20,7 @@ from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
 from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import Checkpoints, generator
 from dpsynth_platform.synth.text import trained
-from dpsynth_platform.synth.text.dp_finetune import likelihood_gains
+from dpsynth_platform.synth.text.dp_finetune import log_likelihoods
 from dpsynth_platform.synth.text.sampling import Sampling
 from dpsynth_platform.synth.text.sealing import TextParameters
 
@@ -167,9 +167,10 @@ def test_what_was_learned_is_drawn_in_the_released_schema(base, bounded, tmp_pat
     assert not (model / "training").exists()
     seen = pa.table({"topic": ["sport"], "body": [TEXTS["sport"]]})
     strange = pa.table({"topic": ["sport"], "body": ["zzzz qqqq 0918 xxxx"]})
-    gain = likelihood_gains(plan, model, seen)[0]
+    before, after = log_likelihoods(plan, model, pa.concat_tables([seen, strange]))
+    gain, gain_of_strange = after - before
     assert gain > 0.5
-    assert gain > likelihood_gains(plan, model, strange)[0] + 0.5
+    assert gain > gain_of_strange + 0.5
     drawn = GENERATOR.draw(model, 60, texts=Sampling(max_tokens=20)).table()
     assert drawn.schema.names == ["letter", "reader", "topic", "year", "body"]
     assert 1 <= drawn.num_rows <= 60

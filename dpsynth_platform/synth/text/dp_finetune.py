@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.compute.engine import Engine
     from dpsynth_platform.ledger.grants import Grant
 
-COLUMNS, TRAINING, PLAN = "columns", "training", "plan.json"
+COLUMNS, TRAINING, CHECKPOINTS, PLAN = "columns", "training", "checkpoints", "plan.json"
 """Names within a model directory."""
 
 
@@ -142,8 +142,12 @@ class DpFinetune:
         return trained.is_trained(directory)
 
     def can_resume(self, directory: Path) -> bool:
-        """Whether training had begun: the columns are counted by then; see `Generator.can_resume`."""
-        return (directory / TRAINING / "journal").is_file() and not self.is_complete(directory)
+        """Whether training had begun (the columns are counted by then), and enough steps are paid for to finish it."""
+        from dpsynth_platform.training.checkpoints import newest_step
+        from dpsynth_platform.training.journal import may_go_on
+
+        place = directory / TRAINING
+        return not self.is_complete(directory) and may_go_on(place, newest_step(place / CHECKPOINTS))
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
         """Fits the model of the columns again; trained weights stay as they are. See `Generator.estimate`."""
@@ -232,8 +236,10 @@ def columns_model(directory: Path) -> Path:
     return directory / COLUMNS
 
 
-def likelihood_gains(plan: SealedPlan, directory: Path, records: pa.Table) -> npt.NDArray[np.float64]:
-    """By how much training raised the mean log-likelihood per token of each record's text.
+def log_likelihoods(
+    plan: SealedPlan, directory: Path, records: pa.Table
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """The mean log-likelihood per token of each record's text, before training and after it.
 
     Args:
         plan: that the model was trained by.
@@ -254,7 +260,7 @@ def likelihood_gains(plan: SealedPlan, directory: Path, records: pa.Table) -> np
         texts.append((given, body))
     before = trained.mean_log_likelihoods(model, encoder, texts)
     model, _ = trained.load_trained(base, parameters.training, directory)
-    return trained.mean_log_likelihoods(model, encoder, texts) - before
+    return before, trained.mean_log_likelihoods(model, encoder, texts)
 
 
 def _prepared(base: BaseModel, parameters: TextParameters) -> tuple[Any, Encoder]:
@@ -299,7 +305,7 @@ def _train(
     place = directory / TRAINING
     with StepJournal(place, training.steps, training.replay_allowance, resuming=checkpoints.resume) as counted:
         examples = _examples(bounded, place / "examples", encoder)
-        states = States(place / "checkpoints", checkpoints.key, plan_digest=plan.digest, entry_id=grant.entry_id)
+        states = States(place / CHECKPOINTS, checkpoints.key, plan_digest=plan.digest, entry_id=grant.entry_id)
         policy = CheckpointPolicy.for_allowance(training.replay_allowance)
         journal = ResumableJournal(counted, states, policy, lambda said: progress(said, 1, 1))
         train(
@@ -320,7 +326,7 @@ def _train(
         )
         write_durably(directory / PLAN, plan.to_json())
         trained.save_weights(model, directory, counted.executed)
-    shutil.rmtree(place)
+        shutil.rmtree(place)  # while the journal is held: nobody else can go on with what is complete
 
 
 def _examples(bounded: Path, directory: Path, encoder: Encoder) -> Examples:
@@ -329,11 +335,11 @@ def _examples(bounded: Path, directory: Path, encoder: Encoder) -> Examples:
     However it ends: a training that was cut short may lie there for as long as a model, which real texts may not.
     """
     shutil.rmtree(directory, ignore_errors=True)
-    write_examples(bounded, directory, encoder)
-    examples = Examples(directory)
-    # Where files in use cannot go (as on NFS), they go when training is complete, or is resumed.
-    shutil.rmtree(directory, ignore_errors=True)
-    return examples
+    try:
+        write_examples(bounded, directory, encoder)
+        return Examples(directory)
+    finally:  # where files in use cannot go (as on NFS), they go when training is complete, or is resumed
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _prompts(table: pa.Table, parameters: TextParameters) -> list[Given]:

@@ -1,0 +1,294 @@
+"""A training that is killed goes on under its own entry, every executed step counted, or stops and says what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployment import Deployment
+from inside import inside
+from line_cases import PEOPLE, Ran, ledger_of, run_here, storage_of
+from text_line_cases import declare_base_public, text_deployment
+
+from assets import model as model_step
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.synth.text import dp_finetune, trained
+from dpsynth_platform.training import journal as journals
+from dpsynth_platform.worker import run as worker
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+PLANNED, ALLOWANCE = 6, 4
+TO_BOUNDED = ["raw", "scrubbed", "canaries", "clearance", "bounded"]
+
+DIES_WHERE_TOLD = """
+import sys
+if "dpsynth_platform.worker" in sys.orig_argv:
+    import os, pathlib, signal
+    from dpsynth_platform.training.journal import StepJournal
+    begin = StepJournal.begin_step
+    orders = pathlib.Path(__file__).with_name("orders")
+    def dying(journal):
+        executed = begin(journal)
+        left = orders.read_text().split()
+        if left and executed == int(left[0].lstrip("p")):
+            orders.write_text(" ".join(left[1:]))
+            os.kill(os.getppid() if left[0].startswith("p") else os.getpid(), signal.SIGKILL)
+        return executed
+    StepJournal.begin_step = dying
+"""
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing in the code may catch it and go on."""
+
+
+def kill(*_: object, **__: object) -> None:
+    raise Killed
+
+
+def deployed(root: Path, **training: Any) -> Deployment:
+    deployment = text_deployment(root, training=training)
+    deployment.family["cap"] = {"epsilon": 8.0, "delta": 1e-5}
+    deployment.write()
+    declare_base_public(deployment)
+    return deployment
+
+
+def line_to_bounded(root: Path, **training: Any) -> Deployment:
+    """Everything before the mechanism, once: what follows materializes `model` alone."""
+    deployment = deployed(root, **training)
+    ran = run_here(deployment, steps=TO_BOUNDED)
+    assert ran.success, ran.failures
+    return deployment
+
+
+def model_inside(deployment: Deployment) -> Ran:
+    return run_here(deployment, steps=["model"], accelerator=inside(deployment))
+
+
+def only_failure(ran: Ran) -> str:
+    assert set(ran.failures) == {"model"}
+    return ran.failures["model"]
+
+
+def place_of(deployment: Deployment) -> Path:
+    (claim,) = deployment.settings.restricted.glob("people/all/model/*/claim.json")
+    return claim.parent
+
+
+def executed_in(place: Path) -> int:
+    """Steps that the journal counts, read by its records' length alone."""
+    _, _, records = (place / "training" / "journal").read_bytes().partition(b"\n")
+    assert len(records) % 43 == 0
+    return len(records) // 43
+
+
+def check_complete(deployment: Deployment, *, executed: int) -> None:
+    """One entry, spent; a whole model that says how often the data were looked at; nothing of the training is left."""
+    (entry,) = ledger_of(deployment).entries()
+    assert entry.state == "spent"
+    assert ledger_of(deployment).verify().ok
+    place = storage_of(deployment).require(PEOPLE, "model").directory
+    assert json.loads((place / "trained.json").read_text())["executed_steps"] == executed <= PLANNED + ALLOWANCE
+    left = {path.name for path in place.parent.iterdir()} | {path.name for path in place.iterdir()}
+    assert left == {entry.entry_id, "claim.json", "columns", "plan.json", "trained.json", "weights.safetensors"}
+
+
+@pytest.fixture
+def no_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate takes seconds a start, and has tests of its own."""
+    monkeypatch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
+
+
+@contextmanager
+def dying_at(executed: int) -> Iterator[None]:
+    """The mechanism, inside this process, dies once so many steps were counted in all."""
+    begin = journals.StepJournal.begin_step
+
+    def dies(journal: journals.StepJournal) -> int:
+        count = begin(journal)
+        if count == executed:
+            raise Killed
+        return count
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journals.StepJournal, "begin_step", dies)
+        yield
+
+
+MATERIALIZES = """
+import pathlib, sys
+from deployment import Deployment
+from line_cases import run_here
+if __name__ == "__main__":
+    print(run_here(Deployment(pathlib.Path(sys.argv[1])), steps=["model"]).failures)
+"""
+
+
+def test_real_processes_are_killed_at_random_steps(tmp_path: Path) -> None:
+    """The worker, then its step's process; nobody says a word, and the third attempt completes the model."""
+    deployment = line_to_bounded(tmp_path)
+    first = random.randint(2, 4)
+    second = random.randint(first + 1, PLANNED)
+    code = tmp_path / "sabotage"
+    code.mkdir()
+    (code / "sitecustomize.py").write_text(DIES_WHERE_TOLD)
+    (code / "orders").write_text(f"{first} p{second}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(code), str(Path(__file__).parent), *sys.path]))
+        assert "the worker was killed (killed;" in only_failure(run_here(deployment, steps=["model"]))
+        assert executed_in(place_of(deployment)) == first
+        step = subprocess.run([sys.executable, "-c", MATERIALIZES, str(tmp_path)], check=False, capture_output=True)
+        assert step.returncode == -signal.SIGKILL, step.stdout
+        assert executed_in(place_of(deployment)) == second
+        (entry,) = ledger_of(deployment).entries()
+        assert entry.state == "started"
+        ran = run_here(deployment)  # the whole line: what is there already is kept
+    assert ran.success, ran.failures
+    check_complete(deployment, executed=PLANNED + 2)
+
+
+def test_beyond_the_allowance_only_the_word_helps(tmp_path: Path, no_gate: None) -> None:
+    """Each kill costs one step. The plan pays for two of them; the third ends it, and nothing more is read."""
+    deployment = line_to_bounded(tmp_path, replay_steps=2)
+    for executed in (1, 2, 3):
+        with dying_at(executed):
+            model_inside(deployment)
+    place = place_of(deployment)
+    assert executed_in(place) == 3
+    (entry,) = ledger_of(deployment).entries()
+    assert entry.state == "started"
+
+    refused = only_failure(model_inside(deployment))
+    assert f"ledger entry {entry.entry_id} started and did not complete" in refused
+    assert f"dpsynth run people --spend-again {entry.entry_id}" in refused
+    clearance = run_here(deployment, steps=["clearance"]).failures["clearance"]
+    assert f"dpsynth run people --spend-again {entry.entry_id}" in clearance
+    assert executed_in(place) == 3
+    assert len(ledger_of(deployment).entries()) == 1
+
+    spent = run_here(
+        deployment,
+        steps=["clearance", "bounded", "model"],
+        spend_again=entry.entry_id,
+        accelerator=inside(deployment),
+    )
+    assert spent.success, spent.failures
+    assert [item.state for item in ledger_of(deployment).entries()] == ["started", "spent"]
+    assert executed_in(place) == 3
+    model = storage_of(deployment).require(PEOPLE, "model").directory
+    assert json.loads((model / "trained.json").read_text())["executed_steps"] == PLANNED
+
+
+def test_a_step_that_nobody_paid_for_is_refused_by_the_worker_itself(tmp_path: Path, no_gate: None) -> None:
+    """Where the asset would let it go on: the worker counts for itself, and its code says why it stopped."""
+    deployment = line_to_bounded(tmp_path, replay_steps=0)
+    with dying_at(2):
+        model_inside(deployment)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dp_finetune.DpFinetune, "can_resume", lambda *_: True)
+        stopped = only_failure(run_here(deployment, steps=["model"]))
+    assert "(replay-exhausted; restricted log" in stopped
+    assert "--spend-again" in stopped
+    assert executed_in(place_of(deployment)) == 2
+
+
+BEFORE_THE_FIRST_STEP = {
+    "before the columns are counted": (worker, "check_owners"),
+    "before the journal": (journals.StepJournal, "__init__"),
+}
+
+
+@pytest.mark.parametrize("where", BEFORE_THE_FIRST_STEP)
+def test_before_the_journal_nothing_can_go_on(tmp_path: Path, no_gate: None, where: str) -> None:
+    """What was counted may be out already, and there is no count of steps: another attempt is another spend."""
+    deployment = line_to_bounded(tmp_path)
+    owner, name = BEFORE_THE_FIRST_STEP[where]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, kill)
+        model_inside(deployment)
+    (entry,) = ledger_of(deployment).entries()
+    assert entry.state == "started"
+    for step in ("model", "clearance"):
+        refused = run_here(deployment, steps=[step], accelerator=inside(deployment)).failures[step]
+        assert f"ledger entry {entry.entry_id} started and did not complete" in refused
+        assert f"dpsynth run people --spend-again {entry.entry_id}" in refused
+    assert [item.state for item in ledger_of(deployment).entries()] == ["started"]
+
+
+AROUND_THE_STEPS = {
+    "before the first step": (dp_finetune, "write_examples", 0),
+    "after the last step": (trained, "save_weights", 0),
+    "half of the weights": (trained, "digest_file", 0),
+    "before the training is cleared away": (dp_finetune.shutil, "rmtree", 0),
+    "before the ledger knows": (Ledger, "complete", 0),
+    "before the record": (model_step, "_record", 0),
+}
+"""What is killed at, and how many steps that costs."""
+
+
+def test_kills_around_the_steps_cost_nothing(tmp_path: Path, no_gate: None) -> None:
+    """One after the other, into one training: none of them makes a step void, so all fit under no allowance at all."""
+    deployment = line_to_bounded(tmp_path, replay_steps=0)
+    for where, (owner, name, _) in AROUND_THE_STEPS.items():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, name, kill)
+            assert set(model_inside(deployment).failures) == {"model"}, where
+    ran = model_inside(deployment)
+    assert ran.success, ran.failures
+    check_complete(deployment, executed=PLANNED)
+
+
+def test_two_at_once(tmp_path: Path, no_gate: None) -> None:
+    """The second finds the first at work and is refused; the first ends as if it had been alone."""
+    deployment = line_to_bounded(tmp_path)
+    held, go_on = threading.Event(), threading.Event()
+    begin = journals.StepJournal.begin_step
+
+    def holding(journal: journals.StepJournal) -> int:
+        executed = begin(journal)
+        if executed == 3:
+            held.set()
+            assert go_on.wait(120)
+        return executed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journals.StepJournal, "begin_step", holding)
+        first: list[Ran] = []
+        thread = threading.Thread(target=lambda: first.append(model_inside(deployment)))
+        thread.start()
+        try:
+            assert held.wait(120)
+            assert "is being materialized by another process" in only_failure(model_inside(deployment))
+            assert executed_in(place_of(deployment)) == 3
+        finally:
+            go_on.set()
+            thread.join()
+    assert first[0].success, first[0].failures
+    check_complete(deployment, executed=PLANNED)
+
+
+def test_other_rows_are_not_gone_on_with(tmp_path: Path, no_gate: None) -> None:
+    """Bounded was purged and made anew meanwhile: the training has read another table."""
+    deployment = line_to_bounded(tmp_path)
+    with dying_at(2):
+        model_inside(deployment)
+    shutil.rmtree(storage_of(deployment).require(PEOPLE, "bounded").directory)
+    assert run_here(deployment, steps=["bounded"]).success
+    (entry,) = ledger_of(deployment).entries()
+    refused = only_failure(model_inside(deployment))
+    assert "bounded or canaries were made anew since" in refused
+    assert f"dpsynth run people --spend-again {entry.entry_id}" in refused
+    assert executed_in(place_of(deployment)) == 2
+    assert [item.state for item in ledger_of(deployment).entries()] == ["started"]

@@ -42,18 +42,26 @@ def gaussian_epsilon(squared: float, delta: float) -> float:
     return high
 
 
-def epsilon_together(squared: float, choices: Iterable[float], delta: float) -> float:
+def epsilon_together(
+    squared: float, choices: Iterable[float], delta: float, *, steps: Iterable[tuple[float, float, int]] = ()
+) -> float:
     """Epsilon at `delta` of Gaussian counts and choices by the exponential mechanism, all on the same people.
 
     Args:
         squared: sum of squared distances of the counts.
         choices: the range of each choice.
+        steps: of each training on one record a person, noise multiplier, sampling probability and number of steps.
     """
     composed = privacy_loss_distribution.from_gaussian_mechanism(
         1 / math.sqrt(squared), value_discretization_interval=_STEP
     )
     for width in choices:
         composed = composed.compose(_choice(width))
+    for multiplier, probability, number in steps:
+        step = privacy_loss_distribution.from_gaussian_mechanism(
+            multiplier, value_discretization_interval=_STEP, sampling_prob=probability
+        )
+        composed = composed.compose(step.self_compose(number))
     return float(composed.get_epsilon_for_delta(delta))
 
 

@@ -9,9 +9,11 @@ from scipy import integrate, stats
 from dpsynth_platform.audit.attacks import (
     ATTACKS,
     MEASUREMENTS,
+    TEXT_ATTACKS,
     likelihood_scores,
     measurement_scores,
     nearest_scores,
+    overlap_scores,
 )
 from dpsynth_platform.errors import AccountingError
 
@@ -97,3 +99,13 @@ def test_likelihoods_that_do_not_differ_are_no_division_by_zero() -> None:
     assert np.isfinite(likelihood_scores(np.full(5, -3.0), np.arange(5.0))).all()
     with pytest.raises(AccountingError, match="one likelihood before and one after"):
         likelihood_scores(np.zeros(3), np.zeros(4))
+
+
+def test_a_canary_that_stands_in_a_synthetic_text_scores_highest():
+    canaries = ["bafumo tiresa gopuvi", "zidane kolume parito", "short", "nomeka vusido lefapo"]
+    texts = ["he wrote bafumo tiresa gopuvi twice", "zidane kolume, and no more", ""]
+    whole, part, short, absent = overlap_scores(canaries, texts)
+    assert whole == 1.0
+    assert 0 < part < 1
+    assert short == absent == 0.0
+    assert all(sum(attack.guesses(20)) >= 4 for attack in TEXT_ATTACKS)

@@ -23,7 +23,7 @@ TRIALS = 3
 def measure_written(
     contract: DataContract, real: pa.Table, held_out: pa.Table, synthetic: pa.Table, *, progress: Progress = silent
 ) -> TextQualityReport | None:
-    """Measures the written column; None where there are too few texts to compare.
+    """Measures the written column; None where texts cannot be compared, as where there are too few.
 
     Classifiers are compared where the contract's target is a column of categories of which every table has the same.
 
@@ -48,7 +48,7 @@ def measure_written(
 def written_rows(report: TextQualityReport | None) -> list[Row]:
     """The figures as rows below those of the columns (`quality.shown.HEADER`)."""
     if report is None:
-        return [("texts", "too few to compare", "", "")]
+        return [("texts", "cannot be compared: too few, or too few of a kind", "", "")]
     return [(f"texts: {name} ({better})", synthetic, real, "") for name, better, synthetic, real in report.table()]
 
 

@@ -8,11 +8,16 @@ canaries enter by independent fair coins, the attacker guesses r of the coins an
 mechanism is (epsilon, delta)-DP for one canary's whole contribution, few more than r·e^epsilon/(1+e^epsilon) guesses
 are right, whatever the attacker does. One canary owner is one privacy unit, so the bound speaks of the same epsilon as
 the guarantee.
+
+Where the mechanism was run many times instead, each run on its own in a world with or without one canary, the bound
+is that of Jagielski, Ullman and Oprea, "Auditing Differentially Private Machine Learning" (NeurIPS 2020): both error
+rates of a test have exact upper bounds, and what (epsilon, delta)-DP allows of them gives epsilon.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +31,8 @@ Coins = npt.NDArray[np.bool_]
 
 _PRECISION = 1e-4
 _LARGEST_EPSILON = 100.0
+RANKS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
+"""Shares of false alarms at which repeated runs are judged; fixed beforehand, and paid for by a union bound."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,90 @@ def right_needed(*, canaries: int, guesses: int, epsilon: float, delta: float, c
         if p_value(canaries=canaries, guesses=guesses, right=right, epsilon=epsilon, delta=delta) <= 1 - confidence:
             return right
     return None
+
+
+def clopper_pearson_epsilon(
+    *, found: int, included: int, false_alarms: int, held_out: int, delta: float, confidence: float
+) -> float:
+    """Epsilon that the error rates of one test over repeated, independent runs prove; 0 where they prove none.
+
+    The test's threshold must not depend on these runs. Both error rates are bounded from above at half of the level
+    each (Clopper-Pearson), which both ways of reading the test share.
+
+    Args:
+        found: runs with the canary that the test says "in" of.
+        included: runs with the canary.
+        false_alarms: runs without it that the test says "in" of.
+        held_out: runs without it.
+        delta: the claim's delta.
+        confidence: of the bound.
+
+    Raises:
+        AccountingError: the numbers do not fit together.
+    """
+    if not (0 <= found <= included and 0 <= false_alarms <= held_out and 0 <= delta < 1):
+        raise AccountingError(
+            f"audit: {found} of {included} found, {false_alarms} of {held_out} false alarms at delta {delta:g}; "
+            "accepted: no more than there are runs, and delta in [0, 1)"
+        )
+    missed = upper_bound(included - found, included, (1 - confidence) / 2)
+    alarms = upper_bound(false_alarms, held_out, (1 - confidence) / 2)
+    return epsilon_of_errors([(alarms, missed)], delta)
+
+
+def repeated_runs_bound(scores: Scores, included: Coins, *, delta: float, confidence: float) -> float:
+    """Epsilon that the scores of repeated, independent runs prove, over fixed shares of false alarms and of misses.
+
+    Args:
+        scores: shape (runs,), one score a run.
+        included: shape (runs,), whether the run had the canary.
+        delta: the claim's delta.
+        confidence: of the bound, over all thresholds together.
+
+    Raises:
+        AccountingError: a score is not a number.
+    """
+    return epsilon_of_errors(error_bounds(scores, included, confidence), delta)
+
+
+def epsilon_of_errors(errors: Sequence[tuple[float, float]], delta: float) -> float:
+    """The least epsilon that allows tests with all these errors; 0 where none is needed (Kairouz et al. 2015).
+
+    Args:
+        errors: upper bounds on false positive and false negative rate of each test.
+        delta: of the claim.
+    """
+    ratios = [
+        (1 - other - delta) / one for alarms, missed in errors for one, other in ((alarms, missed), (missed, alarms))
+    ]
+    return max(0.0, math.log(max(1.0, *ratios))) if ratios else 0.0
+
+
+def error_bounds(scores: Scores, included: Coins, confidence: float) -> list[tuple[float, float]]:
+    """Upper bounds on false positive and false negative rate of tests at fixed ranks; all hold together.
+
+    A threshold that is the (k+1)-th largest of n independent held-out scores has k/n false alarms in the sample, and a
+    true rate that is Beta(k+1, n-k) distributed at most: the Clopper-Pearson bound of k among n is exact for it,
+    although the threshold was read from the same scores. Likewise with included and held-out scores exchanged.
+
+    Args:
+        scores: shape (runs,), independent of each other.
+        included: shape (runs,).
+        confidence: of all bounds together; shared out alike among the ranks, both directions and both errors.
+    """
+    _check(scores, included)
+    level = (1 - confidence) / (4 * len(RANKS))
+    inside, outside = scores[included], scores[~included]
+    if not inside.size or not outside.size:
+        return []
+    ahead = [_errors_at(outside, inside, share, level) for share in RANKS]
+    behind = [_errors_at(-inside, -outside, share, level) for share in RANKS]
+    return ahead + [(alarms, missed) for missed, alarms in behind]
+
+
+def upper_bound(successes: int, trials: int, level: float) -> float:
+    """One-sided upper bound of a binomial rate, exceeded with probability `level` at most (Clopper-Pearson)."""
+    return 1.0 if successes == trials else float(stats.beta.isf(level, successes + 1, trials - successes))
 
 
 def each_confidence(confidence: float, tests: int) -> float:
@@ -175,6 +266,14 @@ def roc_curve(scores: Scores, included: Coins) -> tuple[Scores, Scores]:
         np.concatenate([[0.0], alarms / max(1, (~included).sum())]),
         np.concatenate([[0.0], hits / max(1, included.sum())]),
     )
+
+
+def _errors_at(reference: Scores, others: Scores, share: float, level: float) -> tuple[float, float]:
+    """Bounds on the shares of `reference` above a threshold at a rank of its own, and of `others` not above it."""
+    allowed = math.floor(share * reference.size)
+    threshold = np.sort(reference)[::-1][allowed]
+    missed = int((others <= threshold).sum())
+    return upper_bound(allowed, reference.size, level), upper_bound(missed, others.size, level)
 
 
 def _check(scores: Scores, included: Coins) -> None:

@@ -31,6 +31,13 @@ def test_eighty_right_of_a_hundred_guesses_on_five_hundred_canaries_prove_no_mor
     assert bound_of(500, 100, 80) == pytest.approx(0.96, abs=0.005)
 
 
+@pytest.mark.parametrize(("guesses", "ceiling"), [(20, 1.79), (50, 2.76), (100, 3.47), (500, 5.09)])
+def test_the_ceiling_of_one_run_with_a_thousand_canaries(guesses: int, ceiling: float) -> None:
+    """All guesses right, delta 1e-5, 95%: no audit of this size shows more."""
+    highest = bounds.highest_bound(canaries=1000, guesses=guesses, delta=DELTA, confidence=0.95)
+    assert highest == pytest.approx(ceiling, abs=0.005)
+
+
 def test_without_delta_the_p_value_is_what_enumerating_randomized_response_gives() -> None:
     guesses, epsilon = 9, 0.7
     truthful = math.exp(epsilon) / (1 + math.exp(epsilon))
@@ -188,6 +195,31 @@ def test_the_area_is_that_of_all_pairs_and_that_under_the_curve(drawn: list[tupl
     assert area == pytest.approx(np.mean(pairs))
     assert area == pytest.approx(np.trapezoid(hits, alarms))
     assert (alarms[0], hits[0], alarms[-1], hits[-1]) == (0, 0, 1, 1)
+
+
+def test_repeated_runs_are_judged_by_both_kinds_of_error() -> None:
+    counted = {"included": 500, "held_out": 500, "delta": 0.0, "confidence": 0.95}
+    found = bounds.clopper_pearson_epsilon(found=400, false_alarms=5, **counted)
+    low, high = bounds.clopper_pearson(400, 500, 0.95)[0], bounds.clopper_pearson(5, 500, 0.95)[1]
+    assert found == pytest.approx(math.log(low / high))
+    assert bounds.clopper_pearson_epsilon(found=495, false_alarms=100, **counted) == pytest.approx(found)
+    assert bounds.clopper_pearson_epsilon(found=250, false_alarms=250, **counted) == 0.0
+    with pytest.raises(AccountingError, match="501 of 500 found"):
+        bounds.clopper_pearson_epsilon(found=501, false_alarms=0, **counted)
+
+
+def test_repeated_runs_refute_what_is_too_small_and_nothing_that_holds() -> None:
+    """Randomized response at epsilon 2, whose two scores tie: bounds at one in ten million, far from a false alarm."""
+    rng = np.random.default_rng()
+    included = np.arange(20_000) % 2 == 0
+    scores = np.where(rng.random(included.size) < 1 / (1 + math.exp(-2.0)), included, ~included).astype(float)
+    bound = bounds.repeated_runs_bound(scores, included, delta=0.0, confidence=1 - SAFE)
+    assert 1.0 < bound <= 2.0
+
+
+def test_repeated_runs_of_one_kind_or_of_one_score_prove_nothing() -> None:
+    for scores, included in ((np.arange(50.0), np.ones(50, dtype=bool)), (np.zeros(50), np.arange(50) % 2 == 0)):
+        assert bounds.repeated_runs_bound(scores, included, delta=DELTA, confidence=0.95) == 0.0
 
 
 def test_several_attacks_share_the_confidence() -> None:

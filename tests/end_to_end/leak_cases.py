@@ -107,7 +107,8 @@ def _patterns(mark: str) -> Iterator[bytes]:
         yield plain.lower()
         yield text.encode("utf-16-le").lower()
         yield plain.hex().encode()
-        for shift in range(3) if len(plain) > 8 else ():
+        # Of a short one, what is searched for would be so few characters that they stand in a hash by chance.
+        for shift in range(3) if len(mark) > 10 else ():
             # The middle of the base64 form does not depend on what stands before and after it.
             yield base64.b64encode(b"\0" * shift + plain)[4:-4].lower()
 

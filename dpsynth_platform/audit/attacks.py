@@ -9,9 +9,9 @@ quarter of the coins is guessed: enough right guesses to refute epsilon = 2 with
 out those that nothing is known of. The attack on the measurements guesses a fifth, and "out" only: an empty cell proves
 that whoever would have to be in it is not there, whereas a filled one may be filled by others.
 
-What to expect: on noisy marginals of a wide table (sixteen columns, 500 canaries with two records each) the audit sees
-noise that is missing or down to two hundredths of the plan's; a twentieth it does not see. On a few coarse columns,
-where many canaries share every cell, it sees less.
+What to expect: on noisy marginals of a wide table (adult, epsilon 1, 500 canaries with two records each) the audit sees
+noise that is missing or down to a twentieth of the plan's, mostly a tenth, and hardly ever a fifth. On a few coarse
+columns, where many canaries share every cell, it sees less.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr
 
 from dpsynth_platform.errors import AccountingError
 
@@ -31,10 +30,6 @@ Floats = npt.NDArray[np.float64]
 
 NEIGHBOURS = 5
 """How many synthetic rows nearest to a canary the attack on the data looks at."""
-_LEAST_SIGMA = 0.25
-"""Counts are whole numbers: below this scale, noise is as good as none."""
-_LEAST_NEGATIVE = 5
-"""Fewer counts than this that are not positive say too little about a clique's noise."""
 _LEAST_SPREAD = 1e-12
 _CHUNK = 64
 RUN = 8
@@ -60,7 +55,7 @@ LIKELIHOOD = Attack("likelihood", "model", "log-likelihood of the canary's recor
 MEASUREMENTS = Attack(
     "measurements",
     "model",
-    "likelihood ratio of the noisy counts in the canary's cells of every measured clique",
+    "odds that the noisy counts of every measured clique give each canary, judged together with all others",
     0.0,
     0.2,
 )
@@ -79,30 +74,6 @@ ATTACKS = (MEASUREMENTS, LIKELIHOOD, NEAREST)
 """On tables."""
 TEXT_ATTACKS = (TEXT_LIKELIHOOD, TEXT_OVERLAP)
 """Besides, where a language model writes a column."""
-
-
-def measurement_scores(counts: Floats, expected: Floats, sigmas: Floats, b: int) -> Floats:
-    """Log-likelihood ratio of in against out, summed over the measured cliques.
-
-    A cell's noisy count is the canary's b records (or none), plus other people's records, plus noise. The others are
-    taken as exponentially distributed with the mean that independent columns would give, the noise as Gaussian; their
-    sum has a closed form, and so has the ratio. It falls steeply where a count is too low for the canary to be in it:
-    an empty cell proves absence. The scale of the noise is not believed but read from the measurements: a count of
-    records is never negative, so what lies below zero is noise. Noise that is smaller than the plan says thus makes
-    the attack sharper.
-
-    Args:
-        counts: shape (canaries, cliques), noisy count in each canary's cell of each clique.
-        expected: same shape, count that independence of the columns would lead one to expect there.
-        sigmas: shape (cliques,), standard deviations of the noise as the plan states them; the most that is assumed.
-        b: what each canary owner counts for: its records, or one where owners are counted.
-    """
-    if counts.shape != expected.shape or sigmas.shape != counts.shape[1:]:
-        raise AccountingError("audit: accepted is one expected count for every measured count, one sigma a clique")
-    scale = _noise_scales(counts, sigmas)
-    rate = 1 / (np.maximum(expected, 0) + b)
-    ratio = rate * b + log_ndtr((counts - b) / scale - rate * scale) - log_ndtr(counts / scale - rate * scale)
-    return np.asarray(ratio.sum(axis=1), dtype=np.float64)
 
 
 def nearest_scores(canaries: npt.NDArray[Any], rows: npt.NDArray[Any], neighbours: int = NEIGHBOURS) -> Floats:
@@ -165,15 +136,6 @@ def overlap_scores(canaries: Sequence[str], texts: Iterable[str], length: int = 
     for text in texts:
         found.update(wanted.intersection(text[start : start + length] for start in range(len(text) - length + 1)))
     return np.array([len(own & found) / max(1, len(own)) for own in runs], dtype=np.float64)
-
-
-def _noise_scales(counts: Floats, sigmas: Floats) -> Floats:
-    """Standard deviation of each clique's noise from its counts that are not positive; at most the stated one."""
-    negative = counts <= 0
-    number = negative.sum(axis=0)
-    spread = np.sqrt(np.square(np.where(negative, counts, 0.0)).sum(axis=0) / np.maximum(number, 1))
-    seen = np.where(number >= _LEAST_NEGATIVE, np.minimum(spread, sigmas), sigmas)
-    return np.asarray(np.maximum(seen, _LEAST_SIGMA), dtype=np.float64)
 
 
 @dataclass(frozen=True)

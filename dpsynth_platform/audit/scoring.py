@@ -16,15 +16,12 @@ from dpsynth_platform.audit.attacks import (
     MEASUREMENTS,
     NEAREST,
     Scored,
-    measurement_scores,
     nearest_scores,
 )
 from dpsynth_platform.audit.canaries import CanarySet
-from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.synth.tabular.model import clique_scores, load_model, log_likelihood
-
-MOST_ROWS = 200_000
-"""Synthetic rows are drawn alike, so that the first ones tell as much as any; more would only take time."""
+from dpsynth_platform.audit.tables.evidence import Evidence
+from dpsynth_platform.audit.tables.marginal_aware import counts_attack
+from dpsynth_platform.synth.tabular.model import load_model, log_likelihood
 
 
 def score_canaries(canaries: CanarySet, model_directory: Path, synthetic: pa.Table) -> list[Scored]:
@@ -40,13 +37,16 @@ def score_canaries(canaries: CanarySet, model_directory: Path, synthetic: pa.Tab
         AccountingError: there are no synthetic rows.
     """
     model = load_model(model_directory)
-    values = canaries.values.combine_chunks()
-    cells = clique_scores(model, values)
-    rows = model.domain.encode(synthetic.slice(0, MOST_ROWS).combine_chunks())
-    counted = 1 if Guarantee.from_json(model.plan.guarantee).weighting == "owners" else canaries.records_per_owner
-    measured = measurement_scores(cells.counts, cells.expected, cells.sigmas, counted)
+    evidence = Evidence(
+        domain=model.domain,
+        targets=canaries.values.combine_chunks(),
+        synthetic=synthetic,
+        canaries=True,
+        records_per_target=canaries.records_per_owner,
+        model=model,
+    )
     return [
-        Scored(MEASUREMENTS, measured),
-        Scored(LIKELIHOOD, log_likelihood(model, values)),
-        Scored(NEAREST, nearest_scores(model.domain.encode(values), rows)),
+        Scored(MEASUREMENTS, counts_attack(evidence)),
+        Scored(LIKELIHOOD, log_likelihood(model, evidence.targets)),
+        Scored(NEAREST, nearest_scores(evidence.target_codes, evidence.synthetic_codes)),
     ]

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from dpsynth_platform.audit.attacks import TEXT_LIKELIHOOD, TEXT_OVERLAP, Scored, likelihood_scores, overlap_scores
 from dpsynth_platform.audit.canaries import CanarySet
-from dpsynth_platform.audit.scoring import MOST_ROWS, score_canaries
+from dpsynth_platform.audit.scoring import score_canaries
+from dpsynth_platform.audit.tables.evidence import MOST_ROWS
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.synth.interface import SealedPlan

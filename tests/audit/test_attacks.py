@@ -1,64 +1,17 @@
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
-from scipy import integrate, stats
 
 from dpsynth_platform.audit.attacks import (
     ATTACKS,
     MEASUREMENTS,
     TEXT_ATTACKS,
     likelihood_scores,
-    measurement_scores,
     nearest_scores,
     overlap_scores,
 )
 from dpsynth_platform.errors import AccountingError
-
-
-def score_of(count: float, expected: float, sigma: float, b: int) -> float:
-    one = measurement_scores(np.array([[count]]), np.array([[expected]]), np.array([sigma]), b)
-    return float(one[0])
-
-
-@pytest.mark.parametrize("count", [-3.0, 0.0, 2.0, 7.5, 40.0])
-@pytest.mark.parametrize(("expected", "sigma", "b"), [(0.0, 1.0, 2), (5.0, 3.0, 2), (20.0, 2.0, 4)])
-def test_the_score_is_the_ratio_of_the_two_densities(count: float, expected: float, sigma: float, b: int) -> None:
-    """Other people's records exponential with mean `expected + b`, Gaussian noise; integrated numerically."""
-    mean = expected + b
-
-    def density(at: float) -> float:
-        def joint(others: float) -> float:
-            return float(np.exp(-others / mean) / mean * stats.norm.pdf(at - others, 0, sigma))
-
-        nodes = sorted({0.0, max(0.0, at), max(0.0, at) + 12 * sigma})
-        return sum(integrate.quad(joint, low, high)[0] for low, high in pairwise(nodes))
-
-    ratio = np.log(density(count - b) / density(count))
-    assert score_of(count, expected, sigma, b) == pytest.approx(ratio, rel=1e-4, abs=1e-6)
-
-
-def test_an_empty_cell_proves_absence_once_the_noise_is_gone() -> None:
-    counts = np.random.default_rng().integers(2, 50, size=(300, 12)).astype(float)
-    absent = np.arange(300) < 120
-    counts[np.flatnonzero(absent), np.flatnonzero(absent) % 12] = 0.0
-    scores = measurement_scores(counts, np.full(counts.shape, 5.0), np.full(12, 55.0), 2)
-    assert scores[absent].max() < -20 < scores[~absent].min()
-
-
-def test_true_noise_is_recognized_and_leaves_little_to_learn() -> None:
-    counts = np.random.default_rng().normal(0, 55.0, size=(500, 10))
-    scores = measurement_scores(counts, np.zeros(counts.shape), np.full(10, 55.0), 2)
-    assert np.abs(scores).max() < 2.0
-
-
-def test_no_more_noise_is_assumed_than_the_plan_states() -> None:
-    counts = np.full((20, 1), -30.0)
-    assert measurement_scores(counts, np.zeros_like(counts), np.array([5.0]), 2)[0] == pytest.approx(
-        score_of(-30.0, 0.0, 5.0, 2)
-    )
 
 
 def test_the_nearest_rows_are_found_as_by_brute_force() -> None:
@@ -77,8 +30,6 @@ def test_guesses_are_fixed_shares_of_the_canaries() -> None:
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(AccountingError, match="one sigma a clique"):
-        measurement_scores(np.zeros((3, 2)), np.zeros((3, 2)), np.zeros(3), 2)
     with pytest.raises(AccountingError, match="at least one"):
         nearest_scores(np.zeros((3, 2)), np.zeros((0, 2)))
 

@@ -31,6 +31,7 @@ from synth_cases import SCHEMA, contract_with, grant_for, people, write_bounded
 
 from dpsynth_platform.audit import scoring
 from dpsynth_platform.audit.canaries import make_canaries
+from dpsynth_platform.audit.tables import marginal_aware
 from dpsynth_platform.errors import AccountingError, BoundingError, ContractError
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.privacy.events import (
@@ -376,7 +377,7 @@ def test_an_audit_looks_for_one_record_of_each_canary(tmp_path, monkeypatch):
     bounded = write_bounded(pa.concat_tables([table, joining]), tmp_path / "bounded")
     generator("mst").fit(plan, bounded, grant_for(plan), tmp_path)
     looked_for = []
-    monkeypatch.setattr(scoring, "measurement_scores", lambda *given: looked_for.append(given[-1]) or np.zeros(40))
+    monkeypatch.setattr(marginal_aware, "decoded_scores", lambda *given: looked_for.append(given[-1]) or np.zeros(40))
     scoring.score_canaries(canaries, tmp_path, generator("mst").sample(tmp_path, 50))
     assert looked_for == [1]
     # What they weigh: three rows of 21845 parts.

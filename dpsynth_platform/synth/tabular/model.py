@@ -39,7 +39,7 @@ from dpsynth_platform.synth.tabular.constraints import Conditions
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 from dpsynth_platform.synth.tabular.estimation import Array
 from dpsynth_platform.synth.tabular.junction import Attributes, Clique, junction_tree
-from dpsynth_platform.synth.tabular.measurements import Measurements, read_measurements
+from dpsynth_platform.synth.tabular.measurements import Measurements, NoisyCounts, read_measurements
 from dpsynth_platform.synth.tabular.propagation import Beliefs, Layout, Propagator
 from dpsynth_platform.synth.tabular.resolution import Groups, coarse
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
@@ -203,8 +203,7 @@ def clique_scores(model: Model, table: pa.Table) -> CliqueScores:
         counts.append(measured.counts[codes[:, index]])
         expected.append(np.full(table.num_rows, model.total / measured.counts.size))
     for measured in model.measurements.joint:
-        levels = measured.levels or (0,) * len(measured.clique)
-        seen = [model.groups[index][level] for index, level in zip(measured.clique, levels, strict=True)]
+        seen = _groups_seen(model, measured)
         codes_seen = np.stack([group[states[:, index]] for index, group in zip(measured.clique, seen, strict=True)], 1)
         counts.append(measured.counts[tuple(codes_seen.T)])
         shares = [
@@ -221,12 +220,40 @@ def clique_scores(model: Model, table: pa.Table) -> CliqueScores:
     )
 
 
+def measured_cells(model: Model, codes: Codes) -> npt.NDArray[np.int64]:
+    """Flat index of each record's cell in every noisy marginal, in the order of `CliqueScores.cliques`.
+
+    Args:
+        model: a loaded model.
+        codes: cells of the records by `Model.domain`, shape (records, columns).
+
+    Returns:
+        Shape (records, cliques).
+    """
+    states = _states_of(model, codes)
+    cells = [codes[:, index].astype(np.int64) for index, _ in enumerate(model.measurements.one_way)]
+    for measured in model.measurements.joint:
+        seen = np.zeros(len(codes), dtype=np.int64)
+        for index, group, size in zip(
+            measured.clique, _groups_seen(model, measured), measured.counts.shape, strict=True
+        ):
+            seen = seen * size + group[states[:, index]]
+        cells.append(seen)
+    return np.stack(cells, axis=1)
+
+
 def joint_codes(states: Codes, axes: Clique, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
     """Flat index of each row's cell in an array over the given columns, in their order; shape (rows,)."""
     cells = np.zeros(states.shape[0], dtype=np.int64)
     for index in axes:
         cells = cells * sizes[index] + states[:, index]
     return cells
+
+
+def _groups_seen(model: Model, measured: NoisyCounts) -> list[npt.NDArray[np.int64]]:
+    """Of each column of a measurement, the group that each of its states was counted in."""
+    levels = measured.levels or (0,) * len(measured.clique)
+    return [model.groups[index][level] for index, level in zip(measured.clique, levels, strict=True)]
 
 
 def _stored_groups(arrays: Mapping[str, npt.NDArray[Any]], index: int) -> list[npt.NDArray[np.int64]]:

@@ -1,0 +1,98 @@
+"""What an attacker on tables has in hand.
+
+What belongs here: the released rows, the records asked about, a table of the same population and, if the attacker has
+them, the model, all as cells of one domain. What does not: who was in (no attack sees a coin), and
+what is made of the evidence (the attacks).
+
+Whether a result may be published depends on the evidence alone: canaries and whatever follows from the release are
+independent of, or post-processing of, what is protected; real people and tables of real people are not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.tabular.domain import Codes, Domain
+
+if TYPE_CHECKING:
+    from dpsynth_platform.synth.tabular.model import Model
+
+MOST_ROWS = 200_000
+"""Rows of a table are drawn alike, so that the first ones tell as much as any; more would only take time."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that attacks on tables may look at.
+
+    Attributes:
+        domain: the columns' cells; values that were learned are known.
+        targets: the records asked about, one row each.
+        synthetic: rows of the release.
+        reference: rows of the population that the data came from; None: the release has to do in their place.
+        canaries: whether the targets are canaries, independent of the data.
+        records_per_target: b, how many records each target would have had in the data.
+        model: what the mechanism left, if the attacker has it.
+    """
+
+    domain: Domain
+    targets: pa.Table
+    synthetic: pa.Table
+    reference: pa.Table | None = None
+    canaries: bool = False
+    records_per_target: int = 1
+    model: Model | None = None
+
+    def __post_init__(self) -> None:
+        known = {"targets": self.targets, "synthetic rows": self.synthetic, "reference": self.population}
+        for name, table in known.items():
+            lacking = [column for column in self.domain.names if column not in table.column_names]
+            if lacking or not table.num_rows:
+                wrong = f"lack the columns {', '.join(lacking)}" if lacking else "are empty"
+                raise AccountingError(f"audit: the {name} {wrong}; accepted: rows with every modelled column")
+        if self.domain.unknown or self.records_per_target < 1:
+            raise AccountingError(
+                f"audit: {len(self.domain.unknown)} columns of unknown values, {self.records_per_target} records a "
+                "target; accepted: a domain with the values that the mechanism learned, at least one record"
+            )
+
+    @property
+    def publishable(self) -> bool:
+        """Whether results are canaries' only, and owe nothing to a table of real people."""
+        return self.canaries and self.reference is None
+
+    @property
+    def counted(self) -> int:
+        """What a target would count for in the model's counts: its records, or one where owners are counted."""
+        if self.model is None:
+            return self.records_per_target
+        owners = Guarantee.from_json(self.model.plan.guarantee).weighting == "owners"
+        return 1 if owners else self.records_per_target
+
+    @property
+    def population(self) -> pa.Table:
+        """The reference, or the release in its place."""
+        return self.synthetic if self.reference is None else self.reference
+
+    @cached_property
+    def target_codes(self) -> Codes:
+        """Cells of the targets, shape (targets, columns)."""
+        return self.domain.encode(self.targets)
+
+    @cached_property
+    def synthetic_codes(self) -> Codes:
+        """Cells of the first `MOST_ROWS` synthetic rows."""
+        return self.domain.encode(self.synthetic.slice(0, MOST_ROWS))
+
+    @cached_property
+    def population_codes(self) -> Codes:
+        """Cells of the first `MOST_ROWS` rows of the population."""
+        if self.reference is None:
+            return self.synthetic_codes
+        return self.domain.encode(self.reference.slice(0, MOST_ROWS))

@@ -21,13 +21,16 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.training.fused import FusedAdapter, is_fusible
+from dpsynth_platform.training.head import FrozenHead, is_plain
 from dpsynth_platform.training.interface import Batch
 from dpsynth_platform.training.layers import Grams, Use, rule_for, square_norms
 from dpsynth_platform.training.plan import TrainingPlan
+from dpsynth_platform.training.precision import EXACT, lowered
 
 IGNORED = -100
 """The label of a token that is not predicted."""
@@ -47,9 +50,15 @@ def example_losses(logits: Tensor, labels: Tensor) -> Tensor:
     Returns:
         [examples] in single precision.
     """
-    targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    targets, counts = _predictions(labels)
     losses = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
-    return losses.view_as(targets).sum(1) / (targets != IGNORED).sum(1).clamp(min=1)
+    return losses.view_as(targets).sum(1) / counts
+
+
+def _predictions(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """What each place should predict, [examples, tokens], and how many places of each example do, at least 1."""
+    targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    return targets, (targets != IGNORED).sum(1).clamp(min=1)
 
 
 def clipping_coefficients(norms: Tensor, plan: TrainingPlan) -> Tensor:
@@ -77,11 +86,16 @@ class ClippedSums:
     As a context: meanwhile no parameter takes part in autograd by itself, since their gradients are computed here, and
     products of matrices in single precision are that, and no less.
 
+    The model is called without an attention mask: padding is on the right, where what counts cannot see it, and by a
+    mask of all rows together kernels are chosen, which would round a row's gradient by the others' lengths.
+
     Args:
-        model: from transformers, with adapters of peft or without. Its calls give `logits`.
+        model: from transformers, with adapters of peft or without. Its calls give `logits`. Causal.
         plan: says how to clip.
+        precision: in which layers compute. Trained weights that are finer are rounded to it, for passes only.
 
     Attributes:
+        precision: in which layers compute.
         parameters: the trainable ones, by name; one of several names where they are tied.
         totals: the sums so far, by name, in single precision, on the model's device.
 
@@ -89,8 +103,8 @@ class ClippedSums:
         MechanismFailed: nothing is trainable, or a layer's gradients are not known; see `layers.rule_for`.
     """
 
-    def __init__(self, model: nn.Module, plan: TrainingPlan) -> None:
-        self._model, self._plan = model, plan
+    def __init__(self, model: nn.Module, plan: TrainingPlan, precision: torch.dtype = EXACT) -> None:
+        self._model, self._plan, self.precision = model, plan, precision
         self.parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
         if not self.parameters:
             raise MechanismFailed("no parameter of the model is trainable; accepted: at least one")
@@ -103,13 +117,15 @@ class ClippedSums:
         self.totals = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in self.parameters.items()}
         self._hooks: list[Any] = []
         self._fused: dict[str, Any] = {}
-        self._precision = "highest"
+        self._products = "highest"
+        self._head: FrozenHead | None = None
+        self._lowered: dict[str, Tensor] | None = None
         self._uses: dict[str, list[Use]] | None = None
         self._called: set[str] = set()
         self._units = 0
 
     def __enter__(self) -> Self:
-        self._precision = torch.get_float32_matmul_precision()
+        self._products = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("highest")
         self._fused = self._fusible()
         for parameter in self.parameters.values():
@@ -119,21 +135,25 @@ class ClippedSums:
         ]
         for name, adapted in self._fused.items():
             adapted.forward = FusedAdapter(name, adapted, self._receive)
+        self._replace_head()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        torch.set_float32_matmul_precision(self._precision)
+        torch.set_float32_matmul_precision(self._products)
         for hook in self._hooks:
             hook.remove()
         for adapted in self._fused.values():
             del adapted.forward
+        self._restore_head()
+        self._lowered = None
         for parameter in self.parameters.values():
             parameter.requires_grad_(True)
 
     def reset(self) -> None:
-        """Forgets what was summed up."""
+        """Forgets what was summed up, and takes the weights as they are now: only before this may they change."""
+        self._lowered = None
         for total in self.totals.values():
             total.zero_()
 
@@ -179,18 +199,44 @@ class ClippedSums:
     def _own(self, layer: nn.Module) -> list[nn.Parameter]:
         return [value for value in layer.parameters(recurse=False) if id(value) in self._names]
 
+    def _replace_head(self) -> None:
+        layer = self._model.get_output_embeddings()  # type: ignore[operator]
+        if is_plain(layer) and not self._own(layer):
+            self._head = FrozenHead(layer)
+            layer.forward = self._head
+
+    def _restore_head(self) -> None:
+        if self._head is not None:
+            del self._head.layer.forward
+        self._head = None
+
     def _gradients(self, batch: Batch, weights: Tensor) -> dict[str, list[Use]]:
         """One pass forward and one backward; the gradients of all units by parameter."""
         self._uses, self._units = defaultdict(list), len(weights)
+        targets, counts = _predictions(batch["labels"])
         try:
-            inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
             with torch.enable_grad():
-                with torch.autocast("cuda", torch.bfloat16, enabled=weights.is_cuda):
-                    logits = self._model(**inputs, use_cache=False).logits
-                (example_losses(logits, batch["labels"]) * weights.flatten()).sum().backward()  # type: ignore[no-untyped-call]
+                logits = self._forward(batch)
+                if self._head is not None and logits is not self._head.hidden:
+                    # The model makes something more of its head's scores, so they must be there.
+                    self._restore_head()
+                    logits = self._forward(batch)
+                if self._head is not None:
+                    parts = (targets != IGNORED) * (weights.flatten() / counts)[:, None]
+                    logits.backward(self._head.gradients(targets, parts))  # type: ignore[no-untyped-call]
+                else:
+                    (example_losses(logits, batch["labels"]) * weights.flatten()).sum().backward()  # type: ignore[no-untyped-call]
             return self._uses
         finally:
             self._uses = None
+
+    def _forward(self, batch: Batch) -> Tensor:
+        """The model's logits, or what its replaced head gives in their place."""
+        inputs = {"input_ids": batch["input_ids"], "position_ids": batch["position_ids"], "use_cache": False}
+        if self._lowered is None:
+            self._lowered = lowered(self._model, self.precision)
+        logits: Tensor = functional_call(self._model, self._lowered, kwargs=inputs).logits
+        return logits
 
     def _watch(self, name: str, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         """Forward hook: asks for the gradient at the output."""
@@ -206,7 +252,7 @@ class ClippedSums:
             raise MechanismFailed(f"layer {name} does not take [examples, tokens]; accepted: layers that do")
         self._called.add(name)
         inputs, gradients = (values.reshape(self._units, -1, *values.shape[2:]) for values in (inputs, gradients))
-        with torch.no_grad(), torch.autocast("cuda", enabled=False):
+        with torch.no_grad():
             for parameter, use in rule(layer, inputs, gradients, self._is_shared):
                 if id(parameter) in self._names:
                     self._uses[self._names[id(parameter)]].append(use)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 Receive = Callable[[str, Tensor, Tensor], None]
 """Called with a layer's name, its inputs and the gradient at its outputs, both [examples, tokens, width]."""
@@ -54,22 +55,28 @@ class FusedAdapter:
         output: Tensor = _Fused.apply(inputs, asked, self)  # type: ignore[no-untyped-call]
         return output
 
+    def weights(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the layer and of both of the adapter's, as they are at present."""
+        return self._base.weight, self._down.weight, self._up.weight
+
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Output and inner values of [tokens, width] inputs."""
-        base = self._base
-        output = inputs @ base.weight.T if base.bias is None else torch.addmm(base.bias, inputs, base.weight.T)
-        inner = inputs @ self._down.weight.T
-        return output.addmm_(inner, self._up.weight.T, alpha=self._scale), inner
+        base, down, up = self.weights()
+        output = functional.linear(inputs, base, self._base.bias)
+        inner = inputs @ down.T
+        return output.addmm_(inner, up.T, alpha=self._scale), inner
 
-    def backward(self, inputs: Tensor, inner: Tensor, gradients: Tensor, wanted: bool) -> Tensor | None:
+    def backward(
+        self, weights: tuple[Tensor, Tensor, Tensor], inputs: Tensor, inner: Tensor, gradients: Tensor, wanted: bool
+    ) -> Tensor | None:
         """The gradient at the inputs, if it is wanted; the inputs' shape is [examples, tokens, width]."""
-        scaled = (gradients @ self._up.weight).mul_(self._scale)
+        base, down, up = weights
+        scaled = (gradients @ up).mul_(self._scale)
         self._receive(self.names[0], inputs.detach(), scaled)
         self._receive(self.names[1], inner.mul_(self._scale), gradients)
         if not wanted:
             return None
-        found = gradients.flatten(0, 1) @ self._base.weight
-        whole: Tensor = found.addmm_(scaled.flatten(0, 1), self._down.weight).view_as(inputs)
+        whole: Tensor = (gradients.flatten(0, 1) @ base).addmm_(scaled.flatten(0, 1), down).view_as(inputs)
         return whole
 
 
@@ -77,12 +84,12 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, asked: Tensor, adapter: FusedAdapter) -> Tensor:
         output, inner = adapter.forward(inputs.flatten(0, 1))
-        ctx.save_for_backward(inputs, inner)
+        ctx.save_for_backward(inputs, inner, *adapter.weights())
         ctx.adapter = adapter
         return output.view(*inputs.shape[:2], -1)
 
     @staticmethod
     def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, None, None]:  # type: ignore[override]
-        inputs, inner = ctx.saved_tensors
+        inputs, inner, *weights = ctx.saved_tensors
         inner = inner.view(*inputs.shape[:2], -1)
-        return ctx.adapter.backward(inputs, inner, gradients, ctx.needs_input_grad[0]), None, None
+        return ctx.adapter.backward(weights, inputs, inner, gradients, ctx.needs_input_grad[0]), None, None

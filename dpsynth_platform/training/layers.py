@@ -215,7 +215,7 @@ def _matrix(rows: Tensor, columns: Tensor, shared: bool) -> Stacked | Outer:
     tokens, height, width = rows.shape[1], rows.shape[2], columns.shape[2]
     if shared or height * width > tokens * (height + width):
         return Outer(rows, columns)
-    return Stacked(torch.bmm(rows.float().transpose(1, 2), columns.float()))
+    return Stacked(torch.bmm(rows.transpose(1, 2), columns).float())
 
 
 def _embedding(layer: nn.Embedding, inputs: Tensor, gradients: Tensor, shared: Shared) -> Uses:

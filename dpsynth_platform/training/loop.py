@@ -30,6 +30,7 @@ from dpsynth_platform.training.interface import Batch, Examples, Health, Journal
 from dpsynth_platform.training.noise import GaussianNoise
 from dpsynth_platform.training.optimizer import Optimizer
 from dpsynth_platform.training.plan import TrainingPlan
+from dpsynth_platform.training.precision import EXACT, lower_frozen, precision_of
 from dpsynth_platform.training.sampler import PoissonSampler
 from dpsynth_platform.training.world import World
 
@@ -57,10 +58,12 @@ def train(
     units: Sequence[Sequence[int]] | None = None,
     progress: Progress = silent,
     device: str = "cpu",
+    precision: torch.dtype | None = None,
 ) -> Trained:
     """Trains a causal language model in place; goes on from the journal's last state.
 
-    Dropout is off: noise regularizes enough. Weights are in single precision; on CUDA, layers compute in bfloat16.
+    Dropout is off: noise regularizes enough. Layers compute in the precision that suits the device
+    (`precision.precision_of`), and frozen weights are left in it; trained ones are of single precision throughout.
     Where several processes train together (`world`), each is given its own share of examples, and only the first one's
     journal is used.
 
@@ -75,6 +78,7 @@ def train(
             example is a record. Sensitive.
         progress: called as `progress("training", step, plan.steps)`.
         device: torch's.
+        precision: in which layers compute; None: the device's.
 
     Raises:
         MechanismFailed: the model is not the plan's, a record does not fit in memory, health says stop, a state is
@@ -83,9 +87,12 @@ def train(
     if plan.sampled == "user" and units is None:
         raise MechanismFailed("the plan samples users; accepted: the positions of each one's examples")
     check_trainable(model, plan)
-    model.to(device).eval()
-    with ClippedSums(model, plan) as sums:
-        training = _Training(model, plan, examples, units, sums, torch.device(device))
+    place = torch.device(device)
+    precision = precision or precision_of(place)
+    model.to(place).eval()
+    lower_frozen(model, precision)
+    with ClippedSums(model, plan, precision) as sums:
+        training = _Training(model, plan, examples, units, sums, place)
         start = training.resume(journal)
         executed = start
         for step in range(start + 1, plan.steps + 1):
@@ -154,8 +161,9 @@ class _Training:
             self._tokens = physical.smaller(self._tokens, self._examples.max_length)
 
     def _parts(self, rows: Batch, sizes: list[int]) -> Iterator[list[physical.Part]]:
-        if self._device.type in physical.COARSE:
-            return physical.parts_alike(rows, sizes, self._tokens, self._device, self._examples.max_length)
+        if self._sums.precision != EXACT:
+            longest, planned = self._examples.max_length, self._plan.batch_size
+            return physical.parts_alike(rows, sizes, self._tokens, self._device, longest, planned)
         return physical.parts_of(rows, sizes, self._tokens, self._device)
 
     def _noised_means(self) -> dict[str, torch.Tensor]:

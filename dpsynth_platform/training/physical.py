@@ -9,8 +9,8 @@ is not hidden.
 otherwise beside other units; and one unit more or less changes the parts of many. In single precision that moves a sum
 over 48 units by 3e-5 of the clipping norm, which is next to nothing; in bfloat16 it was 3%, growing with the root of
 the batch size, and all of it would come on top of what one unit may change. Where layers compute in bfloat16
-(`COARSE`), the shape of a unit's part therefore follows from this unit alone: lengths and numbers of rows are rounded
-up to a power of two of the longest, and parts that are not full are filled up with units of weight 0.
+(`precision`), the shape of a unit's part therefore follows from this unit alone: lengths and numbers of rows are
+rounded up to a power of two of the longest, and parts that are not full are filled up with units of weight 0.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ from dpsynth_platform.training.interface import Batch
 MOST_TOKENS = {"cpu": 1024, "cuda": 32_768}
 # Devices that say when their memory is short, where others end the process.
 TRIED = ("cuda",)
-# Devices on which layers compute in bfloat16.
-COARSE = ("cuda",)
 # Parts for these are no shorter: below, padding costs nothing.
 SHORTEST = 16
 # Of the machine's free memory, this part is for a physical batch.
@@ -95,7 +93,7 @@ def parts_of(rows: Batch, sizes: Sequence[int], tokens: int, device: torch.devic
 
 
 def parts_alike(
-    rows: Batch, sizes: Sequence[int], tokens: int, device: torch.device, longest: int
+    rows: Batch, sizes: Sequence[int], tokens: int, device: torch.device, longest: int, planned: int
 ) -> Iterator[list[Part]]:
     """As `parts_of`, but the shape of a unit's part follows from this unit and public numbers alone.
 
@@ -105,6 +103,8 @@ def parts_alike(
         tokens: the most in a part, padding included.
         device: where the parts go.
         longest: the most tokens of a record. Public.
+        planned: how many units a logical batch has on average. Public. Parts are for an eighth of them at most, so that
+            not too much is filled up.
 
     Yields:
         See `parts_of`.
@@ -119,7 +119,7 @@ def parts_alike(
         else:
             alike[wide, long].append(unit)
     for (wide, long), together in sorted(alike.items(), reverse=True):
-        number = max(1, tokens // (wide * long))
+        number = max(1, min(tokens // (wide * long), planned // 8))
         for start in range(0, len(together), number):
             yield [_part(rows, together[start : start + number], (number, wide, long), None, device)]
 

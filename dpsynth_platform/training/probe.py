@@ -45,7 +45,6 @@ def faults_of_clipping(
     clipping_norm: float,
     vocabulary: int,
     length: int = 16,
-    precision: torch.dtype | None = None,
 ) -> list[str]:
     """What is wrong with the clipped sum of this model's gradients. The model is left as it was found.
 
@@ -59,11 +58,9 @@ def faults_of_clipping(
         clipping_norm: C.
         vocabulary: how many token ids there are.
         length: tokens of the longest random example.
-        precision: in which the model computes, where autocast makes it coarser than its weights. The finer, the
-            smaller is what can be found, so a probe on the CPU in single precision finds most.
     """
     maker = Maker(vocabulary, length, trial.device_of(model))
-    found = _Probe(model, clipped_sum, losses, clipping_norm, maker, trial.tolerance(model, precision))
+    found = _Probe(model, clipped_sum, losses, clipping_norm, maker, trial.tolerance(model))
     frozen = trial.frozen_digests(model)
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     with trial.left_as_found(model):

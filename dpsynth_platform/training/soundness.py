@@ -18,6 +18,7 @@ from dpsynth_platform.training.interface import Batch, TrainingState
 from dpsynth_platform.training.loop import train
 from dpsynth_platform.training.noise import GaussianNoise
 from dpsynth_platform.training.plan import TrainingPlan
+from dpsynth_platform.training.precision import EXACT
 from dpsynth_platform.training.sampler import PoissonSampler
 from dpsynth_platform.training.trial import ClippedSum, Maker
 
@@ -29,7 +30,7 @@ def refuse_unsound(model: nn.Module, plan: TrainingPlan, *, vocabulary: int, lon
 
     With 135 million weights it takes half a minute of one core for an adapter; two minutes and 5.5 GB for all weights.
 
-    Where the model is on the CPU, results are compared in single precision, which finds most.
+    Results are compared in single precision, which finds most, in whichever layers will compute.
 
     Args:
         model: as `adapter.with_adapter` leaves it.
@@ -46,7 +47,6 @@ def refuse_unsound(model: nn.Module, plan: TrainingPlan, *, vocabulary: int, lon
         faults += validators.faults_of_width(model, losses, vocabulary=vocabulary, short=_LENGTH, longest=longest)
     faults += probe.faults_of_sampler(_draws(plan), probability=0.25)
     if not faults:  # numbers say nothing more where the parts are unsound
-        autocast = trial.device_of(model).type == "cuda"
         faults += probe.faults_of_clipping(
             model,
             clipped_sum(plan),
@@ -54,7 +54,6 @@ def refuse_unsound(model: nn.Module, plan: TrainingPlan, *, vocabulary: int, lon
             clipping_norm=plan.clipping_norm,
             vocabulary=vocabulary,
             length=min(longest, _LENGTH),
-            precision=torch.bfloat16 if autocast else None,
         )
         faults += probe.faults_of_noise(_noise(model, plan), model, deviation=plan.noise_deviation)
         with trial.left_as_found(model):
@@ -65,9 +64,7 @@ def refuse_unsound(model: nn.Module, plan: TrainingPlan, *, vocabulary: int, lon
 def losses(model: nn.Module, batch: Batch) -> Tensor:
     """The loss of each example that `clipping` clips the gradients of: [examples]."""
     inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-    with torch.autocast("cuda", torch.bfloat16, enabled=batch["input_ids"].is_cuda):
-        logits = model(**inputs, use_cache=False).logits
-    return example_losses(logits, batch["labels"])
+    return example_losses(model(**inputs, use_cache=False).logits, batch["labels"])
 
 
 def clipped_sum(plan: TrainingPlan) -> ClippedSum:
@@ -108,6 +105,7 @@ def _one_step(model: nn.Module, plan: TrainingPlan, vocabulary: int, length: int
         health=_NoWatch(),
         units=units,
         device=str(device),
+        precision=EXACT,
     )
 
 

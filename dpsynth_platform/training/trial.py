@@ -95,7 +95,7 @@ class Maker:
         return {name: tensor.to(self.device) for name, tensor in made.items()}
 
 
-def tolerance(model: nn.Module, precision: torch.dtype | None = None) -> float:
+def tolerance(model: nn.Module) -> float:
     """Up to which share two results count as equal: sqrt(u), u the unit roundoff of the coarsest precision in use.
 
     K roundings in a row amount to a relative error of at most K * u (Higham 2002, section 3.1), and about sqrt(K) * u
@@ -103,7 +103,7 @@ def tolerance(model: nn.Module, precision: torch.dtype | None = None) -> float:
     (4096 in single precision) and 1 / u in the second (1.7e7): half of the digits are for rounding, half for the trial.
     """
     used = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
-    used.add(precision or torch.float32)
+    used.add(torch.float32)
     return math.sqrt(max(torch.finfo(dtype).eps for dtype in used) / 2)
 
 

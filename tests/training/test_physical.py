@@ -57,7 +57,7 @@ def test_in_parts_of_like_shape_every_unit_is_there_once(tokens):
     summed = []
     for divided in (
         physical.parts_of(rows, SIZES, tokens, CPU),
-        physical.parts_alike(rows, SIZES, tokens, CPU, longest=50),
+        physical.parts_alike(rows, SIZES, tokens, CPU, longest=50, planned=80),
     ):
         with ClippedSums(made, chosen) as sums:
             for parts in divided:
@@ -78,7 +78,7 @@ def shapes(sizes, lengths, tokens, mark):
     rows["input_ids"][mark, 0] = -1
     return [
         (tuple(part.batch["labels"].shape), tuple(part.weights.shape))
-        for parts in physical.parts_alike(rows, sizes, tokens, CPU, longest=50)
+        for parts in physical.parts_alike(rows, sizes, tokens, CPU, longest=50, planned=80)
         if any((part.batch["input_ids"][:, 0] == -1).any() for part in parts)
         for part in parts
     ]
@@ -93,6 +93,13 @@ def test_the_shape_of_a_units_part_follows_from_the_unit_alone(tokens, unit, mar
     alone = shapes([SIZES[unit]], own, tokens, mark - starts[unit])
     assert alone == shapes(SIZES, LENGTHS, tokens, mark)
     assert alone == shapes([*SIZES, 1, 1, 1], [*LENGTHS, 50, 9, 8], tokens, mark)
+
+
+@pytest.mark.parametrize(("planned", "parts"), [(8, 4), (16, 2), (40, 1), (4, 4)])
+def test_parts_of_like_shape_are_for_an_eighth_of_the_planned_batch(planned, parts):
+    found = list(physical.parts_alike(batch([9] * 4), [1] * 4, 10_000, CPU, longest=50, planned=planned))
+    assert len(found) == parts
+    assert {len(part.weights) for (part,) in found} == {max(1, planned // 8)}
 
 
 def test_padding_is_cut_and_like_lengths_go_together():

@@ -1,0 +1,48 @@
+"""In which precision a model's layers compute, and its weights in that precision.
+
+What belongs here: the one decision, by the device and its hardware; and rounding weights. What does not: how batches
+are shaped where computing is coarse (`physical`), and what stays in single precision whatever is decided here: trained
+weights, sums of gradients, their norms, noise and the optimizer (`clipping`, `loop`).
+
+bfloat16 has the range of single precision and eight binary digits. Hardware that multiplies matrices of it does so many
+times as fast; elsewhere it is slower than single precision, and worse. That each gradient is rounded is no matter of
+privacy: whatever a unit's gradient has become by rounding is clipped to C. That it could be rounded otherwise beside
+other units is one; see `physical`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+EXACT = torch.float32
+"""The precision in which it hardly matters by what way a result is computed."""
+
+
+def precision_of(device: torch.device) -> torch.dtype:
+    """In which precision layers compute on a device: bfloat16 where it has units for products of such matrices."""
+    if device.type == "cuda":
+        fast = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        fast = device.type == "cpu" and bool(torch.cpu.get_capabilities().get("amx_bf16"))
+    return torch.bfloat16 if fast else EXACT
+
+
+@torch.no_grad()
+def lower_frozen(model: nn.Module, precision: torch.dtype) -> None:
+    """Rounds a model's frozen weights to a precision, in place and for good; trainable ones stay as they are."""
+    for parameter in model.parameters():
+        if not parameter.requires_grad and _is_finer(parameter, precision):
+            parameter.data = parameter.data.to(precision)
+
+
+@torch.no_grad()
+def lowered(model: nn.Module, precision: torch.dtype) -> dict[str, Tensor]:
+    """Copies in this precision of those weights, by name, that are of a finer one."""
+    return {
+        name: parameter.to(precision) for name, parameter in model.named_parameters() if _is_finer(parameter, precision)
+    }
+
+
+def _is_finer(parameter: Tensor, precision: torch.dtype) -> bool:
+    return parameter.is_floating_point() and parameter.element_size() > precision.itemsize

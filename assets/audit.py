@@ -1,42 +1,49 @@
 """audit: attacks on the model and on the data, and what they prove.
 
-What belongs here: handing canaries, model and synthetic rows to `audit`, keeping its report, and recording the
-candidate that is complete with it. What does not: the attacks. Only canaries are compared, so the report may be
-published.
+What belongs here: handing canaries, model and synthetic rows to `audit`, keeping its report and (restricted, with a
+time-to-live) the raw scores, and recording the audit and the candidate that is complete with it. What does not: the
+attacks. Only canaries are compared, so the report may be published.
 """
 
+from __future__ import annotations
+
 import json
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from assets.shown import picture, table
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ReleaseRefused, StaleInput
+from dpsynth_platform.errors import AccountingError, ReleaseRefused, StaleInput
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.lineage import facets
 from dpsynth_platform.release.evidence import AUDIT_REPORT, check_content
 from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_row
-from dpsynth_platform.storage import read_table
+from dpsynth_platform.storage import SCORES, StepRecord, read_table
+
+if TYPE_CHECKING:
+    from dpsynth_platform.audit.verdict import AuditReport
 
 
 def body(step: StepContext) -> Outcome:
     """Attacks, judges, draws."""
     from dpsynth_platform.audit.canaries import read_canaries
     from dpsynth_platform.audit.plots import roc_plot, score_plot
+    from dpsynth_platform.audit.scores import scores_table
     from dpsynth_platform.audit.scoring import score_canaries
     from dpsynth_platform.audit.text_scoring import score_texts
-    from dpsynth_platform.audit.verdict import AuditReport, judge
+    from dpsynth_platform.audit.verdict import judge
 
     contract, raw = step.sealed()
     canaries, model, synthetic = step.same_run(raw, "canaries", "model", "synthetic")
     if model.facts["canaries"] != canaries.content_hash:
         raise StaleInput(f"{step.place.label}/canaries are not those that the model was trained with")
     record = step.reusable(raw, "audit", canaries, model, synthetic)
-    if record is not None and record.facts["terms"] != contract.audit_terms:
-        record = None
-    reused = record is not None
-    if record is None:
+    report = None if record is None or record.facts["terms"] != contract.audit_terms else _kept_report(record)
+    reused = report is not None
+    if record is None or report is None:
         bait = read_canaries(canaries.directory / "table")
         rows = pa.Table.from_batches(read_table(synthetic.directory / "table"))
         if contract.written is None:
@@ -44,20 +51,25 @@ def body(step: StepContext) -> Outcome:
         else:
             step.progress("asking the language model about the canaries' texts")
             scored = score_texts(contract, step.plan(raw), bait, model.directory, rows)
-        report = judge(contract, step.place.period, bait.included, scored)
+        alone = judge(contract, step.place.period, bait.included, scored)
+        report = _beside_the_family(step, contract, raw, alone)
+        inputs = [canaries, model, synthetic]
+        with step.storage.new_output(step.place, SCORES) as directory:
+            pq.write_table(scores_table(scored, bait.included), directory / "scores.parquet")
+            step.record(SCORES, run_key=model.run_key, directory=directory, inputs=inputs)
         with step.storage.new_output(step.place, "audit") as directory:
+            roc = roc_plot(scored, bait.included, epsilon=report.claimed_epsilon, delta=report.delta)
             (directory / AUDIT_REPORT).write_text(json.dumps(report.to_json(), indent=1), encoding="utf-8")
-            (directory / "roc.svg").write_text(roc_plot(scored, bait.included), encoding="utf-8")
+            (directory / "roc.svg").write_text(roc, encoding="utf-8")
             (directory / "scores.svg").write_text(score_plot(scored[0], bait.included), encoding="utf-8")
             record = step.record(
                 "audit",
                 run_key=model.run_key,
                 directory=directory,
-                inputs=[canaries, model, synthetic],
+                inputs=inputs,
                 facts={"verdict": report.verdict, "terms": contract.audit_terms},
             )
     _record_candidate(step, contract)
-    report = AuditReport.from_json(json.loads((record.directory / AUDIT_REPORT).read_text(encoding="utf-8")))
     step.progress(report.summary)
     metadata = {
         "verdict": report.verdict,
@@ -82,6 +94,43 @@ def body(step: StepContext) -> Outcome:
     )
 
 
+def _kept_report(record: StepRecord) -> AuditReport | None:
+    """The report of an earlier run; None where it cannot be read, so that the audit is made anew."""
+    from dpsynth_platform.audit.verdict import AuditReport
+
+    try:
+        return AuditReport.from_json(json.loads((record.directory / AUDIT_REPORT).read_text(encoding="utf-8")))
+    except (AccountingError, OSError, ValueError):
+        return None
+
+
+def _beside_the_family(step: StepContext, contract: DataContract, raw: StepRecord, alone: AuditReport) -> AuditReport:
+    """The report with what all audits of the family say, and this one recorded in the ledger's chain for those to come.
+
+    Recorded first: whoever ends the run when the verdict shows has had it all the same.
+    """
+    from dpsynth_platform.audit.cumulative import past_audits, standing_of
+    from dpsynth_platform.audit.verdict import claim_p_value, with_family
+
+    ledger, terms = step.ledger, contract.audit_terms
+    clearance = step.storage.require(step.place, "clearance", run_key=raw.run_key)
+    entry = ledger.entry(clearance.facts["entry_id"])
+    past = past_audits(ledger.history(kinds=[chain.AUDITED]), ledger.entries(contract.family))
+    p_value = claim_p_value(alone)
+    standing = standing_of(contract.family, past, entry.key, p_value, contract.audit.confidence)
+    before = any(audit.failed and audit.entry == entry.entry_id and audit.terms == terms for audit in past)
+    report = with_family(alone, standing, failed_before=before)
+    payload = {
+        "verdict": report.verdict,
+        "failed": alone.verdict == "fail",
+        "epsilon_lower_bound": alone.epsilon_lower_bound,
+        "p_value": p_value,
+        "terms": terms,
+    }
+    ledger.record(chain.AUDITED, entry.entry_id, payload)
+    return report
+
+
 def _record_candidate(step: StepContext, contract: DataContract) -> None:
     """A candidate that waits for nothing but a decision is recorded once, so that reviewers can be told of it."""
     try:
@@ -95,13 +144,14 @@ def _record_candidate(step: StepContext, contract: DataContract) -> None:
 STEP = Step(
     name="audit",
     description=(
-        "Membership attacks on the canaries, by the model and by the synthetic rows: true positive rate at 1% false "
-        "alarms and a lower bound on epsilon, with pass, fail or inconclusive. A report on canaries alone."
+        "Membership attacks on the canaries, by the model and by the synthetic rows: true positive rates at few false "
+        "alarms beside what the claim allows, and a lower bound on epsilon, with pass, fail or inconclusive. A report "
+        "on canaries alone."
     ),
     upstream=("canaries", "model", "synthetic"),
     kinds=frozenset({"python"}),
     zone="operator",
-    code_version="1",
+    code_version="2",
     body=body,
     fields=(
         ("verdict", "string", "pass, fail or inconclusive; the release is refused unless it passes"),

@@ -17,7 +17,10 @@ from dpsynth_platform.synth.interface import SealedPlan
 
 def body(step: StepContext) -> Outcome:
     """Pins, plans, admits, seals. A source that has not changed keeps its plan and its run."""
+    from dpsynth_platform.audit.policy import attacks_on, check_gates
+
     contract, place = step.contract, step.place
+    check_gates(contract, attacks_on(contract))
     pinned = source.pin(contract)
     check_source_schema(contract, pinned.schema)
     step.open_account()

@@ -753,6 +753,22 @@ class Generate(_Part):
         return rows
 
 
+class RateLimit(_Part):
+    """How many of the included an attacker may find at one rate of false alarms, for an audit to pass."""
+
+    false_positive_rate: float = Field(gt=0, lt=1)
+    true_positive_rate: float = Field(gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _above_guessing(self) -> RateLimit:
+        if self.true_positive_rate <= self.false_positive_rate:
+            raise ValueError(
+                f"true_positive_rate: {self.true_positive_rate:g} at {self.false_positive_rate:g} false alarms is what "
+                "blind guessing reaches; accepted: more than the false_positive_rate"
+            )
+        return self
+
+
 class Audit(_Part):
     """The empirical audit. By default at most 0.5% of the expected units are canaries."""
 
@@ -762,6 +778,17 @@ class Audit(_Part):
     )
     confidence: float = Field(default=0.95, ge=0.5, lt=1)
     accept_inconclusive: str | None = Field(default=None, min_length=10)
+    gates: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="Names of the attacks that decide; by default all. The others are shown.",
+    )
+    rate_limits: list[RateLimit] = Field(
+        default_factory=list, description="Most true positives at rates of false alarms; by default the frontier alone."
+    )
+    cumulative: Literal["gate", "report"] = Field(
+        default="gate", description="Whether the family's audits, taken together, decide about a release too."
+    )
 
 
 class Quality(_Part):
@@ -790,7 +817,7 @@ class Release(_Part):
 class Retention(_Part):
     """How long sensitive intermediates are kept: a number of hours (`12h`) or days (`7d`).
 
-    Canaries are kept as long as the model that was trained with them: no others can audit it.
+    Canaries are kept as long as the model that was trained with them: no others can audit it. So are their raw scores.
     """
 
     raw: Duration = "30d"
@@ -801,7 +828,7 @@ class Retention(_Part):
 
     def of(self, step: str) -> dt.timedelta | None:
         """The time-to-live of a step's output, or None where it is a report or record that stays."""
-        text = getattr(self, "model" if step == "canaries" else step, None)
+        text = getattr(self, "model" if step in ("canaries", "scores") else step, None)
         if text is None:
             return None
         number, unit = int(text[:-1]), text[-1]
@@ -882,14 +909,20 @@ class DataContract(_Part):
         return max(20, min(500, int(0.005 * self.privacy.expected_units)))
 
     @property
-    def audit_terms(self) -> dict[str, float]:
-        """What an audit of this contract is held against; a report made on other terms is no evidence for it."""
-        claimed = self.privacy.guarantee.epsilon
+    def audit_terms(self) -> dict[str, Any]:
+        """What an audit of this contract is held against; a report made on other terms is no evidence for it.
+
+        What is not declared is not named, so that reports from before there was a choice stay evidence.
+        """
+        claimed, audit = self.privacy.guarantee.epsilon, self.audit
         return {
             "claimed_epsilon": claimed,
             "delta": self.privacy.delta,
             "threshold": min(self.audit.max_epsilon_lower_bound or claimed, claimed),
             "confidence": self.audit.confidence,
+            **({} if audit.gates is None else {"gates": list(audit.gates)}),
+            **({"rate_limits": [limit.model_dump() for limit in audit.rate_limits]} if audit.rate_limits else {}),
+            **({} if audit.cumulative == "gate" else {"cumulative": audit.cumulative}),
         }
 
     def snapshot(self) -> dict[str, Any]:

@@ -149,6 +149,10 @@ def _candidate(payload: _Payload) -> str:
     return f"waits for a decision; entry {payload['entry'][:SHORT]}"
 
 
+def _audited(payload: _Payload) -> str:
+    return f"{payload['verdict']}; epsilon at least {payload['epsilon_lower_bound']:.2f}"
+
+
 def _withdrawn(payload: _Payload) -> str:
     return _with_reason(f"candidate {payload['candidate'][:SHORT]}, entry {payload['entry'][:SHORT]}", payload)
 
@@ -184,6 +188,7 @@ _WORDS: dict[str, Callable[[_Payload], str]] = {
     chain.APPROVED: _approved,
     chain.WITHDRAWN: _withdrawn,
     chain.CANDIDATE: _candidate,
+    chain.AUDITED: _audited,
     chain.RELEASED: _released,
     chain.DECLARED_PUBLIC: _declared,
     chain.DISTRUSTED: _distrusted,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dpsynth_platform.contracts import DataContract, Retention
 from dpsynth_platform.restricted_log import logs_of
-from dpsynth_platform.storage import STEPS, Place, Storage
+from dpsynth_platform.storage import SCORES, STEPS, Place, Storage
 
 HANDED = "-job"
 """At the end of the name of a directory of what a worker is handed (`assets.model`)."""
@@ -57,7 +57,7 @@ def due(storage: Storage, contracts: Iterable[DataContract], now: dt.datetime) -
     declared = {contract.dataset: contract.retention for contract in contracts}
     for place in storage.places():
         retention = declared.get(place.dataset) or _sealed(storage, place)
-        for step in STEPS:
+        for step in (*STEPS, SCORES):
             record = storage.read(place, step)
             current = Path(record.path) if record and record.path else None
             limit = retention.of(step)

@@ -43,6 +43,8 @@ STEPS = (
     "quality",
     "released",
 )
+SCORES = "scores"
+"""What the audit keeps beside its report: the canaries' raw scores and coins, which expire with the model."""
 
 
 @dataclass(frozen=True)

@@ -34,12 +34,14 @@ class Line:
         x: positions, any length n.
         y: values, length n.
         dashed: drawn as a thin dashed line, for references such as a diagonal.
+        colour: of the line; None: the next of the palette.
     """
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     dashed: bool = False
+    colour: str | None = None
 
 
 def line_chart(
@@ -67,11 +69,13 @@ def line_chart(
             f'<line x1="{at:.1f}" y1="{_TOP}" x2="{at:.1f}" y2="{HEIGHT - _BOTTOM}" stroke="#6e7781" '
             'stroke-dasharray="2 3"/>' + _text(at + 4, _TOP + 12, x_mark[1], colour="#57606a")
         )
-    for index, (line, (xs, ys)) in enumerate(zip(lines, points, strict=True)):
+    colours = _line_colours(lines)
+    for line, colour, (xs, ys) in zip(lines, colours, points, strict=True):
         path = " ".join(f"{x_axis.place(x):.1f},{y_axis.place(y):.1f}" for x, y in zip(xs, ys, strict=True))
         stroke = 'stroke-width="1.2" stroke-dasharray="5 4"' if line.dashed else 'stroke-width="2"'
-        body.append(f'<polyline points="{path}" fill="none" stroke="{_colour(index)}" {stroke}/>')
-    return _chart(body, [line.name for line in lines], title, description, WIDTH, HEIGHT)
+        body.append(f'<polyline points="{path}" fill="none" stroke="{colour}" {stroke}/>')
+    legend = _legend([line.name for line in lines], colours)
+    return _chart(body, legend, title, description, WIDTH, HEIGHT)
 
 
 def bar_chart(
@@ -105,7 +109,7 @@ def bar_chart(
         short = label if len(label) <= _MAX_LABEL else label[: _MAX_LABEL - 1] + "…"
         turn = f' transform="rotate(-40 {centre:.1f} {bottom + 14:.1f})"' if slanted else ""
         body.append(_text(centre, bottom + 16, short, anchor="end" if slanted else "middle", extra=turn))
-    return _chart(body, list(series), title, description, width, height)
+    return _chart(body, _legend(list(series)), title, description, width, height)
 
 
 def histogram(
@@ -134,7 +138,7 @@ def histogram(
             start = x_axis.place(float(left))
             step = x_axis.place(float(right)) - start
             body.append(_bar(start, step, y_axis.place(0), y_axis.place(float(value)), _colour(index), 0.55))
-    return _chart(body, list(groups), title, description, WIDTH, HEIGHT)
+    return _chart(body, _legend(list(groups)), title, description, WIDTH, HEIGHT)
 
 
 @dataclass(frozen=True)
@@ -220,18 +224,33 @@ def _colour(index: int) -> str:
     return _COLOURS[index % len(_COLOURS)]
 
 
-def _legend(names: Sequence[str]) -> str:
-    parts, at = [], float(_LEFT)
-    for index, name in enumerate(names):
-        parts.append(f'<rect x="{at:.1f}" y="36" width="12" height="12" fill="{_colour(index)}"/>')
-        parts.append(_text(at + 17, 46, name))
-        at += 17 + 7 * len(name) + 18
+def _line_colours(lines: Sequence[Line]) -> list[str]:
+    """Each line's own colour, or the next of the palette."""
+    palette = (_colour(index) for index in range(len(lines)))
+    return [line.colour or next(palette) for line in lines]
+
+
+def _legend(names: Sequence[str], colours: Sequence[str] | None = None) -> str:
+    """Names with their colours, in a second row where one is too short for them."""
+    places, at, row = [], float(_LEFT), 0
+    for name in names:
+        width = 17 + 7 * len(name) + 18
+        if at + width > WIDTH and at > _LEFT:
+            at, row = float(_LEFT), row + 1
+        places.append((at, row))
+        at += width
+    first = 36 if row == 0 else 29
+    parts = []
+    for index, (name, (left, line)) in enumerate(zip(names, places, strict=True)):
+        colour, top = colours[index] if colours else _colour(index), first + 15 * line
+        parts.append(f'<rect x="{left:.1f}" y="{top}" width="12" height="12" fill="{colour}"/>')
+        parts.append(_text(left + 17, top + 10, name))
     return "".join(parts)
 
 
-def _chart(body: Sequence[str], names: Sequence[str], title: str, description: str, width: int, height: int) -> str:
+def _chart(body: Sequence[str], legend: str, title: str, description: str, width: int, height: int) -> str:
     """Puts the parts together. Ids follow from the content, so that several charts can stand in one page."""
-    content = "".join(body) + _legend(names)
+    content = "".join(body) + legend
     mark = hashlib.sha256((title + description + content).encode()).hexdigest()[:12]
     heading = f'<text x="{_LEFT}" y="22" font-size="15" font-weight="600" fill="#24292f">{html.escape(title)}</text>'
     return (

@@ -405,6 +405,17 @@ def test_canaries_by_default_are_half_a_percent(units: int, expected: int) -> No
     assert parsed("audit", {"canaries": 77}).canary_count == 77
 
 
+def test_an_audit_policy_is_part_of_the_terms_where_it_is_declared() -> None:
+    assert parsed("audit", {}).audit_terms.keys() == {"claimed_epsilon", "delta", "threshold", "confidence"}
+    limit = {"false_positive_rate": 0.01, "true_positive_rate": 0.1}
+    policy = {"gates": ["likelihood"], "rate_limits": [limit], "cumulative": "report"}
+    assert policy.items() <= parsed("audit", policy).audit_terms.items()
+    with pytest.raises(ContractError, match="blind guessing"):
+        parsed("audit", {"rate_limits": [limit | {"true_positive_rate": 0.01}]})
+    with pytest.raises(ContractError, match=r"audit\.gates"):
+        parsed("audit", {"gates": []})
+
+
 def test_a_snapshot_is_the_same_contract_again() -> None:
     contract = parsed()
     again = DataContract.model_validate(json.loads(json.dumps(contract.snapshot())))

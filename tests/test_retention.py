@@ -17,7 +17,7 @@ from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.purging import purge_due
 from dpsynth_platform.retention import HANDED, LOGS_KEPT, SUPERSEDED_AFTER, due, purge
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place, Storage
+from dpsynth_platform.storage import SCORES, Place, Storage
 
 PLACE = Place("letters")
 NOW = dt.datetime.now(dt.UTC)
@@ -252,3 +252,10 @@ def test_a_deletion_that_fails_is_not_recorded(
     with pytest.raises(PermissionError):
         purge_due(settings, [contract])
     assert Ledger(settings.ledger_url).history() == []
+
+
+def test_raw_scores_expire_with_the_model(contract: DataContract, storage: Storage) -> None:
+    kept = output(storage, SCORES, dt.timedelta(days=3))
+    assert SCORES not in [item.step for item in due(storage, [contract], NOW)]
+    make_old(kept, dt.timedelta(days=5))
+    assert [item.path for item in due(storage, [contract], NOW) if item.step == SCORES] == [kept]

@@ -88,3 +88,22 @@ def test_few_equal_or_no_values_still_give_a_chart(values: list[float]) -> None:
     ):
         ElementTree.fromstring(svg)
         assert "nan" not in svg
+
+
+def test_lines_of_a_colour_of_their_own_leave_the_palette_to_the_others() -> None:
+    words = {"title": "T", "description": "D", "x_label": "x", "y_label": "y"}
+    plain = line_chart([Line("a", [0, 1], [0, 1]), Line("b", [0, 1], [1, 0])], **words)
+    beside = line_chart(
+        [Line("guide", [0, 1], [0, 1], colour="#123456"), Line("a", [0, 1], [0, 1]), Line("b", [0, 1], [1, 0])], **words
+    )
+    strokes = [re.findall(r'<polyline[^>]*stroke="(#\w+)"', svg) for svg in (plain, beside)]
+    assert strokes[1] == ["#123456", *strokes[0]]
+
+
+def test_a_long_legend_goes_on_in_a_second_row() -> None:
+    words = {"title": "T", "description": "D", "x_label": "x", "y_label": "y"}
+    names = [f"an attack of number {number}" for number in range(6)]
+    root = ElementTree.fromstring(line_chart([Line(name, [0, 1], [0, 1]) for name in names], **words))
+    placed = [element for element in root.iter(f"{SPACE}text") if element.text in names]
+    assert len({element.get("y") for element in placed}) == 2
+    assert all(float(element.get("x")) + 7 * len(element.text) <= float(root.get("width")) for element in placed)

@@ -105,6 +105,16 @@ def right_needed(*, canaries: int, guesses: int, epsilon: float, delta: float, c
     return None
 
 
+def visible_from(guesses: int, right_needed: int, probability: float) -> float:
+    """Least epsilon whose randomized response gives so many right guesses with this probability, rounded up.
+
+    No attack on a mechanism of pure epsilon does better than on randomized response, so of a mechanism with less the
+    audit sees nothing as often, whatever the attack.
+    """
+    share = float(stats.beta.ppf(probability, right_needed, guesses - right_needed + 1)) if right_needed else 0.0
+    return max(0.0, math.log(share / (1 - share))) if 0 < share < 1 else 0.0
+
+
 def clopper_pearson_epsilon(
     *, found: int, included: int, false_alarms: int, held_out: int, delta: float, confidence: float
 ) -> float:

@@ -7,24 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from dpsynth_platform.audit.attacks import Scored
 from dpsynth_platform.audit.bounds import Coins, roc_curve
+from dpsynth_platform.audit.risk import frontier_curve
 from dpsynth_platform.svg import Line, histogram, line_chart
 
+_GREY, _BLACK = "#6e7781", "#24292f"
 
-def roc_plot(scored: Sequence[Scored], included: Coins) -> str:
-    """True against false positive rates of every attack on logarithmic scales, with the mark at one percent."""
+
+def roc_plot(scored: Sequence[Scored], included: Coins, *, epsilon: float | None = None, delta: float = 0.0) -> str:
+    """True against false positive rates of every attack on logarithmic scales, with the mark at one percent.
+
+    Args:
+        scored: every attack's scores; those that are no numbers have no line.
+        included: shape (m,).
+        epsilon: of the claim whose frontier is drawn; None: of none.
+        delta: of the claim.
+    """
     least = 1 / max(2, included.size)
-    lines = [Line("guessing", [least, 1.0], [least, 1.0], dashed=True)]
+    lines = [Line("guessing", [least, 1.0], [least, 1.0], dashed=True, colour=_GREY)]
+    if epsilon is not None:
+        rates, allowed = frontier_curve(epsilon, delta, least)
+        lines.append(Line("most the claim allows", rates.tolist(), allowed.tolist(), dashed=True, colour=_BLACK))
     for item in scored:
-        alarms, hits = roc_curve(item.scores, included)
-        lines.append(Line(item.attack.name, alarms.tolist(), hits.tolist()))
+        if not np.isnan(item.scores).any():
+            alarms, hits = roc_curve(item.scores, included)
+            lines.append(Line(item.attack.name, alarms.tolist(), hits.tolist()))
     return line_chart(
         lines,
         title="Can an attacker tell which canaries were in?",
         description=(
             "True positive rate against false positive rate of each attack, both on logarithmic scales. Lines near "
-            "the dashed diagonal are no better than guessing."
+            "the dashed diagonal are no better than guessing; none may rise above the other dashed line for good."
         ),
         x_label="false positive rate",
         y_label="true positive rate",

@@ -96,17 +96,19 @@ def measure_risk(scores: Scores, included: Coins, *, epsilon: float, delta: floa
     return Risk(area, tuple(rate_at(scores, included, rate, epsilon, delta) for rate in FALSE_POSITIVE_RATES))
 
 
-def rate_at(scores: Scores, included: Coins, rate: float, epsilon: float, delta: float) -> RateAt:
+def rate_at(
+    scores: Scores, included: Coins, rate: float, epsilon: float, delta: float, confidence: float = CONFIDENCE
+) -> RateAt:
     """The true positive rate at one rate of false alarms; both intervals by Clopper and Pearson.
 
     The threshold is an order statistic of the held-out scores; for that the interval is exact (`bounds.error_bounds`).
     """
     held_out = int((~included).sum())
     alarms = math.floor(rate * held_out)
-    reached = Rate(alarms / max(1, held_out), *clopper_pearson(alarms, held_out, CONFIDENCE))
+    reached = Rate(alarms / max(1, held_out), *clopper_pearson(alarms, held_out, confidence))
     return RateAt(
         false_positive_rate=rate,
-        found=true_positive_rate(scores, included, false_positive_rate=rate, confidence=CONFIDENCE),
+        found=true_positive_rate(scores, included, false_positive_rate=rate, confidence=confidence),
         false_alarms=reached,
         resolved=alarms > 0,
         allowed=frontier(reached.high, epsilon, delta),

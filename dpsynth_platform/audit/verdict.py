@@ -1,7 +1,8 @@
 """The verdict of an audit, and the report that explains it.
 
 What belongs here: comparing what the attacks proved with what was claimed, saying how much the audit could have shown
-at all, and the report as JSON and in plain words. What does not: scoring canaries, drawing, deciding about a release.
+at all, and the report as JSON and in plain words. What does not: scoring canaries, drawing, what an audit is held
+against (`policy`), what several say together (`cumulative`), deciding about a release.
 
 Everything in the report follows from the canaries' coins and from scores of what the mechanism left. Canaries are
 independent of the data, so the report is post-processing and may be published.
@@ -9,20 +10,38 @@ independent of the data, so the report is post-processing and may be published.
 A canary owner joins or stays away with all its records. That is a neighbouring pair under add-or-remove and zero-out;
 under replace-one the claim is tested on joining too, which the generators' noise covers, since it is scaled for a
 replacement, the larger change.
+
+An attack that could not look (its scores are no numbers, or the same for everyone) proves nothing, and is no evidence
+of privacy either: where no deciding attack could look, the verdict is inconclusive. So it is where the coins cannot
+have been fair, since the bounds rest on them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-from dpsynth_platform.audit import bounds
-from dpsynth_platform.audit.attacks import ATTACKS, TEXT_ATTACKS, Scored
-from dpsynth_platform.audit.bounds import Coins, Rate
-from dpsynth_platform.contracts import DataContract
+import numpy as np
+from scipy import stats
+
+from dpsynth_platform.audit import bounds, fdp
+from dpsynth_platform.audit.attacks import Scored
+from dpsynth_platform.audit.bounds import Coins, Rate, Scores
+from dpsynth_platform.audit.cumulative import FamilyStanding
+from dpsynth_platform.audit.policy import Policy, attacks_on, check_gates
+from dpsynth_platform.audit.risk import Risk, frontier, measure_risk, rate_at
+from dpsynth_platform.contracts import DataContract, RateLimit
+from dpsynth_platform.errors import AccountingError
 
 Verdict = Literal["pass", "fail", "inconclusive"]
+
+REALISTIC = 0.8
+"""Share of right guesses that a good attack on a leaking model may have: the power beside the ceiling."""
+SURE = 0.8
+"""How likely a leak must be found to be called visible."""
+_UNFAIR = 1e-9
+"""Coins that fall so one-sidedly less often than this were not tossed."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +54,18 @@ class AttackResult:
         right: how many of these guesses were right.
         right_to_fail: how many would have had to be right to fail the audit; None: all of them would not do.
         epsilon_lower_bound: what the guesses prove, at a confidence that makes all attacks hold together.
+        highest_bound: what they would prove if all were right.
         true_positive_rate: share of the included canaries found at one percent false alarms, with 95% interval.
         true_negative_rate: share of the held-out canaries found at one percent of the included ones missed, likewise.
         area_under_curve: 0.5 is guessing, 1 is certainty.
+        decides: whether the verdict rests on it.
+        likely_bound: what the guesses would prove if eight of ten were right.
+        visible_from: the least epsilon of a mechanism that gives this attack all it may, and that would have failed in
+            four of five audits; None: none would.
+        gaussian_bound: the bound if the mechanism is a Gaussian one in kind (`fdp`); no verdict rests on it.
+        p_value: the largest probability with which the claim allows so many right guesses.
+        risk: area and rates at 0.1%, 1% and 10% false alarms, with intervals, beside the claim's frontier.
+        fault: why the attack could not look, or None.
     """
 
     name: str
@@ -52,6 +80,20 @@ class AttackResult:
     true_positive_rate: Rate
     true_negative_rate: Rate
     area_under_curve: float
+    decides: bool = True
+    likely_bound: float | None = None
+    visible_from: float | None = None
+    gaussian_bound: float | None = None
+    p_value: float | None = None
+    risk: Risk | None = None
+    fault: str | None = None
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> AttackResult:
+        """Reads it back, with risk and rates."""
+        rates = {name: Rate(**document[name]) for name in ("true_positive_rate", "true_negative_rate")}
+        risk = document.get("risk")
+        return cls(**(document | rates | {"risk": None if risk is None else Risk.from_json(risk)}))
 
 
 @dataclass(frozen=True)
@@ -62,9 +104,14 @@ class AuditReport:
         unit: the privacy unit; one canary owner is one unit.
         claimed_epsilon: the guarantee under test.
         threshold: the audit fails if the bound exceeds it; at most the claimed epsilon.
-        epsilon_lower_bound: the largest bound of all attacks; holds at `confidence`.
-        highest_bound: the largest bound that any attack of this size could have shown.
+        epsilon_lower_bound: the largest bound of the deciding attacks; holds at `confidence`.
+        highest_bound: the largest bound that any of them could have shown.
         publishable: true, since nothing but canaries was compared.
+        reasons: why it failed or is inconclusive, one sentence each; empty where it passed.
+        gates: names of the attacks that decide; None: all.
+        rate_limits: the contract's limits on true positive rates.
+        cumulative: `gate` or `report`: what the family's audits together do.
+        family: what they say, this one included; None where they were not asked.
     """
 
     dataset: str
@@ -83,27 +130,57 @@ class AuditReport:
     highest_bound: float
     attacks: tuple[AttackResult, ...]
     publishable: bool = True
+    reasons: tuple[str, ...] = ()
+    gates: tuple[str, ...] | None = None
+    rate_limits: tuple[RateLimit, ...] = ()
+    cumulative: str = "gate"
+    family: FamilyStanding | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as `from_json` reads them, with the summary in words."""
-        return asdict(self) | {"attacks": [asdict(attack) for attack in self.attacks], "summary": self.summary}
+        return asdict(self) | {
+            "attacks": [asdict(attack) for attack in self.attacks],
+            "rate_limits": [limit.model_dump() for limit in self.rate_limits],
+            "summary": self.summary,
+        }
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> AuditReport:
-        """Reads `to_json` back."""
-        attacks = tuple(
-            AttackResult(
-                **(attack | {rate: Rate(**attack[rate]) for rate in ("true_positive_rate", "true_negative_rate")})
+        """Reads `to_json` back, also reports of earlier versions, which lack what they did not measure.
+
+        Raises:
+            AccountingError: it is no report of an audit, or one of a later version.
+        """
+        known = {field.name for field in fields(cls)}
+        family = document.get("family")
+        try:
+            return cls(
+                **{key: value for key, value in document.items() if key in known}
+                | {
+                    "attacks": tuple(AttackResult.from_json(attack) for attack in document["attacks"]),
+                    "reasons": tuple(document.get("reasons", ())),
+                    "gates": None if document.get("gates") is None else tuple(document["gates"]),
+                    "rate_limits": tuple(RateLimit(**limit) for limit in document.get("rate_limits", ())),
+                    "family": None if family is None else FamilyStanding(**family),
+                }
             )
-            for attack in document["attacks"]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            problem = type(error).__name__
+        raise AccountingError(
+            f"audit: the report cannot be read ({problem}): another version of the platform made it, or it is damaged; "
+            "materialize the audit again"
         )
-        fields = {key: value for key, value in document.items() if key != "summary"}
-        return cls(**(fields | {"attacks": attacks}))
 
     @property
     def summary(self) -> str:
         """The audit in plain words."""
-        return " ".join([self._setting, self._finding, self._power])
+        together = self.family.words if self.family and self.family.words not in self.reasons else ""
+        parts = [self._setting, self._finding, self._plainly, self._power, together]
+        return " ".join(part for part in parts if part)
+
+    @property
+    def _deciding(self) -> list[AttackResult]:
+        return [attack for attack in self.attacks if attack.decides]
 
     @property
     def _setting(self) -> str:
@@ -117,28 +194,48 @@ class AuditReport:
     def _finding(self) -> str:
         bound = f"With {self.confidence:.0%} confidence the privacy loss epsilon is at least"
         if self.verdict == "fail":
-            return (
-                f"FAIL: {bound} {self.epsilon_lower_bound:.2f}, more than the {self.threshold:g} that is accepted. "
-                "The mechanism leaks more than it claims."
-            )
+            # Of a report from before reasons were kept, the bound is the only reason that there can be.
+            why = " ".join(self.reasons) or _beyond(self.epsilon_lower_bound, self.threshold, self.confidence)
+            return f"FAIL: {why} The mechanism leaks more than it claims, or than its contract accepts."
         if self.verdict == "inconclusive":
-            return (
-                f"INCONCLUSIVE: even if every guess had been right, the audit could not have shown more than "
-                f"{self.highest_bound:.2f}, which is not above the {self.threshold:g} that is accepted. "
-                "More canaries are needed, which makes another run, with a cost of its own."
-            )
+            return "INCONCLUSIVE: " + (" ".join(self.reasons) or _powerless(self.highest_bound, self.threshold))
         return (
             f"PASS: {bound} {self.epsilon_lower_bound:.2f}, which does not contradict the claim of "
             f"{self.claimed_epsilon:g} (accepted: up to {self.threshold:g})."
         )
 
     @property
+    def _plainly(self) -> str:
+        """The attack that did best, in words that need no statistics."""
+        found = [(attack.risk.rates[1], attack.name) for attack in self._deciding if attack.risk is not None]
+        if not found:
+            return ""
+        best, name = max(found, key=lambda item: item[0].found.value)
+        allowed = frontier(best.false_positive_rate, self.claimed_epsilon, self.delta)
+        return (
+            f"Plainly: whoever uses the best of these attacks ({name}) and accepts to accuse one outsider in a hundred "
+            f"wrongly recognizes {100 * best.found.value:.1f} of a hundred participants. Blind guessing recognizes 1, "
+            f"and the guarantee allows at most {100 * allowed:.1f}."
+        )
+
+    @property
     def _power(self) -> str:
-        best = max(self.attacks, key=lambda attack: attack.highest_bound)
+        deciding = self._deciding
+        if not deciding:
+            return ""
+        best = max(deciding, key=lambda attack: attack.highest_bound)
         power = (
             f"The highest bound this audit could have shown is {self.highest_bound:.2f}, with all "
-            f"{best.guessed_in + best.guessed_out} guesses right."
+            f"{best.guessed_in + best.guessed_out} guesses right"
         )
+        if best.likely_bound is not None:
+            power += f"; with {REALISTIC:.0%} of them right it is {best.likely_bound:.2f}"
+        power += "."
+        if best.visible_from is not None:
+            power += (
+                f" A mechanism whose epsilon is {best.visible_from:.2f} or more would have failed in four of five "
+                "audits, had it given the attack all that such an epsilon allows."
+            )
         if self.verdict == "inconclusive":
             return power
         return f"{power} An audit finds gross mistakes; the guarantee itself rests on the proof, not on this test."
@@ -153,84 +250,93 @@ def judge(
     epsilon: float | None = None,
     delta: float | None = None,
 ) -> AuditReport:
-    """Compares what the attacks proved with the claim.
+    """Compares what the attacks proved with the claim, by the contract's policy.
 
-    Fail: the bound exceeds the threshold, the smaller of the claimed epsilon and the contract's
-    `audit.max_epsilon_lower_bound`. Inconclusive: it could not have exceeded it. Pass: otherwise. A mechanism that
-    keeps its claim fails with probability at most 1 - confidence, over all attacks together.
+    Fail: the bound exceeds the threshold, or a rate is shown to be above its limit. Inconclusive: the bound could not
+    have exceeded the threshold, a rate is not shown to be within its limit, no deciding attack could look, or the coins
+    cannot have been fair. Pass: otherwise. A mechanism that keeps its claim fails by its bound with probability at most
+    1 - confidence, over all attacks together.
 
     Args:
-        contract: unit, bound on contributions, threshold and confidence.
+        contract: unit, bound on contributions and policy.
         period: the line's period.
         included: shape (canaries,), the coins.
         scored: every attack's scores, in the coins' order; at least one attack.
         epsilon: the release's own epsilon, where it is smaller than the contract's.
         delta: the release's delta, where it is not the contract's.
+
+    Raises:
+        AccountingError: there are scores of other canaries than there are coins.
     """
-    claimed = contract.privacy.guarantee.epsilon if epsilon is None else epsilon
-    delta = contract.privacy.delta if delta is None else delta
-    threshold = min(contract.audit_terms["threshold"], claimed)
-    each = bounds.each_confidence(contract.audit.confidence, len(scored))
-    results = tuple(_result(item, included, threshold, delta, each) for item in scored)
-    bound = max(result.epsilon_lower_bound for result in results)
-    highest = max(result.highest_bound for result in results)
-    verdict: Verdict = "fail" if bound > threshold else "inconclusive" if highest <= threshold else "pass"
+    policy = Policy.of(contract, epsilon=epsilon, delta=delta)
+    each = policy.each_confidence([item.attack.name for item in scored])
+    results = tuple(attack_result(item, included, policy, each) for item in scored)
+    deciding = [result for result in results if result.decides]
+    bound = max((result.epsilon_lower_bound for result in deciding), default=0.0)
+    highest = max((result.highest_bound for result in deciding), default=0.0)
+    failed, unsure = _rates(policy, included, scored, each)
+    if bound > policy.threshold:
+        failed.insert(0, _beyond(bound, policy.threshold, policy.confidence))
+    unsure = [*_blind(policy, included, results, highest), *unsure]
     return AuditReport(
         dataset=contract.dataset,
         period=period,
-        verdict=verdict,
+        verdict="fail" if failed else "inconclusive" if unsure else "pass",
         unit=contract.privacy.unit,
         adjacency=contract.privacy.adjacency,
-        claimed_epsilon=claimed,
-        delta=delta,
-        threshold=threshold,
-        confidence=contract.audit.confidence,
+        claimed_epsilon=policy.claimed_epsilon,
+        delta=policy.delta,
+        threshold=policy.threshold,
+        confidence=policy.confidence,
         canaries=int(included.size),
         included=int(included.sum()),
         records_per_canary=contract.privacy.max_contributions,
         epsilon_lower_bound=bound,
         highest_bound=highest,
         attacks=results,
+        reasons=tuple(failed or unsure),
+        gates=policy.gates,
+        rate_limits=policy.rate_limits,
+        cumulative="gate" if policy.cumulative else "report",
     )
 
 
-def shortage_of(contract: DataContract) -> str | None:
-    """Why an audit of this contract can only be inconclusive, whatever comes out; None if it can conclude.
+def with_family(report: AuditReport, family: FamilyStanding, *, failed_before: bool) -> AuditReport:
+    """The report with what the family's audits say together, which decides if the policy says so.
 
-    Known before anything is spent: the number of canaries and of guesses is fixed.
+    Args:
+        report: of this audit alone.
+        family: this audit included.
+        failed_before: the attacks failed an earlier audit of this very mechanism, on the same terms. Another look, at
+            other rows of the same model, say, does not undo that.
     """
-    terms = contract.audit_terms
-
-    attacks = ATTACKS if contract.written is None else (*ATTACKS, *TEXT_ATTACKS)
-
-    def highest(canaries: int) -> float:
-        each = bounds.each_confidence(contract.audit.confidence, len(attacks))
-        return max(
-            bounds.highest_bound(
-                canaries=canaries, guesses=sum(attack.guesses(canaries)), delta=terms["delta"], confidence=each
-            )
-            for attack in attacks
-        )
-
-    mine = contract.canary_count
-    if highest(mine) > terms["threshold"]:
-        return None
-    enough = next((number for number in range(mine, 2001, 10) if highest(number) > terms["threshold"]), None)
-    way_out = (
-        f"declare audit.canaries: {enough} (more show more)"
-        if enough
-        else "no number up to 2000 is enough, so say in audit.accept_inconclusive why that is acceptable"
-    )
-    return (
-        f"{mine} canaries can show at most epsilon {highest(mine):.2f}, which is not above the "
-        f"{terms['threshold']:g} that is accepted: the verdict can only be inconclusive; {way_out}"
-    )
+    reasons = [family.words] if family.refuted and report.cumulative == "gate" else []
+    if failed_before:
+        reasons.insert(0, "An earlier audit of this mechanism failed on the same terms, which another one cannot undo.")
+    if not reasons:
+        return replace(report, family=family)
+    kept = report.reasons if report.verdict == "fail" else ()
+    return replace(report, verdict="fail", reasons=(*kept, *reasons), family=family)
 
 
-def _result(item: Scored, included: Coins, threshold: float, delta: float, confidence: float) -> AttackResult:
+def claim_p_value(report: AuditReport) -> float:
+    """Largest probability with which the claim allows what the deciding attacks found, over all of them together."""
+    values = [attack.p_value for attack in report.attacks if attack.decides and attack.p_value is not None]
+    return min(1.0, len(values) * min(values)) if values else 1.0
+
+
+def attack_result(item: Scored, included: Coins, policy: Policy, confidence: float) -> AttackResult:
+    """What one attack's scores prove, at this confidence; an attack that could not look proves nothing.
+
+    Raises:
+        AccountingError: there are scores of other canaries than there are coins.
+    """
     guess_in, guess_out = item.attack.guesses(included.size)
-    right = bounds.count_right(item.scores, included, guess_in=guess_in, guess_out=guess_out)
+    scores, fault = usable(item.scores)
+    right = bounds.count_right(scores, included, guess_in=guess_in, guess_out=guess_out) if fault is None else 0
     canaries, guesses = int(included.size), guess_in + guess_out
+    asked: dict[str, Any] = {"canaries": canaries, "guesses": guesses, "delta": policy.delta, "confidence": confidence}
+    needed = bounds.right_needed(epsilon=policy.threshold, **asked)
     return AttackResult(
         name=item.attack.name,
         target=item.attack.target,
@@ -238,16 +344,139 @@ def _result(item: Scored, included: Coins, threshold: float, delta: float, confi
         guessed_in=guess_in,
         guessed_out=guess_out,
         right=right,
-        right_to_fail=bounds.right_needed(
-            canaries=canaries, guesses=guesses, epsilon=threshold, delta=delta, confidence=confidence
+        right_to_fail=needed,
+        epsilon_lower_bound=bounds.epsilon_lower_bound(right=right, **asked),
+        highest_bound=bounds.highest_bound(**asked),
+        true_positive_rate=bounds.true_positive_rate(scores, included),
+        true_negative_rate=bounds.true_positive_rate(-scores, ~included),
+        area_under_curve=bounds.area_under_curve(scores, included),
+        decides=policy.decides(item.attack.name),
+        likely_bound=bounds.epsilon_lower_bound(right=round(REALISTIC * guesses), **asked),
+        visible_from=None if needed is None else bounds.visible_from(guesses, needed, SURE),
+        gaussian_bound=fdp.gaussian_epsilon_bound(right=right, **asked),
+        p_value=bounds.p_value(
+            canaries=canaries, guesses=guesses, right=right, epsilon=policy.claimed_epsilon, delta=policy.delta
         ),
-        epsilon_lower_bound=bounds.epsilon_lower_bound(
-            canaries=canaries, guesses=guesses, right=right, delta=delta, confidence=confidence
-        ),
-        highest_bound=bounds.highest_bound(canaries=canaries, guesses=guesses, delta=delta, confidence=confidence),
-        true_positive_rate=bounds.true_positive_rate(item.scores, included),
-        true_negative_rate=bounds.true_positive_rate(-item.scores, ~included),
-        area_under_curve=bounds.area_under_curve(item.scores, included),
+        risk=measure_risk(scores, included, epsilon=policy.claimed_epsilon, delta=policy.delta),
+        fault=fault,
+    )
+
+
+def usable(scores: Scores) -> tuple[Scores, str | None]:
+    """Scores as they can be ranked, and why they tell nothing, or None.
+
+    What is no number is set to zero with all the rest: which canaries an attack has no number for must not become a
+    score of its own.
+    """
+    unknown = int(np.isnan(scores).sum())
+    if unknown:
+        return np.zeros(scores.shape), f"{unknown} of its {scores.size} scores are no numbers"
+    if scores.size and bool((scores == scores[0]).all()):
+        return scores, "it gave every canary the same score"
+    return scores, None
+
+
+def shortage_of(contract: DataContract) -> str | None:
+    """Why an audit of this contract can only be inconclusive, whatever comes out; None if it can conclude.
+
+    None as well where the contract accepts that. Known before anything is spent: the number of canaries and of guesses
+    is fixed.
+
+    Raises:
+        ContractError: the policy names an attack that is not made.
+    """
+    attacks, policy = attacks_on(contract), Policy.of(contract)
+    check_gates(contract, attacks)
+    if contract.audit.accept_inconclusive:
+        return None
+    each = policy.each_confidence([attack.name for attack in attacks])
+
+    def highest(canaries: int) -> float:
+        return max(
+            bounds.highest_bound(
+                canaries=canaries, guesses=sum(attack.guesses(canaries)), delta=policy.delta, confidence=each
+            )
+            for attack in attacks
+            if policy.decides(attack.name)
+        )
+
+    mine = contract.canary_count
+    if highest(mine) > policy.threshold:
+        return None
+    enough = next((number for number in range(mine, 2001, 10) if highest(number) > policy.threshold), None)
+    way_out = (
+        f"declare audit.canaries: {enough} (more show more)"
+        if enough
+        else "no number up to 2000 is enough, so say in audit.accept_inconclusive why that is acceptable"
+    )
+    return (
+        f"{mine} canaries can show at most epsilon {highest(mine):.2f}, which is not above the "
+        f"{policy.threshold:g} that is accepted: the verdict can only be inconclusive; {way_out}"
+    )
+
+
+def coins_fault(included: Coins) -> str | None:
+    """Why these coins cannot carry a bound, or None: all fell alike, or so one-sidedly that they cannot be fair."""
+    heads, tosses = int(included.sum()), int(included.size)
+    if not 0 < heads < tosses:
+        return "All coins fell alike: there is nobody to tell the others from."
+    if stats.binomtest(heads, tosses).pvalue < _UNFAIR:
+        return f"{heads} of {tosses} were included: these were no fair coins, and the bounds rest on fair ones."
+    return None
+
+
+def _blind(policy: Policy, included: Coins, results: Sequence[AttackResult], highest: float) -> list[str]:
+    """Why the audit could not see, as far as the bound is concerned."""
+    reasons = [] if (fault := coins_fault(included)) is None else [fault]
+    names = [result.name for result in results]
+    reasons += [
+        f"The attack {gate!r}, which is to decide, gave no scores: the model has nothing that it could ask."
+        for gate in policy.gates or ()
+        if gate not in names
+    ]
+    deciding = [result for result in results if result.decides]
+    if deciding and all(result.fault for result in deciding):
+        reasons += [f"The attack {result.name!r} could not look: {result.fault}." for result in deciding]
+    if highest <= policy.threshold:
+        reasons.append(_powerless(highest, policy.threshold))
+    return reasons
+
+
+def _rates(policy: Policy, included: Coins, scored: Sequence[Scored], confidence: float) -> tuple[list[str], list[str]]:
+    """Rates above their limits, and rates that are not shown to be within them, as sentences."""
+    failed, unsure = [], []
+    for limit in policy.rate_limits:
+        at = f"at {100 * limit.false_positive_rate:g}% false alarms"
+        most = f"{100 * limit.true_positive_rate:g}%"
+        for item in scored:
+            scores, fault = usable(item.scores)
+            if not policy.decides(item.attack.name) or fault:
+                continue
+            rate = rate_at(
+                scores, included, limit.false_positive_rate, policy.claimed_epsilon, policy.delta, confidence
+            )
+            said = f"The attack {item.attack.name!r} finds {100 * rate.found.value:.1f}% of the included {at}"
+            if rate.resolved and rate.found.low > limit.true_positive_rate:
+                failed.append(f"{said}, at least {100 * rate.found.low:.1f}%; accepted are {most}.")
+            elif not rate.resolved:
+                unsure.append(f"Too few canaries were held out to tell what is found {at}; accepted are {most}.")
+            elif rate.found.high > limit.true_positive_rate:
+                unsure.append(f"{said}, and it may be {100 * rate.found.high:.1f}%; accepted are {most}.")
+    return failed, list(dict.fromkeys(unsure))
+
+
+def _beyond(bound: float, threshold: float, confidence: float) -> str:
+    return (
+        f"With {confidence:.0%} confidence the privacy loss epsilon is at least {bound:.2f}, more than the "
+        f"{threshold:g} that is accepted."
+    )
+
+
+def _powerless(highest: float, threshold: float) -> str:
+    return (
+        f"Even if every guess had been right, the audit could not have shown more than {highest:.2f}, which is not "
+        f"above the {threshold:g} that is accepted. More canaries are needed, which makes another run, with a cost of "
+        "its own."
     )
 
 

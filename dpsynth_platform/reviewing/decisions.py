@@ -23,7 +23,15 @@ from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
 
-AUDIT_HEADER = ("attack", "on", "epsilon at least", "TPR at 1% FPR (95% interval)", "AUC")
+AUDIT_HEADER = (
+    "attack",
+    "on",
+    "epsilon at least",
+    "TPR at 0.1% FPR",
+    "TPR at 1% FPR (95% interval; the claim allows)",
+    "TPR at 10% FPR",
+    "AUC (95% interval)",
+)
 _DECIDED = {evidence.APPROVE: "approved", evidence.REFUSE: "refused", evidence.WITHDRAW: "withdrawn"}
 QUALITY_HEADER = ("measure", "synthetic", "real or best possible", "without any model")
 
@@ -153,12 +161,22 @@ def _standing(storage: Storage, place: Place, contract: DataContract, store: Led
 
 
 def attack_row(attack: dict[str, Any]) -> tuple[str, ...]:
-    """One attack of an audit's report, in the columns of `AUDIT_HEADER`."""
-    rate = attack["true_positive_rate"]
-    return (
-        attack["name"],
-        attack["target"],
-        f"{attack['epsilon_lower_bound']:.2f} (most possible {attack['highest_bound']:.2f})",
-        f"{rate['value']:.3f} ({rate['low']:.3f} to {rate['high']:.3f})",
-        f"{attack['area_under_curve']:.3f}",
-    )
+    """One attack of an audit's report, in the columns of `AUDIT_HEADER`; a dash for what an older one lacks."""
+    rate, risk = attack["true_positive_rate"], attack.get("risk")
+    bound = f"{attack['epsilon_lower_bound']:.2f} (most possible {attack['highest_bound']:.2f})"
+    if risk is None:
+        rates, area = ("-", _interval(rate), "-"), f"{attack['area_under_curve']:.3f}"
+    else:
+        few, one, ten = risk["rates"]
+        rates = (
+            f"{few['found']['value']:.3f}" if few["resolved"] else "too few canaries",
+            f"{_interval(one['found'])}; {one['allowed']:.3f}",
+            f"{ten['found']['value']:.3f}",
+        )
+        area = _interval(risk["area_under_curve"])
+    name = attack["name"] if attack.get("decides", True) else f"{attack['name']} (does not decide)"
+    return (name, attack["target"], attack.get("fault") or bound, *rates, area)
+
+
+def _interval(rate: dict[str, float]) -> str:
+    return f"{rate['value']:.3f} ({rate['low']:.3f} to {rate['high']:.3f})"

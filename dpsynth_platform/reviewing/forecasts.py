@@ -239,7 +239,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         standing=standing,
         paid_before=paid_before,
         changed=changed,
-        audit_shortage=None if contract.audit.accept_inconclusive else shortage_of(contract),
+        audit_shortage=shortage_of(contract),
     )
 
 

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from dpsynth_platform.audit import bounds
 from dpsynth_platform.audit.attacks import LIKELIHOOD, MEASUREMENTS, NEAREST, Scored, nearest_scores
+from dpsynth_platform.audit.cumulative import standing_of
 from dpsynth_platform.audit.plots import roc_plot, score_plot
-from dpsynth_platform.audit.verdict import AuditReport, judge, shortage_of
+from dpsynth_platform.audit.verdict import AuditReport, claim_p_value, judge, shortage_of, with_family
 from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.errors import AccountingError, ContractError
 from dpsynth_platform.release.dossier import check_svg
 
 
@@ -117,6 +120,7 @@ def test_the_pictures_may_stand_in_a_dossier(contract: DataContract) -> None:
     for name, picture in (("roc", roc_plot(results, included)), ("scores", score_plot(results[0], included))):
         check_svg(name, picture)
         assert "held out" in picture or "1%" in picture
+    assert "most the claim allows" in roc_plot(results, included, epsilon=1.0, delta=1e-5)
 
 
 @pytest.mark.parametrize("one_side", [True, False])
@@ -135,3 +139,146 @@ def test_an_audit_that_cannot_conclude_is_known_beforehand(contract_of: Any) -> 
     assert found is not None
     assert shortage_of(contract_of(audit={"canaries": int(found[1])})) is None
     assert shortage_of(contract_of(audit={"canaries": int(found[1]) - 10})) is not None
+
+
+def test_attacks_that_do_not_decide_are_shown_and_cost_the_others_no_power(
+    contract_of: Callable[..., DataContract],
+) -> None:
+    included = coins()
+    chosen = contract_of(audit={"canaries": 500, "gates": ["likelihood"]})
+    # The attack that finds everything does not decide; the two others tell nothing, one of them by a constant score.
+    results = [
+        Scored(MEASUREMENTS, included * 1.0),
+        Scored(LIKELIHOOD, np.arange(500.0)),
+        Scored(NEAREST, included * 0),
+    ]
+    report = judge(chosen, None, included, results)
+    assert report.verdict == "pass"
+    assert [attack.decides for attack in report.attacks] == [False, True, False]
+    assert report.attacks[0].epsilon_lower_bound > 2.0 > report.epsilon_lower_bound
+    alone = judge(chosen, None, included, [Scored(LIKELIHOOD, included * 1.0)])
+    assert report.highest_bound == alone.epsilon_lower_bound
+    assert judge(contract_of(audit={"canaries": 500}), None, included, results).verdict == "fail"
+
+
+def test_a_gate_that_is_no_attack_is_refused_and_one_that_gave_no_scores_is_inconclusive(
+    contract_of: Callable[..., DataContract],
+) -> None:
+    with pytest.raises(ContractError, match="'likelyhood' is none of the attacks on it; accepted: measurements"):
+        shortage_of(contract_of(audit={"gates": ["likelyhood"]}))
+    gated = contract_of(audit={"canaries": 500, "gates": ["measurements", "likelihood"]})
+    included = coins()
+    report = judge(gated, None, included, [Scored(MEASUREMENTS, np.arange(500.0))])
+    assert report.verdict == "inconclusive"
+    assert "'likelihood', which is to decide, gave no scores" in report.summary
+
+
+def test_rates_have_limits_of_their_own(contract_of: Callable[..., DataContract]) -> None:
+    limited = contract_of(
+        audit={
+            "canaries": 4000,
+            "max_epsilon_lower_bound": None,
+            "rate_limits": [{"false_positive_rate": 0.01, "true_positive_rate": 0.1}],
+        },
+    )
+    included = np.arange(4000) % 2 == 0
+    silent = np.arange(4000.0)
+    telling = np.where(included & (np.arange(4000) < 1200), 5000.0, silent)  # six hundred of two thousand
+    hardly = np.where(included & (np.arange(4000) < 380), 5000.0, silent)
+    results = {name: judge(limited, None, included, scored(values)) for name, values in
+               (("silent", silent), ("telling", telling), ("hardly", hardly))}  # fmt: skip
+    assert results["silent"].verdict == "pass"
+    assert "accepted are 10%" in results["telling"].summary
+    assert results["telling"].verdict == "fail"
+    assert results["hardly"].verdict == "inconclusive"
+    assert "it may be" in results["hardly"].summary
+    few = contract_of(
+        audit={"canaries": 100, "rate_limits": [{"false_positive_rate": 0.001, "true_positive_rate": 0.5}]}
+    )
+    report = judge(few, None, np.arange(100) % 2 == 0, scored(np.arange(100.0)))
+    assert any("Too few canaries were held out" in reason for reason in report.reasons)
+
+
+def test_scores_that_are_no_numbers_prove_nothing_and_pass_nothing(contract: DataContract) -> None:
+    included = coins()
+    broken = np.where(included, np.nan, 1.0)  # whoever read "no number" as a score would know every coin
+    report = judge(contract, None, included, [Scored(LIKELIHOOD, broken)])
+    assert report.verdict == "inconclusive"
+    assert report.epsilon_lower_bound == 0.0
+    assert f"{int(included.sum())} of its 500 scores are no numbers" in report.summary
+    json.dumps(report.to_json(), allow_nan=False)
+    check_svg("roc", roc_plot([Scored(LIKELIHOOD, broken)], included, epsilon=1.0, delta=1e-5))
+    beside = judge(contract, None, included, [Scored(LIKELIHOOD, broken), Scored(MEASUREMENTS, included * 1.0)])
+    assert beside.verdict == "fail"
+
+
+def test_constant_scores_pass_nothing(contract: DataContract) -> None:
+    report = judge(contract, None, coins(), scored(np.zeros(500)))
+    assert report.verdict == "inconclusive"
+    assert report.summary.count("it gave every canary the same score") == 3
+
+
+def test_coins_that_were_not_fair_carry_no_bound(contract: DataContract) -> None:
+    for included, words in ((np.ones(500, bool), "All coins fell alike"), (np.arange(500) < 100, "no fair coins")):
+        report = judge(contract, None, included, scored(np.arange(500.0)))
+        assert report.verdict == "inconclusive"
+        assert words in report.summary
+
+
+def test_a_lawyer_is_told_what_the_attacker_gets(contract: DataContract) -> None:
+    included = np.arange(500) % 2 == 0
+    values = np.arange(500.0)
+    values[included.nonzero()[0][:25]] = 1000.0
+    summary = judge(contract, None, included, scored(values)).summary
+    assert "accepts to accuse one outsider in a hundred wrongly recognizes 10" in summary
+    assert "Blind guessing recognizes 1, and the guarantee allows at most 2.7." in summary
+
+
+def test_the_power_is_stated_for_what_an_attack_may_really_reach(contract: DataContract) -> None:
+    report = judge(contract, None, coins(), scored(np.arange(500.0)))
+    for attack in report.attacks:
+        assert attack.likely_bound is not None and attack.visible_from is not None and attack.right_to_fail is not None
+        assert 0 < attack.likely_bound < attack.highest_bound
+        guesses, needed = attack.guessed_in + attack.guessed_out, attack.right_to_fail
+        share = 1 / (1 + np.exp(-attack.visible_from))
+        assert stats.binom.sf(needed - 1, guesses, share) == pytest.approx(0.8, abs=1e-6)
+    assert "would have failed in four of five audits" in report.summary
+
+
+def test_a_report_of_an_earlier_version_is_still_read(contract: DataContract) -> None:
+    included = coins()
+    document = judge(contract, None, included, scored(included.astype(float))).to_json()
+    for key in ("reasons", "gates", "rate_limits", "cumulative", "family"):
+        del document[key]
+    for attack in document["attacks"]:
+        for key in ("decides", "likely_bound", "visible_from", "gaussian_bound", "p_value", "risk", "fault"):
+            del attack[key]
+    old = AuditReport.from_json(json.loads(json.dumps(document)))
+    assert old.verdict == "fail" and "more than the 1 that is accepted" in old.summary
+    assert claim_p_value(old) == 1.0
+    for broken in (document | {"attacks": [{}]}, {}, {"attacks": None}):
+        with pytest.raises(AccountingError, match="materialize the audit again"):
+            AuditReport.from_json(broken)
+
+
+def test_the_family_and_an_earlier_failure_decide(contract: DataContract, contract_of: Any) -> None:
+    included = np.arange(500) % 2 == 0
+    alone = judge(contract, None, included, scored(np.arange(500.0)))
+    assert alone.verdict == "pass"
+    calm = standing_of("surveys", [], "run", claim_p_value(alone), 0.95)
+    assert with_family(alone, calm, failed_before=False).verdict == "pass"
+    assert calm.words in with_family(alone, calm, failed_before=False).summary
+    again = with_family(alone, calm, failed_before=True)
+    assert again.verdict == "fail" and "cannot undo" in again.summary
+    stormy = standing_of("surveys", [], "run", 1e-6, 0.95)
+    assert with_family(alone, stormy, failed_before=False).verdict == "fail"
+    shown = judge(contract_of(audit={"cumulative": "report"}), None, included, scored(np.arange(500.0)))
+    assert with_family(shown, stormy, failed_before=False).verdict == "pass"
+    assert AuditReport.from_json(json.loads(json.dumps(again.to_json(), allow_nan=False))) == again
+
+
+def test_the_claims_p_value_pays_for_every_deciding_attack(contract: DataContract) -> None:
+    included = coins()
+    report = judge(contract, None, included, scored(included * 1.0))
+    one = bounds.p_value(canaries=500, guesses=100, right=100, epsilon=1.0, delta=contract.privacy.delta)
+    assert claim_p_value(report) == pytest.approx(3 * one)

@@ -4,24 +4,27 @@ another plan."""
 from __future__ import annotations
 
 import copy
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deployment import Deployment
 from inside import inside
-from line_cases import PEOPLE, run_here, small_deployment
+from line_cases import PEOPLE, ledger_of, run_here, small_deployment
 
 from assets import released
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.ledger import rows
+from dpsynth_platform.ledger.chain import AUDITED
 from dpsynth_platform.ledger.store import RESERVATION_LIFETIME, Ledger
-from dpsynth_platform.release.evidence import candidate_digest, check_evidence
+from dpsynth_platform.release.evidence import audit_report, candidate_digest, check_evidence
 from dpsynth_platform.reviewing.decisions import approve
-from dpsynth_platform.storage import Storage, read_table, write_table
+from dpsynth_platform.storage import SCORES, Storage, read_table, write_table
 
 pytestmark = pytest.mark.end_to_end
 
@@ -68,6 +71,26 @@ def test_an_audit_on_terms_that_changed_is_made_again(tmp_path: Path) -> None:
     assert after.content_hash != before.content_hash
     assert after.facts["terms"]["confidence"] == 0.9
     assert states(deployment) == ["spent"]
+    audits = ledger_of(deployment).history(kinds=[AUDITED])
+    assert [event.payload["terms"]["confidence"] for event in audits] == [0.999999, 0.9]
+    scores = pq.read_table(storage.require(PEOPLE, SCORES).directory / "scores.parquet")
+    assert scores.num_rows == 60 and scores.column_names[0] == "included"
+
+
+def test_a_failed_audit_is_not_undone_by_another_one(tmp_path: Path) -> None:
+    deployment = small_deployment(tmp_path)
+    assert run(deployment).success
+    ledger, storage = ledger_of(deployment), Storage(deployment.settings.restricted)
+    (audited,) = ledger.history(kinds=[AUDITED])
+    ledger.record(AUDITED, audited.subject, audited.payload | {"failed": True, "verdict": "fail"})
+    shutil.rmtree(storage.location(PEOPLE, "audit"))
+
+    assert run(deployment).success
+
+    report = audit_report(PEOPLE, storage.require(PEOPLE, "audit"))
+    assert report["verdict"] == "fail"
+    assert "cannot undo" in report["summary"]
+    assert report["family"]["audits"] == 1
 
 
 @pytest.mark.parametrize("change", ["family", "owner", "normalization"])

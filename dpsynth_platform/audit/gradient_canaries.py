@@ -1,0 +1,249 @@
+"""Training under attack: made-up records with gradients of their own, each in by a fair coin, watched from inside.
+
+What belongs here: a model in which every canary's gradient is one coordinate (the Dirac canaries of Steinke, Nasr and
+Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023), a run of `training.loop.train` on them, and the
+scores of an attacker who sees every step's noised gradients. What does not: real records, the arithmetic of bounds
+(`bounds`, `fdp`), and how thresholds are fixed (`laboratory`).
+
+Nothing in training is replaced: canaries are records like others, `train` draws, clips, sums up, noises and steps by
+its plan, and the attacker is its `Health`, which is shown what is private already. One coordinate of the noised sum is
+all that speaks of one canary, so of a training that keeps its plan the canaries are independent trials, as many as
+there are canaries. A mistake may make them dependent; then a bound that takes them for independent is no bound on
+epsilon, but still refutes the plan, whose trials they would have been. The bounds for one run
+(`bounds.epsilon_lower_bound`) hold either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpsynth_platform.audit.bounds import Coins, count_right, epsilon_lower_bound
+from dpsynth_platform.audit.laboratory import Floats, Guess, Proof, Trials, best_guess
+from dpsynth_platform.training.clipping import IGNORED
+from dpsynth_platform.training.interface import Batch, TrainingState
+from dpsynth_platform.training.loop import train
+from dpsynth_platform.training.plan import TrainingPlan
+
+PARTS = 2
+"""Trainable parameters that canaries are spread over, in turns: what is done to some parameters only, shows."""
+LOUD = 10.0
+"""How many clipping norms long a canary's gradient is before it is clipped."""
+LEAST_SCALE = 1e-3
+"""Of the clipping norm: below this, noise is as good as none."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What an attacker saw of one training.
+
+    Attributes:
+        included: shape (canaries,), which were among the records.
+        sums: shape (steps, canaries), the noised sum along each canary's gradient, over the clipping norm.
+    """
+
+    included: Coins
+    sums: Floats
+
+
+@dataclass(frozen=True)
+class Attacker:
+    """What is known of the mechanism before a training is attacked.
+
+    Attributes:
+        scales: shape (PARTS,), deviation of the noise on each parameter, over the clipping norm.
+        sampled: q, with which a canary is in a batch.
+    """
+
+    scales: Floats
+    sampled: float
+
+    @classmethod
+    def believing(cls, plan: TrainingPlan) -> Attacker:
+        """Takes the plan's word for it."""
+        return cls(np.full(PARTS, plan.noise_multiplier), plan.sampling_probability)
+
+    @classmethod
+    def of(cls, watched: Watched, plan: TrainingPlan) -> Attacker:
+        """Learns the noise from the canaries that were left out of a training of the same plan."""
+        squares = [np.square(watched.sums[:, part::PARTS][:, ~watched.included[part::PARTS]]) for part in range(PARTS)]
+        scales = [np.sqrt(part.mean()) if part.size else plan.noise_multiplier for part in squares]
+        return cls(np.maximum(scales, LEAST_SCALE), plan.sampling_probability)
+
+    def trials(self, watched: Watched) -> Trials:
+        """Scores of three attacks on each canary.
+
+        * *correlation*: the sum along its gradient over all steps.
+        * *likelihood ratio*: of in, where each step has it with probability q, against out.
+        * *range*: its highest step less its lowest, which noise that is always the same leaves alone.
+        """
+        scale = self.scales[np.arange(watched.included.size) % PARTS]
+        with np.errstate(divide="ignore"):  # q = 1 leaves no step without
+            absent, present = np.log1p(-self.sampled), np.log(self.sampled)
+        ratios = np.logaddexp(absent, present + (2 * watched.sums - 1) / (2 * scale**2))
+        return Trials(
+            {
+                "correlation": watched.sums.sum(axis=0),
+                "likelihood ratio": ratios.sum(axis=0),
+                "range": np.ptp(watched.sums, axis=0),
+            },
+            watched.included,
+        )
+
+
+@dataclass(frozen=True)
+class TrainingAudit:
+    """An attack on trainings of one plan.
+
+    Attributes:
+        plan: with SGD; `units` is what q is computed from.
+        canaries: how many are made up for each training; about half of them are in.
+        records: how many records each canary has.
+    """
+
+    plan: TrainingPlan
+    canaries: int
+    records: int = 1
+
+    def watch(self) -> Watched:
+        """One training with fresh coins.
+
+        Raises:
+            MechanismFailed: see `training.loop.train`.
+        """
+        included = np.random.default_rng().integers(0, 2, self.canaries).astype(bool)
+        watcher = _Watcher()
+        model = CanaryModel(self.canaries, LOUD * self.plan.clipping_norm)
+        owners = np.repeat(np.flatnonzero(included), self.records)
+        train(model, self.plan, CanaryRecords(owners), journal=NoJournal(), health=watcher)
+        # A loss falls against its gradient: what a canary adds is negative.
+        unit = -self.plan.batch_size / self.plan.clipping_norm
+        return Watched(included, unit * np.stack([model.by_canary(step) for step in watcher.steps]))
+
+    def guess(self, *, delta: float, confidence: float) -> tuple[Attacker, Guess]:
+        """Fixes attack and threshold by one training."""
+        watched = self.watch()
+        attacker = Attacker.of(watched, self.plan)
+        return attacker, best_guess(attacker.trials(watched), delta=delta, confidence=confidence)
+
+    def one_run(self, *, share: float, delta: float, confidence: float) -> float:
+        """A lower bound on epsilon from a single training, whether the canaries are independent or not.
+
+        Args:
+            share: of the canaries, how many are guessed in, and how many out, by the likelihood ratio.
+            delta: of the pair that is tried.
+            confidence: of the bound.
+        """
+        watched, each = self.watch(), int(share * self.canaries)
+        scores = Attacker.believing(self.plan).trials(watched).scores["likelihood ratio"]
+        right = count_right(scores, watched.included, guess_in=each, guess_out=each)
+        return epsilon_lower_bound(
+            canaries=self.canaries, guesses=2 * each, right=right, delta=delta, confidence=confidence
+        )
+
+    def prove(self, *, delta: float, confidence: float) -> Proof:
+        """What one training proves with an attack that another one fixed."""
+        attacker, guess = self.guess(delta=delta, confidence=confidence)
+        return guess.prove(attacker.trials(self.watch()), delta=delta, confidence=confidence)
+
+
+class CanaryModel(nn.Module):
+    """A language model of two words, in which token i alone moves coordinate i of the embeddings.
+
+    Args:
+        canaries: how many tokens there are.
+        length: of each token's gradient at the start. It stays near while the learning rate is small.
+    """
+
+    def __init__(self, canaries: int, length: float) -> None:
+        super().__init__()
+        self._canaries = canaries
+        rows = -(-canaries // PARTS)
+        self.parts = nn.ModuleList(nn.Embedding(rows, 1) for _ in range(PARTS))
+        self.head = nn.Linear(1, 2, bias=False)
+        with torch.no_grad():
+            self.head.weight.copy_(torch.tensor([[length], [-length]]))
+            for parameter in self.parts.parameters():
+                parameter.zero_()
+        self.head.requires_grad_(False)
+
+    def get_input_embeddings(self) -> SimpleNamespace:
+        """As models of transformers: how many words may be asked for, which are both that it can say."""
+        return SimpleNamespace(num_embeddings=self.head.out_features)
+
+    def get_output_embeddings(self) -> nn.Module:
+        """As models of transformers: what makes words of the last layer."""
+        return self.head
+
+    def forward(self, input_ids: Tensor, **others: Any) -> SimpleNamespace:
+        """Logits of the two words, [examples, tokens, 2], each from its own token alone, whatever else is given."""
+        own = [part(input_ids // PARTS) * (input_ids % PARTS == n).unsqueeze(-1) for n, part in enumerate(self.parts)]
+        return SimpleNamespace(logits=self.head(torch.stack(own).sum(0)))
+
+    def by_canary(self, gradients: Mapping[str, Tensor]) -> Floats:
+        """Each canary's coordinate, shape (canaries,)."""
+        parts = [gradients[f"parts.{number}.weight"].flatten() for number in range(PARTS)]
+        return torch.stack(parts, dim=1).flatten()[: self._canaries].double().numpy()
+
+
+class CanaryRecords:
+    """Records of two tokens, both the owner's, of which the second is predicted: `interface.Examples`.
+
+    Args:
+        owners: shape (records,), the canary that each belongs to.
+    """
+
+    max_length = 2
+
+    def __init__(self, owners: Sequence[int] | np.ndarray) -> None:
+        self._owners = torch.as_tensor(np.asarray(owners, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """See `interface.Examples`."""
+        tokens = self._owners[list(indices)].unsqueeze(1).repeat(1, 2)
+        labels = torch.zeros_like(tokens)
+        labels[:, 0] = IGNORED
+        return {
+            "input_ids": tokens,
+            "attention_mask": torch.ones_like(tokens),
+            "labels": labels,
+            "position_ids": torch.arange(2).repeat(len(tokens), 1),
+        }
+
+
+class NoJournal:
+    """Counts steps in memory: nothing here is anybody's, and nothing is paid for. `interface.Journal`."""
+
+    def __init__(self) -> None:
+        self._executed = 0
+
+    def begin_step(self) -> int:
+        """See `interface.Journal`."""
+        self._executed += 1
+        return self._executed
+
+    def save(self, state: TrainingState) -> None:
+        """See `interface.Journal`."""
+
+    def latest(self) -> None:
+        """See `interface.Journal`."""
+
+
+class _Watcher:
+    """Keeps what it is shown: `interface.Health`."""
+
+    def __init__(self) -> None:
+        self.steps: list[Mapping[str, Tensor]] = []
+
+    def step(self, step: int, gradients: Mapping[str, Tensor]) -> None:
+        """See `interface.Health`."""
+        self.steps.append({name: gradient.clone() for name, gradient in gradients.items()})

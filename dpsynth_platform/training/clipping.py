@@ -25,10 +25,12 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.training.attention import ShortCausalAttention
 from dpsynth_platform.training.fused import FusedAdapter, is_fusible
 from dpsynth_platform.training.head import FrozenHead, is_plain
 from dpsynth_platform.training.interface import Batch
-from dpsynth_platform.training.layers import Grams, Use, rule_for, square_norms
+from dpsynth_platform.training.layers import Grams, Use, multiplies_by_weights, rule_for, square_norms
+from dpsynth_platform.training.norm import FusedNorm
 from dpsynth_platform.training.plan import TrainingPlan
 from dpsynth_platform.training.precision import EXACT, lowered
 
@@ -116,7 +118,7 @@ class ClippedSums:
         self._shared = {one for one in owners if owners.count(one) > 1}
         self.totals = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in self.parameters.items()}
         self._hooks: list[Any] = []
-        self._fused: dict[str, Any] = {}
+        self._replaced: list[nn.Module] = []
         self._products = "highest"
         self._head: FrozenHead | None = None
         self._lowered: dict[str, Tensor] | None = None
@@ -127,15 +129,14 @@ class ClippedSums:
     def __enter__(self) -> Self:
         self._products = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("highest")
-        self._fused = self._fusible()
+        if self._on_cpu():
+            self._fuse()
+        self._replace_head()
         for parameter in self.parameters.values():
             parameter.requires_grad_(False)
         self._hooks = [
             layer.register_forward_hook(partial(self._watch, name)) for name, (layer, _) in self._layers.items()
         ]
-        for name, adapted in self._fused.items():
-            adapted.forward = FusedAdapter(name, adapted, self._receive)
-        self._replace_head()
         return self
 
     def __exit__(
@@ -144,8 +145,9 @@ class ClippedSums:
         torch.set_float32_matmul_precision(self._products)
         for hook in self._hooks:
             hook.remove()
-        for adapted in self._fused.values():
-            del adapted.forward
+        for layer in self._replaced:
+            del layer.forward
+        self._replaced = []
         self._restore_head()
         self._lowered = None
         for parameter in self.parameters.values():
@@ -190,11 +192,20 @@ class ClippedSums:
         """Trainable layers through which no batch has passed so far: their gradients would be missing."""
         return sorted(self._layers.keys() - self._called)
 
-    def _fusible(self) -> dict[str, Any]:
-        """Adapted layers that are computed as one operation: on the CPU, where passes over memory are dear."""
-        if any(value.device.type != "cpu" for value in self._model.parameters()):
-            return {}
-        return {name: layer for name, layer in self._model.named_modules() if is_fusible(layer)}
+    def _on_cpu(self) -> bool:
+        return all(value.device.type == "cpu" for value in self._model.parameters())
+
+    def _fuse(self) -> None:
+        """Has layers compute as one operation what takes many passes over memory otherwise."""
+        for name, layer in self._model.named_modules():
+            fused: Any = None
+            if is_fusible(layer):
+                fused = FusedAdapter(name, layer, self._receive)
+            elif multiplies_by_weights(layer):
+                fused = FusedNorm(layer)
+            if fused is not None:
+                layer.forward = fused
+                self._replaced.append(layer)
 
     def _own(self, layer: nn.Module) -> list[nn.Parameter]:
         return [value for value in layer.parameters(recurse=False) if id(value) in self._names]
@@ -235,7 +246,8 @@ class ClippedSums:
         inputs = {"input_ids": batch["input_ids"], "position_ids": batch["position_ids"], "use_cache": False}
         if self._lowered is None:
             self._lowered = lowered(self._model, self.precision)
-        logits: Tensor = functional_call(self._model, self._lowered, kwargs=inputs).logits
+        with ShortCausalAttention():
+            logits: Tensor = functional_call(self._model, self._lowered, kwargs=inputs).logits
         return logits
 
     def _watch(self, name: str, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:

@@ -37,6 +37,10 @@ SLACK = 2.0**-18
 """Part of the sum over the tokens' lengths that covers a ghost norm's rounding."""
 
 
+TOGETHER = 8
+"""Numbers whose squares are summed up in single precision."""
+
+
 class Grams:
     """Products of tokens, a . a^T for each unit. Layers that share an input share them.
 
@@ -147,7 +151,7 @@ def square_norms(uses: Sequence[Use], grams: Grams) -> Tensor:
     if stacked and len(stacked) < len(uses):
         raise MechanismFailed("a layer's uses are of different lengths; accepted: layers that all tokens pass alike")
     if stacked:
-        return _sum(stacked).flatten(1).double().square().sum(1)
+        return _squares(_sum(stacked).flatten(1))
     outer, lookup = _joined(uses)
     if lookup is None or outer is None:
         squares, most = (outer or lookup).products(grams)  # type: ignore[union-attr]
@@ -236,12 +240,22 @@ def _rms_norm(layer: Any, inputs: Tensor, gradients: Tensor, shared: Shared) -> 
 
 
 def _by_root_mean_square(layer: Any, inputs: Tensor) -> Tensor:
-    epsilon = getattr(layer, "variance_epsilon", getattr(layer, "eps", 0.0)) or torch.finfo(inputs.dtype).eps
     single = inputs.float()
-    return single * torch.rsqrt(single.square().mean(-1, keepdim=True) + epsilon)
+    return single * torch.rsqrt(single.square().mean(-1, keepdim=True) + norm_epsilon(layer, inputs))
 
 
-def _is_rms_norm(layer: nn.Module) -> bool:
+def norm_epsilon(layer: Any, inputs: Tensor) -> float:
+    """What an RMSNorm adds to the mean square."""
+    epsilon: float = getattr(layer, "variance_epsilon", getattr(layer, "eps", 0.0))
+    return epsilon or torch.finfo(inputs.dtype).eps
+
+
+def multiplies_by_weights(layer: nn.Module) -> bool:
+    """Whether a layer is an RMSNorm that multiplies its normalized input by its weights, and not by one more."""
+    return type(layer).__name__.endswith("RMSNorm") and _is_rms_norm(layer, (0,))
+
+
+def _is_rms_norm(layer: nn.Module, mores: Sequence[int] = (0, 1)) -> bool:
     """Whether a layer multiplies its normalized input by its weights, or by one more than them, as it is tried."""
     parameters = dict(layer.named_parameters())
     weight = parameters.get("weight")
@@ -250,7 +264,17 @@ def _is_rms_norm(layer: nn.Module) -> bool:
     with torch.no_grad():
         probe = torch.randn(2, 3, weight.numel(), device=weight.device)
         normalized, found = _by_root_mean_square(layer, probe), layer(probe).float()
-        return any(torch.allclose(found, normalized * (weight + more), atol=1e-2) for more in (0, 1))
+        return any(torch.allclose(found, normalized * (weight + more), atol=1e-2) for more in mores)
+
+
+def _squares(values: Tensor) -> Tensor:
+    """[units] in double precision, of [units, numbers].
+
+    Sums of a few numbers are of single precision, whatever way they are added up: within 2^-20 of the norm.
+    """
+    filled = functional.pad(values, (0, -values.shape[1] % TOGETHER))
+    lengths = torch.linalg.vector_norm(filled.view(len(values), -1, TOGETHER), dim=2)
+    return lengths.double().square().sum(1)
 
 
 def _joined(uses: Sequence[Use]) -> tuple[Outer | None, Lookup | None]:

@@ -1,7 +1,7 @@
 """What an attacker on tables has in hand.
 
 What belongs here: the released rows, the records asked about, a table of the same population and, if the attacker has
-them, the model, all as cells of one domain. What does not: who was in (no attack sees a coin), and
+them, the model and shadow models, all as cells of one domain. What does not: who was in (no attack sees a coin), and
 what is made of the evidence (the attacks).
 
 Whether a result may be published depends on the evidence alone: canaries and whatever follows from the release are
@@ -21,6 +21,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 
 if TYPE_CHECKING:
+    from dpsynth_platform.audit.tables.shadows import Shadows
     from dpsynth_platform.synth.tabular.model import Model
 
 MOST_ROWS = 200_000
@@ -39,6 +40,7 @@ class Evidence:
         canaries: whether the targets are canaries, independent of the data.
         records_per_target: b, how many records each target would have had in the data.
         model: what the mechanism left, if the attacker has it.
+        shadows: models of the same mechanism on tables that the attacker knows (`shadows.fit_shadows`).
     """
 
     domain: Domain
@@ -48,6 +50,7 @@ class Evidence:
     canaries: bool = False
     records_per_target: int = 1
     model: Model | None = None
+    shadows: Shadows | None = None
 
     def __post_init__(self) -> None:
         known = {"targets": self.targets, "synthetic rows": self.synthetic, "reference": self.population}

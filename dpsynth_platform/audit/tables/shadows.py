@@ -1,0 +1,163 @@
+"""Shadow models: the same mechanism on tables of which the attacker knows who is in them.
+
+What belongs here: fitting the mechanism again and again, by its sealed plan, on rows drawn from a population with half
+of the targets each time, and keeping of every such model what attacks compare. What does not: the attacks (`lira`,
+`rmia`, `meta_classifier`).
+
+The population may be the release itself: then all of it is post-processing, and results on canaries may be published.
+It may be a table of real people that the user has: then they may not. A shadow model is fitted with the product's own
+generator and plan, noise included; it is no access to the data, and never leaves its temporary directory. Each target
+is in half of the models, and in which ones is drawn anew (Carlini et al. 2022, section IV).
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dpsynth_platform.audit.attacks import Floats
+from dpsynth_platform.audit.tables.agreement import Query, agreeing_rows
+from dpsynth_platform.audit.tables.evidence import Evidence
+from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.permissions import private_directory
+from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
+from dpsynth_platform.storage import write_table
+from dpsynth_platform.synth.interface import Progress, SealedPlan, generator, silent
+from dpsynth_platform.synth.tabular.domain import Domain
+from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
+from dpsynth_platform.synth.tabular.model import load_model, log_likelihood
+from dpsynth_platform.synth.tabular.restore import ReleaseSchema
+
+LEAST_MODELS = 4
+"""With fewer, a target is in one of them, or out of one: no spread to compare with."""
+MOST_REFERENCES = 4_000
+"""Records of the population whose likelihood is kept, for attacks that compare a target with them."""
+
+
+@dataclass(frozen=True)
+class Shadows:
+    """What attacks compare, of every shadow model. Restricted where the population is.
+
+    Attributes:
+        included: which targets were in which model, shape (models, targets); each target in half of them.
+        likelihoods: log-likelihood of each target under each model, same shape.
+        references: records of the population (which were drawn into about as many models as any).
+        reference_likelihoods: of these, shape (models, references).
+        queries: sets of columns of which `agreements` tells.
+        agreements: rows of each model's sample that agree with the target in a query's columns, shape (models, targets,
+            queries).
+        sampled: rows of each sample.
+    """
+
+    included: npt.NDArray[np.bool_]
+    likelihoods: Floats
+    references: pa.Table
+    reference_likelihoods: Floats
+    queries: tuple[Query, ...]
+    agreements: npt.NDArray[np.float32]
+    sampled: int
+
+
+def fit_shadows(
+    plan: SealedPlan,
+    evidence: Evidence,
+    *,
+    models: int,
+    records: int,
+    queries: Sequence[Query] = (),
+    workspace: Path | None = None,
+    progress: Progress = silent,
+) -> Shadows:
+    """Fits the plan's mechanism on `models` tables, half of the targets in each.
+
+    A model of AIM on adult takes ten seconds on one core, one of MST or PrivBayes one.
+
+    Args:
+        plan: of the model under attack.
+        evidence: targets, the population that other rows are drawn from, and how many records a target has.
+        models: how many; even, and at least `LEAST_MODELS`.
+        records: of each table, targets included; as many as the attacked model had.
+        queries: sets of columns to count agreeing rows of a sample by; () draws none.
+        workspace: where tables and models lie while they are needed; by default the system's temporary directory.
+        progress: told how many are fitted.
+
+    Raises:
+        AccountingError: the numbers do not fit, or the method is none of noisy marginals.
+        MechanismFailed: a model could not be fitted.
+    """
+    method = generator(plan.method)
+    targets = len(evidence.target_codes)
+    others = records - evidence.records_per_target * ((targets + 1) // 2)
+    if not isinstance(method, MarginalGenerator):
+        raise AccountingError(f"audit: shadow models of the method {plan.method}; accepted: methods that make tables")
+    if models < LEAST_MODELS or models % 2 or others < 0:
+        raise AccountingError(
+            f"audit: {models} shadow models of {records} records with half of {targets} targets; accepted: an even "
+            f"number of models, at least {LEAST_MODELS}, and no more targets' records than records"
+        )
+    rng = np.random.default_rng(secrets.randbits(256))
+    included = _half_each(models, targets, rng)
+    population, wanted = (
+        _as_records(evidence.domain, plan, table) for table in (evidence.population, evidence.targets)
+    )
+    references = population.take(rng.permutation(population.num_rows)[:MOST_REFERENCES])
+    asked = pa.concat_tables([wanted, references])
+    likelihoods = np.empty((models, asked.num_rows))
+    agreements = np.zeros((models, targets, len(queries)), dtype=np.float32)
+    for number in range(models):
+        progress("fitting shadow models", number, models)
+        rows = _drawn(population, wanted.filter(pa.array(included[number])), records, evidence.records_per_target, rng)
+        with tempfile.TemporaryDirectory(dir=workspace) as place:
+            write_table(Path(place) / "table", rows.schema, rows.to_batches())
+            directory = private_directory(Path(place) / "model")
+            method.measure(plan, Path(place) / "table", directory)
+            method.estimate(plan, directory)
+            likelihoods[number] = log_likelihood(load_model(directory), asked)
+            if queries:
+                sample = evidence.domain.encode(method.sample(directory, evidence.synthetic.num_rows))
+                agreements[number] = agreeing_rows(evidence.target_codes, sample, queries)
+    progress("fitting shadow models", models, models)
+    return Shadows(
+        included=included,
+        likelihoods=likelihoods[:, :targets],
+        references=references,
+        reference_likelihoods=likelihoods[:, targets:],
+        queries=tuple(queries),
+        agreements=agreements,
+        sampled=evidence.synthetic.num_rows,
+    )
+
+
+def _half_each(models: int, targets: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """Each target (column) in half of the models, chosen at random."""
+    order = rng.random((models, targets)).argsort(axis=0)
+    return np.asarray(order < models // 2)
+
+
+def _as_records(domain: Domain, plan: SealedPlan, table: pa.Table) -> pa.Table:
+    """The modelled columns alone, in the types of the release, whatever types the table has."""
+    schema = ReleaseSchema.from_json(plan.release).schema
+    codes, rng = domain.encode(table), np.random.default_rng(secrets.randbits(256))
+    return pa.table(
+        {
+            column.name: column.decode(codes[:, index], schema.field(column.name).type, rng)
+            for index, column in enumerate(domain)
+        }
+    )
+
+
+def _drawn(population: pa.Table, joining: pa.Table, records: int, each: int, rng: np.random.Generator) -> pa.Table:
+    """The joining targets' records, and rows of the population up to so many records; each row an owner of its own."""
+    others = records - each * joining.num_rows
+    rows = rng.choice(population.num_rows, others, replace=others > population.num_rows)
+    owners = np.concatenate([np.arange(others), np.repeat(others + np.arange(joining.num_rows), each)])
+    table = pa.concat_tables([population.take(rows), joining.take(np.repeat(np.arange(joining.num_rows), each))])
+    fingerprints = pa.array([f"{owner:032x}" for owner in owners.tolist()], pa.string())
+    return table.append_column(OWNER_COLUMN, fingerprints).combine_chunks()

@@ -31,7 +31,8 @@ class ShortCausalAttention(TorchFunctionMode):
         if func is scaled_dot_product_attention and _is_ours(*args, **kwargs):
             query = args[0]
             scale = kwargs.get("scale")
-            return _Causal.apply(*args[:3], query.shape[-1] ** -0.5 if scale is None else float(scale))
+            factor = query.shape[-1] ** -0.5 if scale is None else float(scale)
+            return _Causal.apply(*args[:3], factor)  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 

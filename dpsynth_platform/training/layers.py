@@ -274,7 +274,8 @@ def _squares(values: Tensor) -> Tensor:
     """
     filled = functional.pad(values, (0, -values.shape[1] % TOGETHER))
     lengths = torch.linalg.vector_norm(filled.view(len(values), -1, TOGETHER), dim=2)
-    return lengths.double().square().sum(1)
+    squares: Tensor = lengths.double().square().sum(1)
+    return squares
 
 
 def _joined(uses: Sequence[Use]) -> tuple[Outer | None, Lookup | None]:

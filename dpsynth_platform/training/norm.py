@@ -38,7 +38,8 @@ class _Norm(torch.autograd.Function):
         length = torch.linalg.vector_norm(inputs, dim=-1, keepdim=True, dtype=torch.float32)
         inverse = length.square_().div_(inputs.shape[-1]).add_(epsilon).rsqrt_().to(inputs.dtype)
         ctx.save_for_backward(inputs, inverse, weight)
-        return (inputs * inverse).mul_(weight)
+        output: Tensor = (inputs * inverse).mul_(weight)
+        return output
 
     @staticmethod
     def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]

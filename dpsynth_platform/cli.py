@@ -19,6 +19,7 @@ from typing import Annotated
 
 import typer
 
+from dpsynth_platform.audit_command import audit_app
 from dpsynth_platform.bound_command import bound_app
 from dpsynth_platform.compute.choice import check_usable, engine_choice
 from dpsynth_platform.contracts import contract_json_schema
@@ -49,6 +50,7 @@ app.add_typer(contract_app, name="contract")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(lineage_app, name="lineage")
 app.add_typer(release_app, name="release")
+app.add_typer(audit_app, name="audit")
 app.add_typer(privacy_app, name="privacy")
 app.add_typer(bound_app, name="bound")
 app.add_typer(scrub_app, name="scrub")

@@ -102,6 +102,7 @@ def test_every_command_has_help_and_json(words, tmp_path, use):
         (["ledger", "verify"], {"ok", "events", "entries", "problems", "dossiers", "last_at"}),
         (["release", "show", "people"], {"candidate", "guarantee", "verdict", "runners", "approvals"}),
         (["release", "verify", "people"], {"ok", "path", "problems", "key_fingerprint"}),
+        (["audit", "show", "people"], {"verdict", "reasons", "attacks", "family", "summary"}),
         (["release", "key"], {"public_key", "fingerprint"}),
         (["plan", "people", "--mock-rows", "0"], {"claimed", "left", "fits", "noise", "error", "filled"}),
     ],

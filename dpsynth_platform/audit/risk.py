@@ -44,19 +44,20 @@ class RateAt:
         found: share of the included above the threshold, with its interval.
         false_alarms: share of the held-out above it, with its interval: the largest that is no more than asked for.
         resolved: whether there are held-out ones enough to tell such a rate; otherwise none of them lies above.
-        allowed: the largest true positive rate that the claim allows at the upper end of the false alarms.
+        allowed: the largest true positive rate that the claim allows at the upper end of the false alarms; None where
+            nothing is claimed.
     """
 
     false_positive_rate: float
     found: Rate
     false_alarms: Rate
     resolved: bool
-    allowed: float
+    allowed: float | None
 
     @property
     def beyond(self) -> bool:
         """Whether more are found than the claim allows, by both intervals."""
-        return self.found.low > self.allowed
+        return self.allowed is not None and self.found.low > self.allowed
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,13 @@ class Risk:
         return cls(Rate(**document["area_under_curve"]), rates)
 
 
-def measure_risk(scores: Scores, included: Coins, *, epsilon: float, delta: float) -> Risk:
+def measure_risk(scores: Scores, included: Coins, *, epsilon: float | None, delta: float) -> Risk:
     """The measures of one attack.
 
     Args:
         scores: shape (m,), higher means rather in.
         included: shape (m,).
-        epsilon: of the claim.
+        epsilon: of the claim; None: there is none.
         delta: of the claim.
 
     Raises:
@@ -97,7 +98,7 @@ def measure_risk(scores: Scores, included: Coins, *, epsilon: float, delta: floa
 
 
 def rate_at(
-    scores: Scores, included: Coins, rate: float, epsilon: float, delta: float, confidence: float = CONFIDENCE
+    scores: Scores, included: Coins, rate: float, epsilon: float | None, delta: float, confidence: float = CONFIDENCE
 ) -> RateAt:
     """The true positive rate at one rate of false alarms; both intervals by Clopper and Pearson.
 
@@ -111,7 +112,7 @@ def rate_at(
         found=true_positive_rate(scores, included, false_positive_rate=rate, confidence=confidence),
         false_alarms=reached,
         resolved=alarms > 0,
-        allowed=frontier(reached.high, epsilon, delta),
+        allowed=None if epsilon is None else frontier(reached.high, epsilon, delta),
     )
 
 

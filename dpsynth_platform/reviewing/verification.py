@@ -84,7 +84,7 @@ def verify_all(
     Raises:
         VerificationFailed: there is no such release, or key or export cannot be read.
     """
-    paths = [_find(settings, name) for name in names]
+    paths = [find_release(settings, name) for name in names]
     key, chain = None, KnownChain.of_export(ledger_export) if ledger_export else None
     if public_key is not None:
         try:
@@ -132,7 +132,12 @@ def _has_signing_key(settings: Settings) -> bool:
     return (settings.vault / f"{SIGNING_KEY}.key").is_file()
 
 
-def _find(settings: Settings, release: str) -> Path:
+def find_release(settings: Settings, release: str) -> Path:
+    """The directory of a release by its path, its id, or its dataset's name (the newest that is not withdrawn).
+
+    Raises:
+        VerificationFailed: there is none.
+    """
     if Path(release).is_dir():
         if not (Path(release) / ATTESTATION).exists():
             raise VerificationFailed(f"{release}: {ATTESTATION} is missing; accepted: the directory of one release")

@@ -1,0 +1,73 @@
+"""Attacks on a synthetic table of anybody's making, with tables of those who were in and of those who were not.
+
+What belongs here: bringing such tables onto common cells, without a contract, and running the attacks that need no
+more. What does not: the attacks (`attacks`, `tables`), and what their scores mean (`own`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from dpsynth_platform.audit.attacks import NEAREST, Scored, nearest_scores
+from dpsynth_platform.audit.bounds import Coins
+from dpsynth_platform.audit.tables.evidence import Evidence
+from dpsynth_platform.quality.columns import CELL_BINS, Column, align, cells
+from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, Domain
+
+MEMBERS, OTHERS, SYNTHETIC, REFERENCE = "members", "non-members", "synthetic table", "reference"
+
+
+def table_evidence(tables: Mapping[str, pa.Table], categorical: Collection[str], *, canaries: bool) -> Evidence:
+    """What an attacker has in hand: members and non-members as targets, the release, perhaps a reference.
+
+    Cells are cut as far as the tables themselves reach, so that the evidence depends on all of them.
+
+    Args:
+        tables: by `MEMBERS`, `OTHERS`, `SYNTHETIC` and, if there is one, `REFERENCE`; of the same columns.
+        categorical: columns whose numbers are codes.
+        canaries: whether members and non-members are fictional, made without the data.
+
+    Raises:
+        SourceError: a table has no rows or no columns, the columns differ, or one has a type that cannot be compared.
+    """
+    ordered = {name: tables[name] for name in (SYNTHETIC, MEMBERS, OTHERS, REFERENCE) if name in tables}
+    columns = align(ordered, categorical)
+    coded, sizes = cells(columns)
+    domain = Domain(tuple(_domain(column, size) for column, size in zip(columns, sizes, strict=True)))
+    parts = dict(zip(ordered, (_as_table(domain, codes.astype(np.int32)) for codes in coded), strict=True))
+    return Evidence(
+        domain=domain,
+        targets=pa.concat_tables([parts[MEMBERS], parts[OTHERS]]).combine_chunks(),
+        synthetic=parts[SYNTHETIC],
+        reference=parts.get(REFERENCE),
+        canaries=canaries,
+    )
+
+
+def who_was_in(tables: Mapping[str, pa.Table]) -> Coins:
+    """Of each target, in the order of `table_evidence`, whether it is a member."""
+    return np.repeat([True, False], [tables[MEMBERS].num_rows, tables[OTHERS].num_rows])
+
+
+def score_tables(evidence: Evidence) -> list[Scored]:
+    """Scores of every attack that the evidence allows."""
+    return [Scored(NEAREST, nearest_scores(evidence.target_codes, evidence.synthetic_codes))]
+
+
+def _domain(column: Column, size: int) -> ColumnDomain:
+    if column.size is None:
+        return ColumnDomain(column.name, "integer", True, edges=tuple(map(float, range(CELL_BINS + 1))))
+    return ColumnDomain(column.name, "categorical", True, values=tuple(map(str, range(size))))
+
+
+def _as_table(domain: Domain, codes: Codes) -> pa.Table:
+    """Cells as values of the domain: numbers of cells, as text where cells have no order, null for what is missing."""
+    arrays = {}
+    for index, column in enumerate(domain):
+        held = codes[:, index]
+        values = pa.array(held, pa.int64(), mask=held >= column.missing)
+        arrays[column.name] = values if column.ordered else values.cast(pa.string())
+    return pa.table(arrays)

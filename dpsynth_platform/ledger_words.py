@@ -79,7 +79,7 @@ def _by(event: ChainEvent, runners: Mapping[str, str], rotated_by: str) -> str:
         return str(payload["runner"])
     if event.kind == chain.RECOMMITTED:
         return rotated_by
-    if event.kind in (chain.RESERVED, chain.STARTED, chain.SPENT):
+    if event.kind in (chain.RESERVED, chain.STARTED, chain.SPENT, chain.AUDITED):
         return runners[event.subject]
     return runners[payload["entry"]] if event.kind in (chain.CANDIDATE, chain.RELEASED) else ""
 

@@ -125,7 +125,7 @@ def test_lists_in_json(published, use):
     assert entry["state"] == "spent"
     _, out, _ = use(published, "ledger", "history", "--json")
     kinds = [event["kind"] for event in json.loads(out) if event["kind"] != "bound"]
-    assert kinds == ["opened", "reserved", "started", "spent", "candidate", "approved", "released"]
+    assert kinds == ["opened", "reserved", "started", "spent", "audited", "candidate", "approved", "released"]
     _, out, _ = use(published, "release", "list", "--json")
     (release,) = json.loads(out)
     assert release["state"] == "published"
@@ -163,6 +163,7 @@ def test_the_ledger_in_words(published, use):
         "reserved": "runner",
         "started": "runner",
         "spent": "runner",
+        "audited": "runner",
         "candidate": "runner",
         "approved": "reviewer",
         "released": "runner",

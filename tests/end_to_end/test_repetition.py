@@ -221,8 +221,8 @@ def test_other_constraints_make_other_rows_and_no_new_spend(deployment: Deployme
     ran = run_here(deployment, accelerator=failing(deployment))
     assert ran.success, ran.failures
     assert starts == []
-    # Other rows are another candidate, which is recorded; nothing else is.
-    assert [event.kind for event in ledger_of(deployment).history(after=head.sequence)] == ["candidate"]
+    # Other rows are another audit and another candidate, which are recorded; nothing else is.
+    assert [event.kind for event in ledger_of(deployment).history(after=head.sequence)] == ["audited", "candidate"]
     assert storage.require(PLACE, "model").content_hash == model.content_hash
     second = storage.require(PLACE, "synthetic")
     assert second.content_hash != first.content_hash

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.audit.attacks import Scored
     from dpsynth_platform.audit.bounds import Coins
     from dpsynth_platform.audit.own import OwnAudit
+    from dpsynth_platform.audit.tables.copies import Copies
 
 REPORT, ROC, SCORES = "report.json", "roc.svg", "scores.parquet"
 
@@ -55,7 +56,7 @@ def audit_run(
         str, typer.Option(help="Column of SCORES that says who was in: true and false, or 1 and 0.")
     ] = "included",
     attack: Annotated[
-        list[str] | None, typer.Option(help=f"Columns of scores, {SEVERAL}; default: all numbers.")
+        list[str] | None, typer.Option(help=f"Columns of scores, or attacks on a table, {SEVERAL}; default: all.")
     ] = None,
     synthetic: Annotated[Path | None, typer.Option(help="Instead of scores: a synthetic table to attack.")] = None,
     members: Annotated[Path | None, typer.Option(help="Rows that its generator had.")] = None,
@@ -99,6 +100,7 @@ def audit_run(
     if guess_in + guess_out > 1:
         raise SourceError(f"--guess-in {guess_in:g} and --guess-out {guess_out:g}; accepted: at most 1 together")
     tables = {"--synthetic": synthetic, "--members": members, "--non-members": non_members}
+    copies: tuple[Copies, ...] = ()
     with workspace("dpsynth-audit-"):
         if scores is not None:
             if any(tables.values()) or reference is not None:
@@ -111,7 +113,7 @@ def audit_run(
                 raise SourceError(f"{', '.join(lacking)}: missing; accepted: --scores FILE, or all three tables")
             paths = {"synthetic table": synthetic, "members": members, "non-members": non_members}
             paths |= {} if reference is None else {"reference": reference}
-            scored, was_in, publishable = _tables_of(paths, categorical, drop, canaries)
+            scored, was_in, publishable, copies = _tables_of(paths, attack, categorical, drop, canaries)
             of = f"the synthetic table {synthetic.name}"
         audit = audit_scores(
             of,
@@ -122,6 +124,7 @@ def audit_run(
             epsilon=epsilon,
             delta=delta,
             confidence=confidence,
+            copies=copies,
         )
     shown.json(audit.to_json())
     shown.say(audit.summary)
@@ -177,16 +180,21 @@ def _scores_of(
 
 
 def _tables_of(
-    paths: dict[str, Path], categorical: list[str] | None, drop: list[str] | None, canaries: bool
-) -> tuple[list[Scored], Coins, bool]:
-    from dpsynth_platform.audit.own_tables import MEMBERS, score_tables, table_evidence, who_was_in
+    paths: dict[str, Path],
+    attacks: list[str] | None,
+    categorical: list[str] | None,
+    drop: list[str] | None,
+    canaries: bool,
+) -> tuple[list[Scored], Coins, bool, tuple[Copies, ...]]:
+    from dpsynth_platform.audit.own_tables import MEMBERS, copies_of, score_tables, table_evidence, who_was_in
     from dpsynth_platform.quality.files import read_file
 
     left_out = listed(drop)
     like = read_file(paths[MEMBERS], without=left_out).schema
     tables: dict[str, pa.Table] = {name: read_file(path, without=left_out, like=like) for name, path in paths.items()}
     evidence = table_evidence(tables, listed(categorical), canaries=canaries)
-    return score_tables(evidence), who_was_in(tables), evidence.publishable
+    included = who_was_in(tables)
+    return score_tables(evidence, listed(attacks)), included, evidence.publishable, copies_of(evidence, included)
 
 
 def _write(directory: Path, audit: OwnAudit, scored: list[Scored], included: Coins) -> None:

@@ -24,6 +24,7 @@ from dpsynth_platform.audit import bounds, fdp
 from dpsynth_platform.audit.attacks import Scored
 from dpsynth_platform.audit.bounds import Coins
 from dpsynth_platform.audit.risk import Risk, measure_risk
+from dpsynth_platform.audit.tables.copies import Copies
 from dpsynth_platform.audit.verdict import Verdict, coins_fault, usable
 from dpsynth_platform.errors import AccountingError
 
@@ -75,6 +76,7 @@ class OwnAudit:
         verdict: None where nothing is claimed.
         reasons: why it is no pass.
         publishable: whether nothing but canaries was compared.
+        copies: of a table, how many members have a copy in it, beside others.
     """
 
     of: str
@@ -88,11 +90,12 @@ class OwnAudit:
     verdict: Verdict | None
     reasons: tuple[str, ...]
     publishable: bool
+    copies: tuple[Copies, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as `from_json` reads them, with the summary in words."""
-        attacks = [asdict(item) for item in self.attacks]
-        return {"format": FORMAT} | asdict(self) | {"attacks": attacks, "summary": self.summary}
+        lists = {name: [asdict(item) for item in getattr(self, name)] for name in ("attacks", "copies")}
+        return {"format": FORMAT} | asdict(self) | lists | {"summary": self.summary}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> OwnAudit:
@@ -105,7 +108,8 @@ class OwnAudit:
         try:
             attacks = tuple(Outcome(**(item | {"risk": Risk.from_json(item["risk"])})) for item in document["attacks"])
             kept = {key: value for key, value in document.items() if key in known}
-            return cls(**(kept | {"attacks": attacks, "reasons": tuple(document["reasons"])}))
+            copies = tuple(Copies(**item) for item in document["copies"])
+            return cls(**(kept | {"attacks": attacks, "copies": copies, "reasons": tuple(document["reasons"])}))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = type(error).__name__
         raise AccountingError(f"audit: the report cannot be read ({problem}); accepted: what `dpsynth audit run` wrote")
@@ -116,6 +120,7 @@ class OwnAudit:
         parts = [
             f"Attacks on {self.of}: {self.included} of {self.targets} rows were in ({self.design}).",
             self._finding,
+            *map(_copied, self.copies),
             "" if self.publishable else NOTICE,
         ]
         return " ".join(part for part in parts if part)
@@ -146,6 +151,7 @@ def audit_scores(
     epsilon: float | None,
     delta: float,
     confidence: float,
+    copies: tuple[Copies, ...] = (),
 ) -> OwnAudit:
     """What the scores show, and whether they contradict a claim.
 
@@ -158,6 +164,7 @@ def audit_scores(
         epsilon: the claim, or None.
         delta: of the claim and the bounds, in (0, 1).
         confidence: of all bounds together.
+        copies: of a table; they are told, and no verdict rests on them.
 
     Raises:
         AccountingError: the numbers do not fit together.
@@ -182,6 +189,7 @@ def audit_scores(
         verdict=verdict,
         reasons=tuple(reasons),
         publishable=publishable,
+        copies=copies,
     )
 
 
@@ -243,6 +251,14 @@ def _row(item: Outcome) -> tuple[str, ...]:
         _number(item.gaussian_bound),
         *rates,
         f"{area.value:.3f} ({area.low:.3f} to {area.high:.3f})",
+    )
+
+
+def _copied(found: Copies) -> str:
+    kind = "a copy" if not found.columns_off else f"a copy in all but {found.columns_off} columns or fewer"
+    return (
+        f"Of {found.of_members} who were in, {found.members} have {kind} in the table; of {found.of_held_out} others, "
+        f"{found.held_out} (one-sided p-value of the difference {found.p_value:.2g})."
     )
 
 

@@ -6,14 +6,15 @@ more. What does not: the attacks (`attacks`, `tables`), and what their scores me
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from dpsynth_platform.audit.attacks import NEAREST, Scored, nearest_scores
+from dpsynth_platform.audit.attacks import Scored
 from dpsynth_platform.audit.bounds import Coins
-from dpsynth_platform.audit.tables.evidence import Evidence
+from dpsynth_platform.audit.tables import Evidence, attacks
+from dpsynth_platform.audit.tables.copies import Copies, count_copies
 from dpsynth_platform.quality.columns import CELL_BINS, Column, align, cells
 from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, Domain
 
@@ -52,9 +53,23 @@ def who_was_in(tables: Mapping[str, pa.Table]) -> Coins:
     return np.repeat([True, False], [tables[MEMBERS].num_rows, tables[OTHERS].num_rows])
 
 
-def score_tables(evidence: Evidence) -> list[Scored]:
-    """Scores of every attack that the evidence allows."""
-    return [Scored(NEAREST, nearest_scores(evidence.target_codes, evidence.synthetic_codes))]
+def score_tables(evidence: Evidence, names: Sequence[str] = ()) -> list[Scored]:
+    """Scores of the named attacks, or of all that the evidence allows.
+
+    Raises:
+        AccountingError: a name is unknown, or the attack needs what the evidence lacks.
+    """
+    return attacks(evidence, list(names) or None)
+
+
+def copies_of(evidence: Evidence, included: Coins) -> tuple[Copies, ...]:
+    """Copies of members beside copies of the others: in all columns, and in all but one.
+
+    Raises:
+        AccountingError: one of the groups is empty.
+    """
+    inside, outside = evidence.target_codes[included], evidence.target_codes[~included]
+    return tuple(count_copies(inside, outside, evidence.synthetic_codes, columns_off=off) for off in (0, 1))
 
 
 def _domain(column: Column, size: int) -> ColumnDomain:

@@ -22,11 +22,11 @@ Use = Callable[..., tuple[int, str]]
 
 
 def people(count: int) -> pa.Table:
+    """Rows of so many columns that none is another's copy by chance."""
     rng = np.random.default_rng()
-    name = np.where(rng.random(count) < 0.5, SECRET, "Arthur")
-    return pa.table(
-        {"age": rng.integers(0, 90, count), "name": name, "wage": rng.random(count), "town": rng.integers(0, 40, count)}
-    )
+    names = np.where(rng.random(count) < 0.5, SECRET, "Arthur")
+    numbers = {name: rng.random(count) for name in ("wage", "rent", "walk", "sleep", "reach", "weight")}
+    return pa.table({"age": rng.integers(0, 90, count), "name": names, **numbers})
 
 
 @pytest.fixture
@@ -87,9 +87,14 @@ def test_a_table_that_holds_its_members_is_told_and_marked(use: Use) -> None:
     assert status == 0
     document = json.loads(text)
     assert document["publishable"] is False and document["verdict"] is None
-    assert document["attacks"][0]["risk"]["area_under_curve"]["low"] > 0.9
+    (nearest,) = document["attacks"]
+    assert nearest["risk"]["area_under_curve"]["low"] > 0.9
+    assert (document["copies"][0]["members"], document["copies"][0]["held_out"]) == (300, 0)
     status, text = use("run", *TABLES)
     assert NOTICE in text and SECRET not in text
+    assert "Of 300 who were in, 300 have a copy in the table; of 300 others, 0" in " ".join(text.split())
+    status, text = use("run", *TABLES, "--reference", "others.parquet", "--attack", "density ratio", "--json")
+    assert [item["name"] for item in json.loads(text)["attacks"]] == ["density ratio"]
     status, text = use("run", *TABLES, "--epsilon", "1")
     assert status == 1 and "no bound on epsilon follows" in text
 
@@ -104,6 +109,7 @@ def test_a_table_that_holds_its_members_is_told_and_marked(use: Use) -> None:
         (("--scores", "scores.csv", "--guess-in", "0.7", "--guess-out", "0.7"), "at most 1 together"),
         (("--scores", "scores.csv", "--epsilon", "-1"), "accepted: epsilon > 0"),
         ((*TABLES[:-1], "narrow.parquet"), "non-members"),
+        ((*TABLES, "--attack", "density ratio"), "needs what is not there: a reference table"),
     ],
 )
 def test_what_cannot_be_audited_is_said(use: Use, arguments: tuple[str, ...], words: str) -> None:

@@ -505,7 +505,7 @@ def canaries_past_bounding(planted: bool) -> list[Finding]:
 
 
 FIFTH = replace(ONE_STEP, units=24_000, batch_size=24_000)
-PAIRS = f"{RUNS} runs in each world"
+PAIRS = f"{RUNS} runs in each world, delta {DELTA:g}"
 ONE, EIGHT, TEN = "4,000 canaries, one step", "4,000 canaries, 8 sampled steps", "4,000 canaries, 10 sampled steps"
 BEST = (1 - 1e-6, 1e-6)
 """Rates of attacks on what is without noise, or nearly so."""
@@ -514,7 +514,7 @@ BEST = (1 - 1e-6, 1e-6)
 def trained(
     name: str, found_by: tuple[str, ...], work: Training, rates: tuple[float, float], setting: str = ONE
 ) -> Mistake:
-    return Mistake(name, setting, found_by, work, lambda: work.expected(*rates))
+    return Mistake(name, f"{setting}, delta {work.delta:g}", found_by, work, lambda: work.expected(*rates))
 
 
 MISTAKES = (

@@ -12,10 +12,9 @@ and numbers of guesses are fixed by another training as large. The bounds by Gau
 whole curve is a Gaussian one's: of DP-SGD with few steps that is not quite so, and shares near or above 100% there are
 no proof of more than is claimed.
 
-What others report, where it is known for certain: Steinke, Nasr & Jagielski (NeurIPS 2023, introduction) prove 1.8 of 4,
-45%, white-box on a WideResNet and CIFAR-10 in one run. Nasr et al. ("Tight Auditing", USENIX Security
-2023) and Mahloujifar, Melis & Chaudhuri (ICML 2025) show curves for other models; no number for these settings is known
-here.
+What others report, where it is known for certain: Steinke, Nasr & Jagielski (NeurIPS 2023) prove 1.8 of 4, 45%,
+white-box on a WideResNet and CIFAR-10 in one run. Nasr et al. ("Tight Auditing", USENIX Security 2023) and Mahloujifar,
+Melis & Chaudhuri (ICML 2025) show curves for other models; no number for these settings is known here.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def parts_alike(
         tokens: the most in a part, padding included.
         device: where the parts go.
         longest: the most tokens of a record. Public.
-        planned: how many units a logical batch has on average. Public. Parts are for an eighth of them at most, so that
+        planned: how many units a logical batch has on average. Public. Parts are for a quarter of them at most, so that
             not too much is filled up.
 
     Yields:
@@ -119,7 +119,7 @@ def parts_alike(
         else:
             alike[wide, long].append(unit)
     for (wide, long), together in sorted(alike.items(), reverse=True):
-        number = max(1, min(tokens // (wide * long), planned // 8))
+        number = max(1, min(tokens // (wide * long), planned // 4))
         for start in range(0, len(together), number):
             yield [_part(rows, together[start : start + number], (number, wide, long), None, device)]
 

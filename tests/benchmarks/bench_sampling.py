@@ -2,10 +2,10 @@
 
     python tests/benchmarks/bench_sampling.py --texts 48 --batch 16 --longest 160 --lengths spread
 
-What belongs here: processor time on one core (wall time on a GPU) of the same numbers of tokens. What does not: that
-texts have the right distribution (`tests/synth/test_text_sampling.py`). Both draw at temperature 1 in float32. A model
-that was not trained for a layout hardly ends its texts, so lengths are imposed on both: `spread` draws them evenly from
-1 to the longest, `same` has all texts run to the longest, where a plain batch wastes nothing.
+What belongs here: processor time on one core (wall time on a GPU) of the same numbers of tokens, in float32 and in
+bfloat16. What does not: that texts have the right distribution (`tests/synth/test_text_sampling.py`). Both draw at
+temperature 1. A model that was not trained for a layout hardly ends its texts, so lengths are imposed on both: `spread`
+draws them evenly from 1 to the longest, `same` has all texts run to the longest, where a plain batch wastes nothing.
 """
 
 from __future__ import annotations
@@ -82,23 +82,29 @@ def main() -> None:
     arguments.add_argument("--lengths", choices=("spread", "same"), default="spread")
     arguments.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "dpsynth-bench-models")
     arguments.add_argument("--device", default="cpu")
+    arguments.add_argument("--threads", type=int, default=1)
     chosen = arguments.parse_args()
     model, tokenizer = load(base_model(DEFAULT, chosen.cache))
-    model.to(chosen.device)
+    torch.set_num_threads(chosen.threads)
     encoder = Encoder(TextLayout(("text",), (Condition("topic", TOPICS),), max_tokens=chosen.longest + 16), tokenizer)
     rng = np.random.default_rng(0)
     least = chosen.longest if chosen.lengths == "same" else 1
     each = chosen.texts // len(TOPICS)
     lengths = {topic: rng.integers(least, chosen.longest + 1, each).tolist() for topic in TOPICS}
     tokens = sum(map(sum, lengths.values()))
-    seconds = {}
-    for name, run in (("plain generate", plain), ("slots kept full", kept_full)):
-        clock = time.process_time if chosen.device == "cpu" else time.perf_counter
-        started = clock()
-        run(model, encoder, lengths, chosen.batch)
-        seconds[name] = clock() - started
-        print(f"{name:16} {tokens} tokens in {seconds[name]:6.1f} s  {tokens / seconds[name]:7.1f} tokens/s")
-    print(f"ratio            {seconds['plain generate'] / seconds['slots kept full']:.2f}")
+    clock = time.process_time if chosen.device == "cpu" else time.perf_counter
+    print(f"{tokens} tokens, tokens a second\n")
+    print("| layers in | plain generate | slots kept full | ratio |")
+    print("| --- | --- | --- | --- |")
+    for precision in (torch.float32, torch.bfloat16):
+        model.to(chosen.device, precision)
+        speeds = []
+        for run in (plain, kept_full):
+            started = clock()
+            run(model, encoder, lengths, chosen.batch)
+            speeds.append(tokens / (clock() - started))
+        name = str(precision).removeprefix("torch.")
+        print(f"| {name} | {speeds[0]:.0f} | {speeds[1]:.0f} | {speeds[1] / speeds[0]:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

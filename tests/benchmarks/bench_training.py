@@ -1,13 +1,16 @@
 """How fast private training is, beside Opacus and beside training without privacy. Not a test: run it for a table.
 
-    python tests/benchmarks/bench_training.py --shortest 16 --tokens 64 --examples 32 --rounds 3
+    python tests/benchmarks/bench_training.py
 
 What belongs here: tokens a second and the peak of memory of one logical step (all examples in physical batches, then
 noise and the optimizer), of SmolLM2-135M (the packaged weights, else random ones of its shape), with an adapter and in
-full. What does not: that gradients are right (`tests/training`). Opacus is used as its tutorials do: `PrivacyEngine`
-with gradients of single examples (`GradSampleModule`), its optimizer and `BatchMemoryManager`. Embeddings are untied
-for Opacus' sake in `full`, for all. Lengths go up evenly from the shortest, in random order; padding is cut from every
-physical batch of every kind, and only ours puts like lengths together (where all are alike, say so: --shortest 64).
+full, with layers in float32 and in bfloat16. What does not: that gradients are right (`tests/training`). In bfloat16,
+training without privacy holds all that is frozen in it and rounds the rest by autocast, as is usual; so does Opacus.
+Opacus is used as its tutorials do: `PrivacyEngine` with gradients of single examples (`GradSampleModule`), its
+optimizer and `BatchMemoryManager`. Embeddings are untied for Opacus' sake in `full`, for all. Lengths go up evenly from
+the shortest, in random order; padding is cut from every physical batch of every kind, and only ours puts like lengths
+together (where all are alike, say so: --shortest 64). Tokens are counted without padding.
+
 Each kind runs in a process of its own, so that its peak of memory is its own; that after loading the model is taken
 off. Machines are not alike and not quiet: compare the ratios, which are of processor time (with one thread, that is the
 time on a quiet machine).
@@ -35,10 +38,12 @@ from dpsynth_platform.training.adapter import with_adapter
 from dpsynth_platform.training.clipping import ClippedSums, example_losses
 from dpsynth_platform.training.noise import GaussianNoise
 from dpsynth_platform.training.optimizer import Optimizer
-from dpsynth_platform.training.physical import parts_of
+from dpsynth_platform.training.physical import parts_alike, parts_of
 from dpsynth_platform.training.plan import Adapter, TrainingPlan
+from dpsynth_platform.training.precision import EXACT, lower_frozen
 
 KINDS = ("plain", "ours", "opacus")
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 VOCABULARY = 49_152
 CPU = torch.device("cpu")
 
@@ -91,29 +96,64 @@ def inputs_of(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: values for name, values in batch.items() if name != "labels"}
 
 
-def plain(model: Any, plan: TrainingPlan, rows: dict[str, torch.Tensor], physical: int) -> Callable[[], None]:
+class Run:
+    """A model, a plan and a logical batch, in one precision."""
+
+    def __init__(self, adapted: bool, arguments: argparse.Namespace) -> None:
+        self.physical, self.precision = arguments.physical, PRECISIONS[arguments.precision]
+        self.plan = TrainingPlan(
+            units=10 * arguments.examples,
+            batch_size=arguments.examples,
+            steps=1,
+            noise_multiplier=1.0,
+            learning_rate=1e-5,
+            adapter=Adapter(16) if adapted else None,
+        )
+        self.model = with_adapter(smollm(tied=adapted), self.plan)
+        self.rows = rows_of(arguments.examples, arguments.tokens, arguments.shortest)
+        lower_frozen(self.model, self.precision)
+
+    def losses(self, model: Any, part: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Of each example, by automatic mixed precision."""
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.precision != EXACT):
+            logits = model(**inputs_of(part), use_cache=False).logits
+        return example_losses(logits, part["labels"])
+
+    def adam(self) -> torch.optim.Optimizer:
+        """Torch's."""
+        moving = [value for value in self.model.parameters() if value.requires_grad]
+        return torch.optim.AdamW(moving, self.plan.learning_rate)
+
+
+def plain(run: Run) -> Callable[[], None]:
     """Gradient accumulation and AdamW."""
-    optimizer = torch.optim.AdamW([value for value in model.parameters() if value.requires_grad], plan.learning_rate)
+    optimizer = run.adam()
 
     def step() -> None:
         optimizer.zero_grad()
-        for start in range(0, len(rows["labels"]), physical):
-            part = cut({name: values[start : start + physical] for name, values in rows.items()})
-            example_losses(model(**inputs_of(part), use_cache=False).logits, part["labels"]).sum().backward()
+        for start in range(0, len(run.rows["labels"]), run.physical):
+            part = cut({name: values[start : start + run.physical] for name, values in run.rows.items()})
+            run.losses(run.model, part).sum().backward()
         optimizer.step()
 
     return step
 
 
-def ours(model: Any, plan: TrainingPlan, rows: dict[str, torch.Tensor], physical: int) -> Callable[[], None]:
+def ours(run: Run) -> Callable[[], None]:
     """The parts of the loop, without its sampler."""
-    sums = ClippedSums(model.eval(), plan).__enter__()
+    plan, rows = run.plan, run.rows
+    sums = ClippedSums(run.model.eval(), plan, run.precision).__enter__()
     optimizer, noise = Optimizer(plan, sums.parameters), GaussianNoise()
-    tokens = physical * rows["labels"].shape[1]
+    sizes, longest = [1] * len(rows["labels"]), rows["labels"].shape[1]
+    tokens = run.physical * longest
 
     def step() -> None:
         sums.reset()
-        for (part,) in parts_of(rows, [1] * len(rows["labels"]), tokens, CPU):
+        if run.precision == EXACT:
+            parts = parts_of(rows, sizes, tokens, CPU)
+        else:
+            parts = parts_alike(rows, sizes, tokens, CPU, longest, plan.batch_size)
+        for (part,) in parts:
             sums.add(part.batch, part.weights)
         for total in sums.totals.values():
             noise.add_(total, plan.noise_deviation)
@@ -122,22 +162,21 @@ def ours(model: Any, plan: TrainingPlan, rows: dict[str, torch.Tensor], physical
     return step
 
 
-def opacus(model: Any, plan: TrainingPlan, rows: dict[str, torch.Tensor], physical: int) -> Callable[[], None]:
+def opacus(run: Run) -> Callable[[], None]:
     """`PrivacyEngine` and `BatchMemoryManager`; all examples are drawn, so that steps are alike."""
     from opacus import PrivacyEngine
     from opacus.utils.batch_memory_manager import BatchMemoryManager
     from torch.utils.data import DataLoader, TensorDataset
 
     warnings.simplefilter("ignore")
-    names, count = list(rows), len(rows["labels"])
-    loader = DataLoader(TensorDataset(*rows.values()), batch_size=count)
-    optimizer = torch.optim.AdamW([value for value in model.parameters() if value.requires_grad], plan.learning_rate)
+    names, count = list(run.rows), len(run.rows["labels"])
+    loader = DataLoader(TensorDataset(*run.rows.values()), batch_size=count)
     private, optimizer, loader = PrivacyEngine().make_private(
-        module=model.train(),
-        optimizer=optimizer,
+        module=run.model.train(),
+        optimizer=run.adam(),
         data_loader=loader,
-        noise_multiplier=plan.noise_multiplier,
-        max_grad_norm=plan.clipping_norm,
+        noise_multiplier=run.plan.noise_multiplier,
+        max_grad_norm=run.plan.clipping_norm,
         poisson_sampling=False,
     )
 
@@ -146,10 +185,12 @@ def opacus(model: Any, plan: TrainingPlan, rows: dict[str, torch.Tensor], physic
             yield cut(dict(zip(names, values, strict=True)))
 
     def step() -> None:
-        with BatchMemoryManager(data_loader=loader, max_physical_batch_size=physical, optimizer=optimizer) as managed:
+        with BatchMemoryManager(
+            data_loader=loader, max_physical_batch_size=run.physical, optimizer=optimizer
+        ) as managed:
             for part in parts(managed):
                 optimizer.zero_grad()
-                example_losses(private(**inputs_of(part), use_cache=False).logits, part["labels"]).mean().backward()
+                run.losses(private, part).mean().backward()
                 optimizer.step()
 
     return step
@@ -158,18 +199,9 @@ def opacus(model: Any, plan: TrainingPlan, rows: dict[str, torch.Tensor], physic
 def measure(kind: str, adapted: bool, arguments: argparse.Namespace) -> None:
     """Runs one kind and prints processor seconds a step (the least of several) and the peak of memory in MiB."""
     torch.set_num_threads(arguments.threads)
-    plan = TrainingPlan(
-        units=10 * arguments.examples,
-        batch_size=arguments.examples,
-        steps=1,
-        noise_multiplier=1.0,
-        learning_rate=1e-5,
-        adapter=Adapter(16) if adapted else None,
-    )
-    model = with_adapter(smollm(tied=adapted), plan)
-    rows = rows_of(arguments.examples, arguments.tokens, arguments.shortest)
+    run = Run(adapted, arguments)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    step = {"plain": plain, "ours": ours, "opacus": opacus}[kind](model, plan, rows, arguments.physical)
+    step = {"plain": plain, "ours": ours, "opacus": opacus}[kind](run)
     seconds = []
     for _ in range(arguments.rounds):
         start = time.process_time()
@@ -179,41 +211,50 @@ def measure(kind: str, adapted: bool, arguments: argparse.Namespace) -> None:
     print(json.dumps({"seconds": min(seconds), "memory": (peak - before) / 1024}))
 
 
+def table_row(trained: str, precision: str, arguments: argparse.Namespace) -> str:
+    """All kinds, each in a process of its own, as a line of the table."""
+    speeds: dict[str, float] = {}
+    cells = []
+    tokens = arguments.examples * (arguments.shortest + arguments.tokens) / 2
+    for kind in KINDS:
+        given = [*sys.argv[1:], "--kind", kind, "--only", trained, "--precision", precision]
+        output = subprocess.run([sys.executable, __file__, *given], capture_output=True, text=True)
+        if output.returncode:
+            print(f"{trained} {precision} {kind}: {output.stderr.splitlines()[-1:]}", file=sys.stderr)
+            cells.append("fails")
+            continue
+        found = json.loads(output.stdout.splitlines()[-1])
+        speeds[kind] = tokens / found["seconds"]
+        cells.append(f"{speeds[kind]:.0f} ({found['memory']:.0f})")
+    ratios = [f"{speeds['ours'] / speeds[kind]:.2f}" if {kind, "ours"} <= speeds.keys() else "" for kind in KINDS[::2]]
+    return f"| {' | '.join([trained, precision, *cells, *ratios])} |"
+
+
 def main() -> None:
-    """Prints a table of all kinds, with an adapter and in full."""
+    """Prints a table of all kinds, with an adapter and in full, in both precisions."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     for name, usual in (
         ("tokens", 64),
         ("shortest", 16),
         ("examples", 32),
         ("physical", 8),
-        ("rounds", 3),
+        ("rounds", 2),
         ("threads", 1),
     ):
         parser.add_argument(f"--{name}", type=int, default=usual)
     parser.add_argument("--kind", choices=KINDS, help="of the process that runs one kind")
     parser.add_argument("--only", choices=("adapter", "full"))
+    parser.add_argument("--precision", choices=PRECISIONS)
     arguments = parser.parse_args()
     if arguments.kind:
         measure(arguments.kind, arguments.only == "adapter", arguments)
         return
+    print("tokens a second (MiB above the model)\n")
+    print("| trained | layers in | without privacy | ours | Opacus | ours / without | ours / Opacus |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for trained in ("adapter", "full") if arguments.only is None else (arguments.only,):
-        found = {}
-        for kind in KINDS:
-            command = [sys.executable, __file__, *sys.argv[1:], "--kind", kind, "--only", trained]
-            output = subprocess.run(command, capture_output=True, text=True)
-            found[kind] = json.loads(output.stdout.splitlines()[-1]) if output.returncode == 0 else None
-            if found[kind] is None:
-                print(f"{trained:8}{kind:8}failed: {output.stderr.splitlines()[-1:]}")
-                continue
-            speed = arguments.examples * (arguments.shortest + arguments.tokens) / 2 / found[kind]["seconds"]
-            print(
-                f"{trained:8}{kind:8}{speed:9.1f} tokens a second{found[kind]['memory']:9.0f} MiB above the model",
-                flush=True,
-            )
-        for kind in ("plain", "opacus"):
-            if found["ours"] and found[kind]:
-                print(f"{trained:8}ours / {kind}: {found[kind]['seconds'] / found['ours']['seconds']:.2f}")
+        for precision in PRECISIONS if arguments.precision is None else (arguments.precision,):
+            print(table_row(trained, precision, arguments), flush=True)
 
 
 if __name__ == "__main__":

@@ -95,11 +95,11 @@ def test_the_shape_of_a_units_part_follows_from_the_unit_alone(tokens, unit, mar
     assert alone == shapes([*SIZES, 1, 1, 1], [*LENGTHS, 50, 9, 8], tokens, mark)
 
 
-@pytest.mark.parametrize(("planned", "parts"), [(8, 4), (16, 2), (40, 1), (4, 4)])
-def test_parts_of_like_shape_are_for_an_eighth_of_the_planned_batch(planned, parts):
+@pytest.mark.parametrize(("planned", "parts"), [(4, 4), (8, 2), (20, 1), (2, 4)])
+def test_parts_of_like_shape_are_for_a_quarter_of_the_planned_batch(planned, parts):
     found = list(physical.parts_alike(batch([9] * 4), [1] * 4, 10_000, CPU, longest=50, planned=planned))
     assert len(found) == parts
-    assert {len(part.weights) for (part,) in found} == {max(1, planned // 8)}
+    assert {len(part.weights) for (part,) in found} == {max(1, planned // 4)}
 
 
 def test_padding_is_cut_and_like_lengths_go_together():

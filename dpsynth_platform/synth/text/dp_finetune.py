@@ -360,14 +360,14 @@ def _written(
     """Texts by what the model was told, as many as there are rows or fewer."""
     base = trained.deployed(parameters.base_model)
     trained.check_digest(base, parameters.base_digest)
-    model, tokenizer = trained.load_trained(base, parameters.training, directory)
+    model, tokenizer = trained.load_for_sampling(base, parameters.training, directory, device)
     counts: dict[Given, int] = {}
     for given in prompts:
         counts[given] = counts.get(given, 0) + 1
     # Beside the model, whose content hash the ledger holds; what a crash left there is gone on with.
     place = directory.with_name(f"{directory.name}-texts")
     kept = sample_records(
-        model.to(device),
+        model,
         Encoder(parameters.layout, tokenizer),
         counts,
         place,

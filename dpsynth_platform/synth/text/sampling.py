@@ -38,7 +38,7 @@ TEXTS = "sample"
 """The stage of progress whose counts are of synthetic texts."""
 _TEXTS, _ABOUT = "texts.jsonl", "sampling.json"
 _SECONDS_BETWEEN_WRITES = 5.0
-_MOSTLY_ENOUGH = 1024
+_MOSTLY_ENOUGH, _NEGLIGIBLE = 1e-4, 1e-12
 _READ_AHEAD = 15
 """Texts whose prompts are read along with the one that is needed."""
 
@@ -201,20 +201,27 @@ def probabilities(logits: torch.Tensor, sampling: Sampling, barred: torch.Tensor
     if sampling.top_p < 1:
         ordered, places = _most_probable(found, sampling.top_p)
         before = ordered.cumsum(dim=1) - ordered
-        found = torch.zeros_like(found).scatter(1, places, ordered.masked_fill(before >= sampling.top_p, 0.0))
+        found = torch.zeros_like(found).scatter_add(1, places, ordered.masked_fill(before >= sampling.top_p, 0.0))
         found = found / found.sum(dim=1, keepdim=True)
     return found
 
 
 def _most_probable(chances: torch.Tensor, mass: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities in descending order and their tokens: as many as surely have this mass together.
+    """Probabilities in descending order and their tokens: as many as surely have this mass together, then zeros.
 
-    A few of them mostly have, and finding these is ten times as fast as putting a whole vocabulary in order.
+    A few of them mostly have, and putting these in order is far faster than a whole vocabulary.
     """
-    ordered, places = chances.topk(min(_MOSTLY_ENOUGH, chances.shape[1]), dim=1)
-    if not bool((ordered.sum(dim=1) > mass).all()):
-        ordered, places = chances.sort(dim=1, descending=True)
-    return ordered, places
+    least = _MOSTLY_ENOUGH
+    while bool((chances * (chances > least)).sum(dim=1).le(mass).any()) and least > 0:
+        least = least / 16 if least > _NEGLIGIBLE else 0.0
+    kept = chances > least
+    columns = kept.cumsum(dim=1)[kept] - 1
+    rows, tokens = kept.nonzero(as_tuple=True)
+    width = int(columns.max()) + 1
+    likely, places = chances.new_zeros(len(chances), width), tokens.new_zeros(len(chances), width)
+    likely[rows, columns], places[rows, columns] = chances[kept], tokens
+    ordered, order = likely.sort(dim=1, descending=True, stable=True)
+    return ordered, places.gather(1, order)
 
 
 def drawn(chances: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:

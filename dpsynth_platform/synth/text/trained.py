@@ -98,6 +98,21 @@ def load_trained(base: BaseModel, plan: TrainingPlan, directory: Path) -> tuple[
     return model.eval(), tokenizer
 
 
+def load_for_sampling(base: BaseModel, plan: TrainingPlan, directory: Path, device: str) -> tuple[Any, Any]:
+    """As `load_trained`, for texts to be drawn from: on a device, in its precision, the adapter added to the weights.
+
+    Added in single precision, before weights are rounded: what an adapter changes is kept on average, if not in each.
+    """
+    import torch
+
+    from dpsynth_platform.training.precision import precision_of
+
+    model, tokenizer = load_trained(base, plan, directory)
+    if plan.adapter is not None:
+        model = model.merge_and_unload()
+    return model.to(device, precision_of(torch.device(device))), tokenizer
+
+
 def mean_log_likelihoods(model: Any, encoder: Encoder, records: Sequence[tuple[Given, str]]) -> npt.NDArray[np.float64]:
     """The mean log-likelihood per token of each record's text after its prompt.
 

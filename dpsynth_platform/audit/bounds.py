@@ -99,7 +99,9 @@ def highest_bound(*, canaries: int, guesses: int, delta: float, confidence: floa
 
 def right_needed(*, canaries: int, guesses: int, epsilon: float, delta: float, confidence: float) -> int | None:
     """How many of the guesses must be right to refute `epsilon`; None where even all of them would not do."""
-    for right in range(guesses + 1):
+    # No p-value is below that at delta 0, so that fewer right guesses than refute there need not be tried.
+    least = int(stats.binom.isf(1 - confidence, guesses, 1 / (1 + math.exp(-epsilon)))) if guesses else 0
+    for right in range(max(0, least), guesses + 1):
         if p_value(canaries=canaries, guesses=guesses, right=right, epsilon=epsilon, delta=delta) <= 1 - confidence:
             return right
     return None

@@ -100,6 +100,15 @@ def test_right_needed_is_the_least_number_that_refutes() -> None:
     assert bound_of(500, 100, needed) > 1.0
     assert bound_of(500, 100, needed - 1) < 1.0
     assert bounds.right_needed(canaries=20, guesses=4, epsilon=3.0, delta=DELTA, confidence=0.95) is None
+    for canaries, guesses, epsilon, confidence in ((60, 12, 0.5, 0.9), (200, 50, 2.0, 0.99), (100, 0, 1.0, 0.95)):
+        asked = {"canaries": canaries, "guesses": guesses, "epsilon": epsilon, "delta": DELTA}
+        refuting = [right for right in range(guesses + 1) if bounds.p_value(right=right, **asked) <= 1 - confidence]
+        assert bounds.right_needed(confidence=confidence, **asked) == (refuting[0] if refuting else None)
+
+
+def test_the_right_guesses_needed_of_many_canaries_are_found_quickly() -> None:
+    needed = bounds.right_needed(canaries=100_000, guesses=25_000, epsilon=1.0, delta=1e-7, confidence=0.95)
+    assert needed is not None and 18_000 < needed < 19_000
 
 
 def test_a_tight_mechanism_is_refuted_no_more_often_than_the_confidence_allows() -> None:

@@ -17,6 +17,7 @@ from dpsynth_platform.audit.verdict import AuditReport, claim_p_value, judge, sh
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import AccountingError, ContractError
 from dpsynth_platform.release.dossier import check_svg
+from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_row
 
 
 def coins(count: int = 500) -> bounds.Coins:
@@ -199,6 +200,15 @@ def test_rates_have_limits_of_their_own(contract_of: Callable[..., DataContract]
     assert any("Too few canaries were held out" in reason for reason in report.reasons)
 
 
+def test_a_report_names_the_terms_that_it_was_made_on(contract_of: Callable[..., DataContract]) -> None:
+    limit = {"false_positive_rate": 0.01, "true_positive_rate": 0.9}
+    policy = {"canaries": 500, "gates": ["likelihood"], "rate_limits": [limit], "cumulative": "report"}
+    declared = contract_of(audit=policy)
+    report = judge(declared, None, coins(), scored(np.arange(500.0))).to_json()
+    kept = json.loads(json.dumps(report))
+    assert {name: kept.get(name) for name in declared.audit_terms} == declared.audit_terms
+
+
 def test_scores_that_are_no_numbers_prove_nothing_and_pass_nothing(contract: DataContract) -> None:
     included = coins()
     broken = np.where(included, np.nan, 1.0)  # whoever read "no number" as a score would know every coin
@@ -256,6 +266,7 @@ def test_a_report_of_an_earlier_version_is_still_read(contract: DataContract) ->
     old = AuditReport.from_json(json.loads(json.dumps(document)))
     assert old.verdict == "fail" and "more than the 1 that is accepted" in old.summary
     assert claim_p_value(old) == 1.0
+    assert len(attack_row(document["attacks"][0])) == len(AUDIT_HEADER)
     for broken in (document | {"attacks": [{}]}, {}, {"attacks": None}):
         with pytest.raises(AccountingError, match="materialize the audit again"):
             AuditReport.from_json(broken)

@@ -150,7 +150,7 @@ class Training:
         return epsilon(self.plan.event, self.delta).epsilon
 
     def expected(self, true_rate: float, false_rate: float) -> tuple[float, float]:
-        """At a quarter of the canaries in each world less than there are on the average, which is never met."""
+        """With 45% of the canaries in each world, where half are expected: six deviations less."""
         runs = int(0.45 * self.plan.units)
         proven = epsilon_to_expect(
             true_rate=true_rate, false_rate=false_rate, runs=runs, delta=self.delta, confidence=CONFIDENCE, miss=MISS

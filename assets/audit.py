@@ -18,6 +18,7 @@ from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import AccountingError, ReleaseRefused, StaleInput
 from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.lineage import facets
 from dpsynth_platform.release.evidence import AUDIT_REPORT, check_content
 from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_row
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 def body(step: StepContext) -> Outcome:
     """Attacks, judges, draws."""
     from dpsynth_platform.audit.canaries import read_canaries
+    from dpsynth_platform.audit.fdp import renyi_profile
     from dpsynth_platform.audit.plots import roc_plot, score_plot
     from dpsynth_platform.audit.scores import scores_table
     from dpsynth_platform.audit.scoring import score_canaries
@@ -51,8 +53,11 @@ def body(step: StepContext) -> Outcome:
         else:
             step.progress("asking the language model about the canaries' texts")
             scored = score_texts(contract, step.plan(raw), bait, model.directory, rows)
-        alone = judge(contract, step.place.period, bait.included, scored)
-        report = _beside_the_family(step, contract, raw, alone)
+        entry = step.ledger.entry(step.storage.require(step.place, "clearance", run_key=raw.run_key).facts["entry_id"])
+        cost, claim = entry.request, entry.request.guarantee
+        curve = renyi_profile(cost.curve, cost.delta_slack, epsilon=claim.epsilon, delta=claim.delta)
+        alone = judge(contract, step.place.period, bait.included, scored, curve=curve)
+        report = _beside_the_family(step, contract, entry, alone)
         inputs = [canaries, model, synthetic]
         with step.storage.new_output(step.place, SCORES) as directory:
             pq.write_table(scores_table(scored, bait.included), directory / "scores.parquet")
@@ -104,7 +109,7 @@ def _kept_report(record: StepRecord) -> AuditReport | None:
         return None
 
 
-def _beside_the_family(step: StepContext, contract: DataContract, raw: StepRecord, alone: AuditReport) -> AuditReport:
+def _beside_the_family(step: StepContext, contract: DataContract, entry: Entry, alone: AuditReport) -> AuditReport:
     """The report with what all audits of the family say, and this one recorded in the ledger's chain for those to come.
 
     Recorded first: whoever ends the run when the verdict shows has had it all the same.
@@ -113,8 +118,6 @@ def _beside_the_family(step: StepContext, contract: DataContract, raw: StepRecor
     from dpsynth_platform.audit.verdict import claim_p_value, with_family
 
     ledger, terms = step.ledger, contract.audit_terms
-    clearance = step.storage.require(step.place, "clearance", run_key=raw.run_key)
-    entry = ledger.entry(clearance.facts["entry_id"])
     past = past_audits(ledger.history(kinds=[chain.AUDITED]), ledger.entries(contract.family))
     p_value = claim_p_value(alone)
     standing = standing_of(contract.family, past, entry.key, p_value, contract.audit.confidence)

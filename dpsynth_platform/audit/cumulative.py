@@ -3,7 +3,8 @@
 What belongs here: combining the p-values of a family's audits into one statement that holds at any time. What does not:
 a single audit (`verdict`), and composing guarantees (`privacy`, `ledger`).
 
-The question is whether all mechanisms of the family kept their claims. Each audit tests its own mechanism with coins of
+The question is whether all mechanisms of the family kept what their plans claim: the whole curve that the ledger charged
+(`fdp.renyi_profile`), where it is known. Each audit tests its own mechanism with coins of
 its own, so given all earlier ones its p-value is at most uniformly distributed if the claim holds. A p-value becomes a
 bet against the claim by the calibrator e(p) = (1 - p + p·ln p) / (p·ln² p), whose mean is at most 1 (Vovk & Wang,
 "E-values: calibration, combination and applications", Annals of Statistics 2021, eq. 1). The product of bets from

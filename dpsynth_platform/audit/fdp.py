@@ -5,9 +5,11 @@ What belongs here: trade-off functions (f-DP; Dong, Roth & Su 2022), the test of
 Gaussian mechanisms. What does not: bounds that need no more than (epsilon, delta) (`bounds`).
 
 A claim of (epsilon, delta) alone allows any mechanism that keeps it; a claim of a curve allows fewer, so that the same
-guesses refute it sooner. A bound by Gaussian curves therefore says something of mechanisms that are as private as a
-Gaussian one and no less: of added Gaussian noise, or of a composition that its curve bounds. It is reported beside the
-other bound, and no gate of a release reads it.
+guesses refute it sooner. What the ledger charges is a curve, so that may be tested without further assumptions: 80
+right of 100 guesses on 500 canaries have a p-value of 0.07 under epsilon 1 alone, and of 0.01 under the Renyi curve of
+a plan for it. A bound by Gaussian curves says something of mechanisms that are as private as a Gaussian one and no less: of
+added Gaussian noise, or of a composition that its curve bounds. It is reported beside the other bound, and no gate of a
+release reads it.
 """
 
 from __future__ import annotations
@@ -21,11 +23,14 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from dpsynth_platform.audit.bounds import Coins, Scores, error_bounds
 from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.privacy.renyi import RenyiCurve
 
 Curve = Callable[[float], float]
 """Of what has this probability in one world: the least probability that it has in a neighbouring one. Where f is the
 trade-off function, the inverse of 1 - f."""
 
+_DELTAS = tuple(np.geomspace(1e-9, 0.5, 60).tolist())
+"""At which a Renyi curve is turned into pairs of epsilon and delta."""
 _PRECISION = 1e-6
 _LARGEST_MU = 50.0
 _SMALLEST_MU = 1e-6
@@ -52,6 +57,19 @@ def profile_curve(epsilons: Sequence[float], deltas: Sequence[float]) -> Curve:
         return float(max(0.0, below.max(), above.max()))
 
     return least
+
+
+def renyi_profile(curve: RenyiCurve, slack: float, *, epsilon: float, delta: float) -> Curve:
+    """What a mechanism of this Renyi curve may do: every (epsilon, delta) that follows from it, and the claimed one.
+
+    Args:
+        curve: upper bound on the mechanism's Renyi divergences, both ways.
+        slack: delta that the curve does not cover.
+        epsilon: that is claimed besides, by whatever accounting.
+        delta: of that claim.
+    """
+    deltas = [item for item in _DELTAS if item > slack]
+    return profile_curve([*(curve.epsilon(item - slack) for item in deltas), epsilon], [*deltas, delta])
 
 
 def is_refuted(curve: Curve, *, canaries: int, guesses: int, right: int, level: float) -> bool:

@@ -64,6 +64,7 @@ class AttackResult:
             four of five audits; None: none would.
         gaussian_bound: the bound if the mechanism is a Gaussian one in kind (`fdp`); no verdict rests on it.
         p_value: the largest probability with which the claim allows so many right guesses.
+        plan_p_value: the same by the whole curve that the ledger charges; None where it was not given.
         risk: area and rates at 0.1%, 1% and 10% false alarms, with intervals, beside the claim's frontier.
         fault: why the attack could not look, or None.
     """
@@ -87,6 +88,7 @@ class AttackResult:
     p_value: float | None = None
     risk: Risk | None = None
     fault: str | None = None
+    plan_p_value: float | None = None
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> AttackResult:
@@ -249,6 +251,7 @@ def judge(
     *,
     epsilon: float | None = None,
     delta: float | None = None,
+    curve: fdp.Curve | None = None,
 ) -> AuditReport:
     """Compares what the attacks proved with the claim, by the contract's policy.
 
@@ -264,13 +267,14 @@ def judge(
         scored: every attack's scores, in the coins' order; at least one attack.
         epsilon: the release's own epsilon, where it is smaller than the contract's.
         delta: the release's delta, where it is not the contract's.
+        curve: all that the plan claims, as `fdp.renyi_profile` makes it; the family's evidence rests on it.
 
     Raises:
         AccountingError: there are scores of other canaries than there are coins.
     """
     policy = Policy.of(contract, epsilon=epsilon, delta=delta)
     each = policy.each_confidence([item.attack.name for item in scored])
-    results = tuple(attack_result(item, included, policy, each) for item in scored)
+    results = tuple(attack_result(item, included, policy, each, curve) for item in scored)
     deciding = [result for result in results if result.decides]
     bound = max((result.epsilon_lower_bound for result in deciding), default=0.0)
     highest = max((result.highest_bound for result in deciding), default=0.0)
@@ -320,12 +324,22 @@ def with_family(report: AuditReport, family: FamilyStanding, *, failed_before: b
 
 
 def claim_p_value(report: AuditReport) -> float:
-    """Largest probability with which the claim allows what the deciding attacks found, over all of them together."""
-    values = [attack.p_value for attack in report.attacks if attack.decides and attack.p_value is not None]
+    """Largest probability with which the claim allows what the deciding attacks found, over all of them together.
+
+    By the plan's curve where that was given: whoever keeps the plan keeps its curve.
+    """
+    each = [
+        attack.p_value if attack.plan_p_value is None else attack.plan_p_value
+        for attack in report.attacks
+        if attack.decides
+    ]
+    values = [value for value in each if value is not None]
     return min(1.0, len(values) * min(values)) if values else 1.0
 
 
-def attack_result(item: Scored, included: Coins, policy: Policy, confidence: float) -> AttackResult:
+def attack_result(
+    item: Scored, included: Coins, policy: Policy, confidence: float, curve: fdp.Curve | None = None
+) -> AttackResult:
     """What one attack's scores prove, at this confidence; an attack that could not look proves nothing.
 
     Raises:
@@ -359,6 +373,7 @@ def attack_result(item: Scored, included: Coins, policy: Policy, confidence: flo
         ),
         risk=measure_risk(scores, included, epsilon=policy.claimed_epsilon, delta=policy.delta),
         fault=fault,
+        plan_p_value=None if curve is None else fdp.p_value(curve, canaries=canaries, guesses=guesses, right=right),
     )
 
 

@@ -10,6 +10,7 @@ from scipy import stats
 
 from dpsynth_platform.audit import bounds, fdp
 from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.privacy.renyi import ORDERS, RenyiCurve
 
 DELTA = 1e-5
 SAFE = 1e-7
@@ -53,6 +54,20 @@ def test_the_gaussian_claim_is_refuted_where_the_weaker_one_is_not() -> None:
     counted = {"canaries": 500, "guesses": 100, "right": 80, "delta": DELTA, "confidence": 0.95}
     assert bounds.epsilon_lower_bound(**counted) < 1.0
     assert fdp.gaussian_epsilon_bound(**counted) > 1.5
+
+
+def test_the_curve_that_the_ledger_charges_is_refuted_sooner_than_its_epsilon_and_later_than_a_gaussian_one() -> None:
+    mu = fdp.gaussian_mu(1.0, DELTA)
+    charged = fdp.renyi_profile(
+        RenyiCurve.upper([mu**2 / 2 * order for order in ORDERS]), 0.0, epsilon=1.0, delta=DELTA
+    )
+    exact = fdp.gaussian_curve(mu)
+    assert all(charged(p) <= exact(p) + 1e-9 for p in np.linspace(0.001, 0.999, 200))
+    asked = {"canaries": 500, "guesses": 100, "right": 80}
+    alone = bounds.p_value(epsilon=1.0, delta=DELTA, **asked)
+    assert fdp.p_value(exact, **asked) < fdp.p_value(charged, **asked) < alone / 4
+    slack = fdp.renyi_profile(curve, 0.1, epsilon=1.0, delta=DELTA)
+    assert all(slack(p) <= charged(p) for p in np.linspace(0.001, 0.999, 200))
 
 
 def test_nothing_right_proves_nothing() -> None:

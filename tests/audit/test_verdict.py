@@ -12,6 +12,7 @@ from scipy import stats
 from dpsynth_platform.audit import bounds
 from dpsynth_platform.audit.attacks import LIKELIHOOD, MEASUREMENTS, NEAREST, Scored, nearest_scores
 from dpsynth_platform.audit.cumulative import standing_of
+from dpsynth_platform.audit.fdp import gaussian_curve, gaussian_mu
 from dpsynth_platform.audit.plots import roc_plot, score_plot
 from dpsynth_platform.audit.verdict import AuditReport, claim_p_value, judge, shortage_of, with_family
 from dpsynth_platform.contracts import DataContract
@@ -286,6 +287,16 @@ def test_the_family_and_an_earlier_failure_decide(contract: DataContract, contra
     shown = judge(contract_of(audit={"cumulative": "report"}), None, included, scored(np.arange(500.0)))
     assert with_family(shown, stormy, failed_before=False).verdict == "pass"
     assert AuditReport.from_json(json.loads(json.dumps(again.to_json(), allow_nan=False))) == again
+
+
+def test_the_plans_curve_is_what_the_claims_p_value_rests_on_where_it_is_known(contract: DataContract) -> None:
+    included = coins()
+    values = scored(included * 1.0)
+    report = judge(contract, None, included, values, curve=gaussian_curve(gaussian_mu(1.0, contract.privacy.delta)))
+    least = min(attack.plan_p_value for attack in report.attacks if attack.plan_p_value is not None)
+    assert claim_p_value(report) == pytest.approx(3 * least)
+    assert claim_p_value(report) < claim_p_value(judge(contract, None, included, values))
+    assert AuditReport.from_json(json.loads(json.dumps(report.to_json()))) == report
 
 
 def test_the_claims_p_value_pays_for_every_deciding_attack(contract: DataContract) -> None:

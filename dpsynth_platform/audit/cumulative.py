@@ -3,15 +3,15 @@
 What belongs here: combining the p-values of a family's audits into one statement that holds at any time. What does not:
 a single audit (`verdict`), and composing guarantees (`privacy`, `ledger`).
 
-The question is whether all mechanisms of the family kept what their plans claim: the whole curve that the ledger charged
-(`fdp.renyi_profile`), where it is known. Each audit tests its own mechanism with coins of
-its own, so given all earlier ones its p-value is at most uniformly distributed if the claim holds. A p-value becomes a
-bet against the claim by the calibrator e(p) = (1 - p + p·ln p) / (p·ln² p), whose mean is at most 1 (Vovk & Wang,
-"E-values: calibration, combination and applications", Annals of Statistics 2021, eq. 1). The product of bets from
-audit s on is what a bettor owns who began there; the mean over s with weights 1/(s·(s+1)) is a bettor who began
-everywhere, so that years of good audits do not hide a mistake that was made last month. Nobody gets rich by betting
-against what holds: the chance ever to own 1/level is at most the level (Ville's inequality). So nothing need be
-corrected for how often one looks or how many releases there will be, as is right for releases every month without end.
+The question is whether all mechanisms of the family kept what their plans claim: the whole curve that the ledger
+charged (`fdp.renyi_profile`), where it is known. Each audit tests its own mechanism with coins of its own, so given all
+earlier ones its p-value is at most uniformly distributed if the claim holds. A p-value becomes a bet against the claim
+by the calibrator e(p) = (1 - p + p·ln p) / (p·ln² p), whose mean is at most 1 (Vovk & Wang, "E-values: calibration,
+combination and applications", Annals of Statistics 2021, eq. 1). The product of bets from audit s on is what a bettor
+owns who began there; the mean over s with weights 1/(s·(s+1)) is a bettor who began everywhere, so that years of good
+audits do not hide a mistake that was made last month. Nobody gets rich by betting against what holds: the chance ever
+to own 1/level is at most the level (Ville's inequality). So nothing need be corrected for how often one looks or how
+many releases there will be, as is right for releases every month without end.
 
 One mistake of all releases that each audit alone is too weak for (a tenth of the noise too little, say) adds up this
 way; a correct platform fails by it at most once in twenty lives at 95%, beside what each audit fails by itself.

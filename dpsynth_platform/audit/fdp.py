@@ -7,9 +7,9 @@ Gaussian mechanisms. What does not: bounds that need no more than (epsilon, delt
 A claim of (epsilon, delta) alone allows any mechanism that keeps it; a claim of a curve allows fewer, so that the same
 guesses refute it sooner. What the ledger charges is a curve, so that may be tested without further assumptions: 80
 right of 100 guesses on 500 canaries have a p-value of 0.07 under epsilon 1 alone, and of 0.01 under the Renyi curve of
-a plan for it. A bound by Gaussian curves says something of mechanisms that are as private as a Gaussian one and no less: of
-added Gaussian noise, or of a composition that its curve bounds. It is reported beside the other bound, and no gate of a
-release reads it.
+a plan for it. A bound by Gaussian curves says something of mechanisms that are as private as a Gaussian one and no
+less: of added Gaussian noise, or of a composition that its curve bounds. It is reported beside the other bound, and no
+gate of a release reads it.
 """
 
 from __future__ import annotations

@@ -58,9 +58,8 @@ def test_the_gaussian_claim_is_refuted_where_the_weaker_one_is_not() -> None:
 
 def test_the_curve_that_the_ledger_charges_is_refuted_sooner_than_its_epsilon_and_later_than_a_gaussian_one() -> None:
     mu = fdp.gaussian_mu(1.0, DELTA)
-    charged = fdp.renyi_profile(
-        RenyiCurve.upper([mu**2 / 2 * order for order in ORDERS]), 0.0, epsilon=1.0, delta=DELTA
-    )
+    curve = RenyiCurve.upper([mu**2 / 2 * order for order in ORDERS])
+    charged = fdp.renyi_profile(curve, 0.0, epsilon=1.0, delta=DELTA)
     exact = fdp.gaussian_curve(mu)
     assert all(charged(p) <= exact(p) + 1e-9 for p in np.linspace(0.001, 0.999, 200))
     asked = {"canaries": 500, "guesses": 100, "right": 80}

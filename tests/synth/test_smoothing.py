@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpsynth_platform.synth.tabular import smoothing
+from dpsynth_platform.synth.tabular.binning import real_edges
 from dpsynth_platform.synth.tabular.smoothing import smoothed
 
 COUNTS = st.lists(st.integers(-200, 3000), min_size=1, max_size=40)
@@ -124,6 +125,37 @@ def test_a_single_value_that_many_share_has_no_flanks():
     counts = np.append(5000.0, np.full(99, 2.0))
     fitted = smoothed(counts, 10.0, np.ones(100), counts.sum())
     assert np.ptp(fitted[1:]) < 1e-9
+
+
+def amounts_of_few(values, zeros):
+    """Widths and true counts of a grid from zero to a million: a cell of zeros, and amounts that few have."""
+    edges = np.array(real_edges(0.0, 1e6, None))
+    widths = np.diff(edges)
+    widths[[0, -1]] = 0.0  # one number each
+    true = np.bincount(np.searchsorted(edges[:-1], values, side="right") - 1, minlength=widths.size).astype(np.float64)
+    true[0] = zeros
+    return widths, true
+
+
+@pytest.mark.parametrize("median", [1000, 30_000])
+def test_faint_amounts_beside_zeros_are_where_their_counts_say(median):
+    """Ten draws, always the same: the distribution functions beside those of amounts that lie all over the range."""
+    rng = np.random.default_rng(6)
+    widths, true = amounts_of_few(median * rng.lognormal(0, 1.5, 800).clip(0, 50), 29_000)
+    plain = np.where(widths > 0, 800 * widths / widths.sum(), true)
+    apart, far = [], np.abs(np.cumsum(plain - true)).max()
+    for _ in range(10):
+        fitted = smoothed(true + rng.normal(0, 40, true.size), 40.0, widths, true.sum())
+        apart.append(np.abs(np.cumsum(fitted - true)).max())
+    assert np.mean(apart) < 0.5 * far
+
+
+def test_what_falls_off_from_the_other_end_is_its_mirror_image():
+    rng = np.random.default_rng(7)
+    widths, true = amounts_of_few(1000 * rng.lognormal(0, 1, 800), 29_000)
+    noisy = true + rng.normal(0, 40, true.size)
+    fitted = smoothed(noisy, 40.0, widths, true.sum())
+    np.testing.assert_allclose(smoothed(noisy[::-1], 40.0, widths[::-1], true.sum())[::-1], fitted, atol=1e-6)
 
 
 @pytest.mark.parametrize("before, after", [(1.01, 0.0), (3.0, 0.0), (200.0, 0.0), (0.0, 7.0), (2.0, 5.0)])

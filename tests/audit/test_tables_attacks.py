@@ -43,19 +43,25 @@ def half(models: int, targets: int) -> np.ndarray:
 
 
 def test_lira_is_the_ratio_of_two_normal_laws() -> None:
-    included = half(40, 300)
-    level = np.linspace(-30, -10, 300)
-    noise = np.random.default_rng(2).normal(size=(40, 300))
-    shadows = level + 3 * included + np.where(included, 2.0, 1.0) * noise
-    signals = np.where(np.arange(300) < 150, level + 3, level)
-    expected = stats.norm.logpdf(signals, level + 3, 2) - stats.norm.logpdf(signals, level, 1)
-    found = online_scores(signals, shadows, included)
-    assert np.corrcoef(found, expected)[0, 1] > 0.9
-    assert found[:150].mean() == pytest.approx(expected[0], abs=0.5)
-    assert found[150:].mean() == pytest.approx(expected[-1], abs=0.5)
-    alone = offline_scores(signals, shadows, included)
-    assert alone[:150].mean() == pytest.approx(3, abs=0.3)
-    assert alone[150:].mean() == pytest.approx(0, abs=0.3)
+    """Each target has a level and a deviation of its own; with so many models both are known."""
+    included, rng = half(400, 300), np.random.default_rng(2)
+    level, deviation = np.linspace(-30, -10, 300), np.linspace(0.5, 4, 300)
+    shadows = level + deviation * (2 * included + rng.normal(size=(400, 300)))
+    signals = level + deviation * rng.normal(size=300)
+    expected = stats.norm.logpdf(signals, level + 2 * deviation, deviation) - stats.norm.logpdf(
+        signals, level, deviation
+    )
+    assert online_scores(signals, shadows, included) == pytest.approx(expected, rel=0.2, abs=1.0)
+    assert offline_scores(signals, shadows, included) == pytest.approx((signals - level) / deviation, rel=0.2, abs=0.5)
+
+
+def test_a_few_shadow_models_lean_on_what_is_the_same_for_all_targets() -> None:
+    included, rng = half(8, 2000), np.random.default_rng(3)
+    coins, level = np.arange(2000) % 2 == 0, np.linspace(-30, -10, 2000)
+    shadows = level + included + rng.normal(size=(8, 2000))
+    signals = level + coins + rng.normal(size=2000)
+    assert roc_auc_score(coins, online_scores(signals, shadows, included)) > 0.68, "0.76 is the most"
+    assert roc_auc_score(coins, offline_scores(signals, shadows, included)) > 0.65
 
 
 def test_shadow_models_that_all_agree_are_no_division_by_zero() -> None:

@@ -8,7 +8,7 @@ seconds that each takes. What does not: asserting; `tests/audit` holds what must
 
 Without noise, the mechanism is patched as tests do it: all that an attack can find is there to be found, and one that
 finds nothing then is not worth its place. People are attacked by somebody who has 20,000 others of the same population.
-Canaries, of two records each, are attacked with that table, and with nothing but the release.
+Canaries are attacked with that table, and with nothing but the release. Everybody has one record, as the plan says.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from dpsynth_platform.synth.tabular.model import load_model
 DELTA = 1e-5
 REFERENCES = 20_000
 CANARIES = 500
-RECORDS = 2
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def with_canaries(data: pa.Table, rows: int, order: np.ndarray, domain: Domain) 
     )
     included = rng.random(CANARIES) < 0.5
     joining = targets.filter(pa.array(included)).cast(data.schema)
-    return Attacked(pa.concat_tables([data.take(order[:rows]), *[joining] * RECORDS]), targets, included, canaries=True)
+    return Attacked(pa.concat_tables([data.take(order[:rows]), joining]), targets, included, canaries=True)
 
 
 @contextmanager
@@ -102,7 +101,6 @@ def attack(plan: SealedPlan, attacked: Attacked, reference: pa.Table | None, sha
         synthetic=synthetic,
         reference=reference,
         canaries=attacked.canaries,
-        records_per_target=RECORDS if attacked.canaries else 1,
         model=model,
     )
     started = time.monotonic()
@@ -153,6 +151,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", type=int, default=[1000, 20_000])
     parser.add_argument("--shadows", type=int, default=16)
     parser.add_argument("--epsilons", nargs="+", default=["none", "1", "4"])
+    parser.add_argument("--targets", nargs="+", choices=["people", "canaries"], default=["people", "canaries"])
     parser.add_argument("--sensitive", default="income")
     chosen = parser.parse_args()
     source = Path(os.environ["DPSYNTH_BENCH_DATA"]) / "adult/adult_dp2stage_split.parquet"
@@ -171,13 +170,16 @@ def main() -> None:
                     with_canaries(data, rows, order, Domain.from_json(plan.columns)),
                 )
                 with noise(epsilon):
-                    say(f"\n{method}, {rows} people, {words}: {len(crowd.included)} attacked, with a reference table")
-                    attack(plan, crowd, reference, chosen.shadows, chosen.sensitive)
-                    if rows < CANARIES * RECORDS * 4:
-                        continue
-                    for known, how in ((reference, "with a reference table"), (None, "with the release alone")):
-                        say(f"\n{method}, {rows} people, {words}: {CANARIES} canaries attacked, {how}")
-                        attack(plan, baited, known, chosen.shadows, chosen.sensitive)
+                    settings = [(crowd, reference, "people attacked, with a reference table")]
+                    if rows >= CANARIES * 8:
+                        settings += [
+                            (baited, reference, "canaries attacked, with a reference table"),
+                            (baited, None, "canaries attacked, with the release alone"),
+                        ]
+                    for attacked, known, how in settings:
+                        if ("canaries" if attacked.canaries else "people") in chosen.targets:
+                            say(f"\n{method}, {rows} people, {words}: {len(attacked.included)} {how}")
+                            attack(plan, attacked, known, chosen.shadows, chosen.sensitive)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,15 @@ def events() -> Callable[[Path], list[dict[str, Any]]]:
 def check() -> Callable[[dict[str, Any]], None]:
     """Validates our own facets always, and the whole event where the specification is at hand."""
     return _check
+
+
+@pytest.fixture
+def own_port() -> Iterator[int]:
+    """A port on which a receiver may come and go: nobody else on this machine is given it meanwhile."""
+    with socket.socket() as held:  # bound and not listening, so that connections are refused
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 @pytest.fixture

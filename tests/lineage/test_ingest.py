@@ -43,12 +43,12 @@ UNREADABLE = {
 
 
 def test_what_can_be_read_in_two_ways_is_refused(store: LineageStore) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     for case, data in UNREADABLE.items():
         with pytest.raises(LineageRefused, match="cannot be read; accepted: one JSON value") as refused:
             ingest.take(store, data, TEAM)
         assert (case, refused.value.conflict) == (case, False)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
     assert ingest.read(deep(ingest.MOST_DEPTH - 1)) is not None
     assert ingest.read(b"[-9223372036854775808, 9223372036854775807, 1.5]") == [-(2**63), 2**63 - 1, 1.5]
 

@@ -197,7 +197,7 @@ def test_without_tokens_only_this_machine_is_served(store: LineageStore) -> None
 
 
 class Process:
-    """`dpsynth lineage serve`, started, killed and started again on one port."""
+    """`dpsynth lineage serve`, started, killed and started again."""
 
     def __init__(self, home: Path, url: str) -> None:
         self._environment = os.environ | {
@@ -205,11 +205,10 @@ class Process:
             "DPSYNTH_LEDGER_URL": url,
             "DPSYNTH_LINEAGE_TOKENS": str(home / "tokens"),
         }
-        self._port = 0
         self.log = (home / "log").open("w+")
 
-    def start(self) -> str:
-        arguments = ["lineage", "serve", "--port", str(self._port), "--json"]
+    def start(self, port: int = 0) -> str:
+        arguments = ["lineage", "serve", "--port", str(port), "--json"]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "dpsynth_platform", *arguments],
             env=self._environment,
@@ -223,9 +222,7 @@ class Process:
             line = self.process.stdout.readline()
             assert line, Path(self.log.name).read_text()
             lines += line
-        address = str(json.loads(lines)["url"])
-        self._port = int(address.rpartition(":")[2])
-        return address
+        return str(json.loads(lines)["url"])
 
     def end(self, number: int) -> None:
         self.process.send_signal(number)
@@ -254,9 +251,9 @@ def run_event(state: RunState, run: str) -> RunEvent:
 
 
 def test_the_standard_client_reports_and_a_killed_receiver_loses_and_doubles_nothing(
-    process: Process, token: str, store: LineageStore
+    process: Process, own_port: int, token: str, store: LineageStore
 ) -> None:
-    address = process.start()
+    address = process.start(own_port)
     auth = {"type": "api_key", "apiKey": token}
     client = HttpTransport(HttpConfig.from_dict({"url": address, "auth": auth, "retry": {"total": 0}}))
     packing = HttpTransport(HttpConfig.from_dict({"url": address, "auth": auth, "compression": "gzip"}))
@@ -270,7 +267,7 @@ def test_the_standard_client_reports_and_a_killed_receiver_loses_and_doubles_not
     half.close()
     with pytest.raises(Exception, match=r"(?i)connection"):
         client.emit(events[3])
-    process.start()
+    assert process.start(own_port) == address
     assert [client.emit(item).status_code for item in events] == [200] * 3 + [201] * 3
     assert packing.emit(events[0]).status_code == 200
     with pytest.raises(HTTPError) as conflict:

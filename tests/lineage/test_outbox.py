@@ -33,10 +33,10 @@ SECRET = "Ada Lovelace 078-05-1120"
 class Receiver:
     """An OpenLineage endpoint. `answer` decides on each event, and may take its time."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int) -> None:
         self.got: list[dict[str, Any]] = []
         self.answer: Callable[[dict[str, Any]], int] = lambda event: 201
-        self.port = 0
+        self.port = port
         self.server: ThreadingHTTPServer | None = None
 
     def up(self) -> None:
@@ -57,7 +57,6 @@ class Receiver:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
         self.server.daemon_threads = True
-        self.port = self.server.server_port
         threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def down(self) -> None:
@@ -72,8 +71,8 @@ class Receiver:
 
 
 @pytest.fixture
-def receiver(tmp_path: Path) -> Iterator[Receiver]:
-    made = Receiver()
+def receiver(tmp_path: Path, own_port: int) -> Iterator[Receiver]:
+    made = Receiver(own_port)
     made.up()
     configure(made, tmp_path, timeout=20)
     yield made
@@ -199,11 +198,17 @@ def test_an_event_that_is_refused_for_good_is_told_and_passed(emitter: LineageEm
 
 
 def test_a_receiver_that_hangs_holds_a_step_up_once(
-    emitter: LineageEmitter, receiver: Receiver, record: Path, url: str, tmp_path: Path
+    emitter: LineageEmitter,
+    receiver: Receiver,
+    record: Path,
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(outbox, "_FIRST_PAUSE", outbox._LONGEST_PAUSE)  # longer than a busy machine takes for the rest
     configure(receiver, tmp_path, timeout=0.5)
     free = threading.Event()
-    receiver.answer = lambda event: 201 if free.wait(5) else 500
+    receiver.answer = lambda event: 201 if free.wait(120) else 500
     emit(emitter, 3)
     (transport,) = [item for item in emitter.status().targets if item.target == "transport"]
     assert (transport.waiting, transport.attempts) == (6, 1), "the steps after the first did not wait"
@@ -211,7 +216,7 @@ def test_a_receiver_that_hangs_holds_a_step_up_once(
     receiver.answer = lambda event: 201
     configure(receiver, tmp_path, timeout=20)
     free.set()
-    hung, until = 2, time.monotonic() + 20
+    hung, until = 2, time.monotonic() + 60
     while len(receiver.got) < hung and time.monotonic() < until:  # the requests that hung are taken after all
         time.sleep(0.01)
     LineageEmitter(url, record.parent).flush()

@@ -151,9 +151,9 @@ def test_a_million_rows_take_seconds(tmp_path: Path) -> None:
     csv.write_csv(
         pa.table({"integer": whole, "float": real, "date": day, "boolean": whole % 2 == 0}), tmp_path / "t.csv"
     )
-    began = time.monotonic()
+    began = time.process_time()
     read_rows = 0
     for batch in open_source(tmp_path / "t.csv", COLUMNS | {}).batches():
         read_rows += batch.num_rows
     assert read_rows == rows
-    assert time.monotonic() - began < 20  # half a second on a quiet machine
+    assert time.process_time() - began < 20  # it takes one or two

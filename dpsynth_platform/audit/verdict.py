@@ -216,8 +216,9 @@ class AuditReport:
         allowed = frontier(best.false_positive_rate, self.claimed_epsilon, self.delta)
         return (
             f"Plainly: whoever uses the best of these attacks ({name}) and accepts to accuse one outsider in a hundred "
-            f"wrongly recognizes {100 * best.found.value:.1f} of a hundred participants. Blind guessing recognizes 1, "
-            f"and the guarantee allows at most {100 * allowed:.1f}."
+            f"wrongly recognizes {100 * best.found.value:.1f} of a hundred participants here (by so many canaries, "
+            f"{100 * best.found.low:.1f} to {100 * best.found.high:.1f} in general). Blind guessing recognizes 1, and "
+            f"the guarantee allows at most {100 * allowed:.1f} in general."
         )
 
     @property

@@ -241,8 +241,10 @@ def test_a_lawyer_is_told_what_the_attacker_gets(contract: DataContract) -> None
     values = np.arange(500.0)
     values[included.nonzero()[0][:25]] = 1000.0
     summary = judge(contract, None, included, scored(values)).summary
-    assert "accepts to accuse one outsider in a hundred wrongly recognizes 10" in summary
-    assert "Blind guessing recognizes 1, and the guarantee allows at most 2.7." in summary
+    assert "accepts to accuse one outsider in a hundred wrongly recognizes 10.8 of" in summary
+    low, high = bounds.clopper_pearson(27, 250, 0.95)
+    assert f"{100 * low:.1f} to {100 * high:.1f} in general)" in summary
+    assert "Blind guessing recognizes 1, and the guarantee allows at most 2.7 in general." in summary
 
 
 def test_the_power_is_stated_for_what_an_attack_may_really_reach(contract: DataContract) -> None:

@@ -40,7 +40,8 @@ def roc_plot(scored: Sequence[Scored], included: Coins, *, epsilon: float | None
         title="Can an attacker tell which canaries were in?",
         description=(
             "True positive rate against false positive rate of each attack, both on logarithmic scales. Lines near "
-            "the dashed diagonal are no better than guessing; none may rise above the other dashed line for good."
+            "the dashed diagonal are no better than guessing. The other dashed line is the most that the claim allows; "
+            "at few false alarms, chance may lift a line above it."
         ),
         x_label="false positive rate",
         y_label="true positive rate",

@@ -1,0 +1,395 @@
+"""What texts of a privately fine-tuned model are good for, by epsilon. Not a test: it takes hours and prints a table.
+
+    DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_utility.py --results FILE [--cells financial/record/8/0]
+    python tests/benchmarks/bench_text_utility.py --table FILE
+    DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_utility.py --results FILE --smoke   # does it run at all?
+
+What belongs here: cells of source, what is sampled, epsilon and seed, each from real texts to the product's own figures
+of synthetic ones, by the product's plan, training, sampling and filters. What does not: a trainer or a measure of its
+own, and asserting; `tests/synth` and `tests/quality` hold what must hold.
+
+`financial` are sentences of financial news with their sentiment, each a unit. `newsgroups` are posts to four groups of
+newsgroups (comp, rec, sci, talk) without what they quote; a unit is an author with two posts at most (2.2 on average).
+There, `record` draws posts (DP-SGD-ELS) and `user` draws authors (DP-SGD-ULS), fewer of them, so that both compute as
+many gradients. A quarter of the units is held out, others for each seed. Texts are cut off to what an example holds,
+and not scrubbed.
+
+`none` is the same training without noise, which the product cannot do: noise and the watch over it are patched away
+here; label counts keep theirs, of epsilon 0.8. `untrained` is the base model, told the label alone. Nothing was chosen
+by looking at these texts: rank and learning rate by the likelihood of held-out e-mails (`enron_categories`) after as
+many steps with as noisy gradients; large batches, automatic clipping and samples at temperature 1 by the guide
+(Ponomareva et al., sections 5 and 7.3).
+
+A cell adds a line to the results file when it is done; cells that are there are not run again. Each takes some minutes
+of a core. Samples and noise are the operating system's, so no two runs are alike, whatever the seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+
+from dpsynth_platform.contracts import DataContract, parse_contract
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.quality.files import read_file
+from dpsynth_platform.quality.text.corpora import corpus_of
+from dpsynth_platform.quality.text.report import measure_texts
+from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
+from dpsynth_platform.storage import write_table
+from dpsynth_platform.synth.interface import Checkpoints, SealedPlan, generator
+from dpsynth_platform.synth.text import sealing
+from dpsynth_platform.synth.text.base_models import DEFAULT, load
+from dpsynth_platform.synth.text.dp_finetune import log_likelihoods
+from dpsynth_platform.synth.text.layout import Encoder
+from dpsynth_platform.synth.text.trained import deployed
+
+GENERATOR = generator("dp_finetune")
+SCHEMA = pa.schema([("record", pa.string()), ("owner", pa.string()), ("label", pa.string()), ("text", pa.string())])
+HELD_OUT = 4
+"""One unit of so many."""
+TRIALS = 3
+QUOTED = re.compile(r"^\s*[>|:}]|^In (article|<)|(writes|wrote|says):?\s*$")
+NO_NOISE, UNTRAINED = "none", "untrained"
+PATCHED_EPSILON = 8.0
+"""Of the plans of trainings that are run without noise, or not at all."""
+SHOWN = (
+    "f1_words",
+    "f1_features",
+    "mauve",
+    "next_token",
+    "lengths",
+    "entities",
+    "runs_1",
+    "runs_2",
+    "self_bleu",
+    "distinct_2",
+)
+"""Figures of the table, by their keys in a report."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One table of labelled texts.
+
+    Attributes:
+        rows: reads (owner, label, text) of all records.
+        labels: the public list of labels.
+        units, records: public, rounded numbers of units that are not held out, and of their records.
+        most: records of a unit that are used.
+        max_tokens: of an example.
+    """
+
+    rows: Callable[[Path], list[tuple[str, str, str]]]
+    labels: tuple[str, ...]
+    units: int
+    records: int
+    most: int
+    max_tokens: int
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is computed in a cell.
+
+    Attributes:
+        batch: records expected in a step.
+        texts: that are drawn.
+        likelihoods: held-out texts of which the likelihood is told.
+    """
+
+    batch: int = 256
+    steps: int = 8
+    texts: int = 320
+    likelihoods: int = 128
+    rank: int = 4
+    learning_rate: float = 3e-3
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one line of the results is about."""
+
+    source: str
+    sampled: str
+    epsilon: str
+    seed: int
+
+    @classmethod
+    def of(cls, written: str) -> Cell:
+        """From `source/sampled/epsilon/seed`."""
+        source, sampled, epsilon, seed = written.split("/")
+        return cls(source, sampled, epsilon, int(seed))
+
+
+def sentences(data: Path) -> list[tuple[str, str, str]]:
+    """Financial PhraseBank; a sentence belongs to nobody but itself."""
+    table = read_file(data / "financial_phrasebank/financial_phrasebank.parquet").to_pylist()
+    return [(str(number), row["label_name"], row["text"]) for number, row in enumerate(table)]
+
+
+def posts(data: Path) -> list[tuple[str, str, str]]:
+    """Posts to the groups, once each, without quoted lines and in one line."""
+    table = read_file(data / "newsgroups20/newsgroups20.parquet").to_pylist()
+    groups = [(row, row["newsgroup"].split(".")[0]) for row in table if not row["is_crosspost_dup"]]
+    kept = [(row["author_id"], group, unquoted(row["text"])) for row, group in groups if group in GROUPS]
+    return [row for row in kept if row[2]]
+
+
+def unquoted(text: str) -> str:
+    """The words of the lines that are the author's own."""
+    return " ".join(word for line in text.split("\n") if not QUOTED.search(line) for word in line.split())
+
+
+GROUPS = ("comp", "rec", "sci", "talk")
+SOURCES = {
+    "financial": Source(sentences, ("negative", "neutral", "positive"), 3_600, 3_600, 1, 64),
+    "newsgroups": Source(posts, GROUPS, 5_600, 7_500, 2, 48),
+}
+FIRST = [
+    *(f"financial/record/{epsilon}" for epsilon in ("8", NO_NOISE, "1", "4")),
+    *(f"newsgroups/{sampled}/8" for sampled in ("user", "record")),
+    f"newsgroups/user/{NO_NOISE}",
+    *(f"newsgroups/{sampled}/1" for sampled in ("user", "record")),
+    *(f"{line}/{UNTRAINED}" for line in ("financial/record", "newsgroups/user")),
+    *(f"newsgroups/{sampled}/4" for sampled in ("user", "record")),
+]
+"""The cells of one seed, the most telling first."""
+
+
+# One cell.
+
+
+def contract_of(source: Source, cell: Cell, effort: Effort) -> DataContract:
+    """The contract by which a cell's model is trained and drawn from."""
+    private = cell.epsilon not in (NO_NOISE, UNTRAINED)
+    owned = source.most > 1
+    by_user = cell.sampled == "user"
+    document = {
+        "dataset": "benchmark",
+        "description": "Texts of a benchmark.",
+        "owners": ["benchmarks@example.org"],
+        "source": {"uri": "/nowhere", "key": ["record"]},
+        "family": "benchmarks",
+        "privacy": {
+            "unit": "user" if owned else "example",
+            "owner_columns": ["owner"],
+            "namespace": "benchmark",
+            "max_contributions": source.most,
+            "guarantee": {"epsilon": float(cell.epsilon) if private else PATCHED_EPSILON},
+            "expected_units": source.units,
+        },
+        "columns": {
+            "record": {"type": "identifier"},
+            "owner": {"type": "identifier"},
+            "label": {"type": "categorical", "values": list(source.labels)},
+            "text": {"type": "text", "pii": "replace"},
+        },
+        "generate": {
+            "method": "dp_finetune",
+            "base_model": DEFAULT,
+            "rows": effort.texts,
+            "text": {"column": "text", "given": ["label"], "max_tokens": source.max_tokens},
+            "training": {
+                "sampled": "owners" if by_user else "records",
+                "batch_size": round(effort.batch * source.units / source.records) if by_user else effort.batch,
+                "steps": effort.steps,
+                "replay_steps": 0,
+                "learning_rate": effort.learning_rate,
+                "adapter": {"rank": effort.rank, "alpha": 2 * effort.rank},
+                **({"expected_records": source.records} if owned and not by_user else {}),
+            },
+        },
+        "release": {"uri": "/nowhere/public"},
+    }
+    return parse_contract(document, where="benchmark", variables={})
+
+
+def divided(rows: Sequence[tuple[str, str, str]], source: Source, seed: int) -> tuple[pa.Table, pa.Table]:
+    """Records that training may read and records of other units, at most `source.most` of each unit."""
+    rng = np.random.default_rng(seed)
+    owners = sorted({owner for owner, _, _ in rows})
+    held = set(rng.permutation(owners)[: len(owners) // HELD_OUT].tolist())
+    taken: defaultdict[str, int] = defaultdict(int)
+    sides: tuple[list[dict[str, str]], list[dict[str, str]]] = ([], [])
+    for at in rng.permutation(len(rows)).tolist():
+        owner, label, text = rows[at]
+        taken[owner] += 1
+        if taken[owner] <= source.most:
+            row = {"record": f"{at:032x}", "owner": owner, "label": label, "text": text}
+            sides[owner in held].append(row)
+    return pa.Table.from_pylist(sides[0], SCHEMA), pa.Table.from_pylist(sides[1], SCHEMA)
+
+
+def cut(rows: Sequence[tuple[str, str, str]], encoder: Encoder) -> list[tuple[str, str, str]]:
+    """The records with so much of their texts as an example holds."""
+    bodies = encoder.bodies([f" {text}" for _, _, text in rows])
+    kept = []
+    for (owner, label, _), body in zip(rows, bodies, strict=True):
+        room = encoder.layout.max_tokens - len(encoder.prompt((label,)))
+        kept.append((owner, label, encoder.text(body[:room]).strip().rstrip("\N{REPLACEMENT CHARACTER}")))
+    return kept
+
+
+@contextmanager
+def as_asked(epsilon: str) -> Iterator[None]:
+    """Without noise or training where a cell says so; always without the gate on models, which reads no data."""
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch("dpsynth_platform.training.soundness.refuse_unsound"))
+        if epsilon == NO_NOISE:
+            patches.enter_context(mock.patch("dpsynth_platform.training.noise.GaussianNoise.add_"))
+            patches.enter_context(mock.patch("dpsynth_platform.training.health.Watch.step"))
+        if epsilon == UNTRAINED:
+            patches.enter_context(mock.patch("dpsynth_platform.training.loop.train"))
+        yield
+
+
+def fit(plan: SealedPlan, real: pa.Table, place: Path) -> Path:
+    """A model's directory, trained on the bounded records."""
+    numbers = {owner: f"{number:032x}" for number, owner in enumerate(sorted(set(real["owner"].to_pylist())))}
+    owners = [numbers[owner] for owner in real["owner"].to_pylist()]
+    bounded = real.select(["label", "text"]).append_column(OWNER_COLUMN, pa.array(owners))
+    bounded = bounded.append_column(RECORD_COLUMN, real["record"])
+    write_table(place / "bounded", bounded.schema, bounded.to_batches())
+    base = deployed(DEFAULT)
+    described = place / "base.json"
+    described.write_text(json.dumps(asdict(base) | {"directory": str(base.directory)}))
+    directory = place / "model"
+    directory.mkdir()
+    grant: Any = SimpleNamespace(plan_digest=plan.digest, entry_id="b" * 32)  # there is no ledger here
+    GENERATOR.fit(
+        plan, place / "bounded", grant, directory, checkpoints=Checkpoints(described, os.urandom(32), resume=False)
+    )
+    return directory
+
+
+def measure(cell: Cell, source: Source, effort: Effort, data: Path) -> dict[str, Any]:
+    """Trains, draws and measures: the results' line."""
+    contract = contract_of(source, cell, effort)
+    base = deployed(DEFAULT)
+    plan = sealing.sealed(
+        GENERATOR.method, contract, SCHEMA, Guarantee.target(contract), base, period=None, why="the benchmark's"
+    )
+    parameters = sealing.check(plan)
+    encoder = Encoder(parameters.layout, load(base)[1])
+    real, held_out = divided(cut(source.rows(data), encoder), source, cell.seed)
+    clock = [time.process_time()]
+    with tempfile.TemporaryDirectory() as place, as_asked(cell.epsilon):
+        model = fit(plan, real, Path(place))
+        clock.append(time.process_time())
+        before, after = log_likelihoods(plan, model, held_out.slice(0, effort.likelihoods))
+        drawn = GENERATOR.draw(model, effort.texts, texts=sealing.sampling_of(contract)).table()
+    clock.append(time.process_time())
+    sides = [("real", real), ("held-out", held_out), ("synthetic", drawn)]
+    report = measure_texts(
+        *(corpus_of(name, table, "text", "label") for name, table in sides), trials=TRIALS, most=effort.texts
+    )
+    clock.append(time.process_time())
+    return {
+        "cell": asdict(cell),
+        "effort": asdict(effort),
+        "records": real.num_rows,
+        "texts": drawn.num_rows,
+        "drawn": report.drawn,
+        "noise_multiplier": parameters.training.noise_multiplier,
+        "delta": contract.privacy.delta,
+        "processor_seconds": dict(
+            zip(("training", "drawing", "measuring"), np.diff(clock).round().tolist(), strict=True)
+        ),
+        "nats_a_token": {"before": float(before.mean()), "after": float(after.mean())},
+        "majority_accuracy": report.majority_accuracy,
+        "figures": {
+            part["key"]: {side: part[side] for side in ("synthetic", "real")} for part in report.to_json()["figures"]
+        },
+        "examples": drawn.select(["label", "text"]).slice(0, 4).to_pylist(),
+    }
+
+
+# All cells, and their table.
+
+
+def read(results: Path) -> list[dict[str, Any]]:
+    """The lines of cells that are done."""
+    return [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+
+
+def run(cells: Sequence[Cell], effort: Effort, data: Path, results: Path) -> None:
+    """Measures the cells that the results lack."""
+    for cell in cells:
+        if any((found["cell"], found["effort"]) == (asdict(cell), asdict(effort)) for found in read(results)):
+            continue
+        line = measure(cell, SOURCES[cell.source], effort, data)
+        with results.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(cell, line["processor_seconds"], line["nats_a_token"], flush=True)
+
+
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """Means over seeds, with their standard error where there are several; real texts in the synthetic ones' place."""
+    grouped: defaultdict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for line in lines:
+        cell = Cell(**line["cell"])
+        grouped[cell.source, cell.sampled, cell.epsilon].append(line)
+        grouped[cell.source, "", "real texts"].append(line)
+    order = {name: place for place, name in enumerate(("real texts", NO_NOISE, "8", "4", "1", UNTRAINED))}
+    rows = [["texts", "sampled", "epsilon", "runs", "nats a token gained", *SHOWN]]
+    rows.append(["---"] * len(rows[0]))
+    for (source, sampled, epsilon), found in sorted(
+        grouped.items(), key=lambda item: (item[0][0], item[0][1], order[item[0][2]])
+    ):
+        real = epsilon == "real texts"
+        gains = [line["nats_a_token"]["after"] - line["nats_a_token"]["before"] for line in found]
+        means = [[line["figures"][key]["real" if real else "synthetic"]["mean"] for line in found] for key in SHOWN]
+        cells = ["" if real else shown(gains), *map(shown, means)]
+        rows.append([source, sampled, epsilon, "" if real else str(len(found)), *cells])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def shown(values: Sequence[float | None]) -> str:
+    """Mean and standard error."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    error = "" if len(known) < 2 else f" ± {np.std(known, ddof=1) / math.sqrt(len(known)):.2f}"
+    return f"{np.mean(known):.2f}{error}"
+
+
+def main() -> None:
+    """Reads the arguments; runs cells, or prints the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--results", type=Path, help="file of one JSON line a cell; gets longer")
+    parser.add_argument("--table", type=Path, help="prints the table of such a file")
+    parser.add_argument(
+        "--cells", nargs="*", help="source/sampled/epsilon/seed; by default all, the most telling first"
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--smoke", action="store_true", help="two small steps a cell: figures mean nothing")
+    chosen = parser.parse_args()
+    if chosen.table:
+        print(table(read(chosen.table)))
+        return
+    if not chosen.results:
+        parser.error("--results or --table is needed")
+    written = chosen.cells or [f"{cell}/{seed}" for seed in range(chosen.seeds) for cell in FIRST]
+    effort = Effort(batch=8, steps=2, texts=64, likelihoods=4) if chosen.smoke else Effort()
+    os.environ.setdefault("DPSYNTH_HOME", str(Path(tempfile.gettempdir()) / "dpsynth-bench-home"))
+    run([Cell.of(cell) for cell in written], effort, Path(os.environ["DPSYNTH_BENCH_DATA"]), chosen.results)
+
+
+if __name__ == "__main__":
+    main()

@@ -113,12 +113,12 @@ class Effort:
         likelihoods: held-out texts of which the likelihood is told.
     """
 
-    batch: int = 256
-    steps: int = 8
-    texts: int = 320
-    likelihoods: int = 128
+    batch: int = 192
+    steps: int = 6
+    texts: int = 200
+    likelihoods: int = 64
     rank: int = 4
-    learning_rate: float = 3e-3
+    learning_rate: float = 1e-2
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def unquoted(text: str) -> str:
 
 GROUPS = ("comp", "rec", "sci", "talk")
 SOURCES = {
-    "financial": Source(sentences, ("negative", "neutral", "positive"), 3_600, 3_600, 1, 64),
+    "financial": Source(sentences, ("negative", "neutral", "positive"), 3_600, 3_600, 1, 48),
     "newsgroups": Source(posts, GROUPS, 5_600, 7_500, 2, 48),
 }
 FIRST = [

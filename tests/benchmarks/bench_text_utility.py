@@ -65,22 +65,22 @@ HELD_OUT = 4
 """One unit of so many."""
 TRIALS = 3
 QUOTED = re.compile(r"^\s*[>|:}]|^In (article|<)|(writes|wrote|says):?\s*$")
-NO_NOISE, UNTRAINED = "none", "untrained"
+NO_NOISE, UNTRAINED, REAL = "none", "untrained", "real texts"
 PATCHED_EPSILON = 8.0
 """Of the plans of trainings that are run without noise, or not at all."""
-SHOWN = (
-    "f1_words",
-    "f1_features",
-    "mauve",
-    "next_token",
-    "lengths",
-    "entities",
-    "runs_1",
-    "runs_2",
-    "self_bleu",
-    "distinct_2",
-)
-"""Figures of the table, by their keys in a report."""
+SHOWN = {
+    "f1_words": "F1, words",
+    "f1_features": "F1, features",
+    "mauve": "MAUVE",
+    "next_token": "next token",
+    "lengths": "lengths",
+    "entities": "entities",
+    "runs_1": "1-grams",
+    "runs_2": "2-grams",
+    "self_bleu": "self-BLEU",
+    "distinct_2": "distinct-2",
+}
+"""Figures of the table: their keys in a report, and their headings."""
 
 
 @dataclass(frozen=True)
@@ -340,33 +340,34 @@ def run(cells: Sequence[Cell], effort: Effort, data: Path, results: Path) -> Non
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
-    """Means over seeds, with their standard error where there are several; real texts in the synthetic ones' place."""
+    """Means over runs with their standard error; of a single run, that of the draws of texts in its report."""
     grouped: defaultdict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
         cell = Cell(**line["cell"])
         grouped[cell.source, cell.sampled, cell.epsilon].append(line)
-        grouped[cell.source, "", "real texts"].append(line)
-    order = {name: place for place, name in enumerate(("real texts", NO_NOISE, "8", "4", "1", UNTRAINED))}
-    rows = [["texts", "sampled", "epsilon", "runs", "nats a token gained", *SHOWN]]
+        grouped[cell.source, "", REAL].append(line)
+    order = {name: place for place, name in enumerate((REAL, NO_NOISE, "8", "4", "1", UNTRAINED))}
+    rows = [["texts", "sampled", "epsilon", "runs", "nats a token", *SHOWN.values()]]
     rows.append(["---"] * len(rows[0]))
-    for (source, sampled, epsilon), found in sorted(
-        grouped.items(), key=lambda item: (item[0][0], item[0][1], order[item[0][2]])
-    ):
-        real = epsilon == "real texts"
+    for source, sampled, epsilon in sorted(grouped, key=lambda key: (key[0], order[key[2]], key[1])):
+        found = grouped[source, sampled, epsilon]
+        side = "real" if epsilon == REAL else "synthetic"
         gains = [line["nats_a_token"]["after"] - line["nats_a_token"]["before"] for line in found]
-        means = [[line["figures"][key]["real" if real else "synthetic"]["mean"] for line in found] for key in SHOWN]
-        cells = ["" if real else shown(gains), *map(shown, means)]
-        rows.append([source, sampled, epsilon, "" if real else str(len(found)), *cells])
+        about = ["", ""] if epsilon == REAL else [str(len(found)), shown([{"mean": gain} for gain in gains])]
+        figures = [shown([line["figures"][key][side] for line in found]) for key in SHOWN]
+        rows.append([source, sampled, epsilon, *about, *figures])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def shown(values: Sequence[float | None]) -> str:
-    """Mean and standard error."""
-    known = [value for value in values if value is not None]
-    if not known:
+def shown(estimates: Sequence[dict[str, float | None]]) -> str:
+    """The mean of a report's estimates and its standard error; where there is one, its own."""
+    means = [estimate["mean"] for estimate in estimates if estimate["mean"] is not None]
+    if not means:
         return "-"
-    error = "" if len(known) < 2 else f" ± {np.std(known, ddof=1) / math.sqrt(len(known)):.2f}"
-    return f"{np.mean(known):.2f}{error}"
+    error = estimates[0].get("standard_error")
+    if len(means) > 1:
+        error = float(np.std(means, ddof=1)) / math.sqrt(len(means))
+    return f"{np.mean(means):.2f}" + ("" if error is None else f" ± {error:.2f}")
 
 
 def main() -> None:

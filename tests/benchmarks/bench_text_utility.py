@@ -4,9 +4,9 @@
     python tests/benchmarks/bench_text_utility.py --table FILE
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_utility.py --results FILE --smoke   # does it run at all?
 
-What belongs here: cells of source, what is sampled, epsilon and seed, each from real texts to the product's own figures
-of synthetic ones, by the product's plan, training, sampling and filters. What does not: a trainer or a measure of its
-own, and asserting; `tests/synth` and `tests/quality` hold what must hold.
+What belongs here: cells of source, what is sampled, epsilon and seed, each from real texts to the product's own
+figures of synthetic ones, by the product's plan, training, sampling and filters. What does not: a trainer or a measure
+of its own, and asserting; `tests/synth` and `tests/quality` hold what must hold.
 
 `financial` are sentences of financial news with their sentiment, each a unit. `newsgroups` are posts to four groups of
 newsgroups (comp, rec, sci, talk) without what they quote; a unit is an author with two posts at most (2.2 on average).
@@ -16,12 +16,13 @@ and not scrubbed.
 
 `none` is the same training without noise, which the product cannot do: noise and the watch over it are patched away
 here; label counts keep theirs, of epsilon 0.8. `untrained` is the base model, told the label alone. Nothing was chosen
-by looking at these texts: of two learning rates the one after which held-out e-mails (`enron_categories`) were likelier,
-with noise as at epsilon 1 and 8; large batches, automatic clipping, samples at temperature 1 and an adapter by the guide
-(Ponomareva et al., sections 5 and 7.3). How much is computed is what two cores do in an hour (`Effort`); that is little.
+by looking at these texts: of two learning rates the one after which held-out e-mails (`enron_categories`) were
+likelier, with noise as at epsilon 1 and 8; large batches, automatic clipping, samples at temperature 1 and an adapter
+by the guide (Ponomareva et al., sections 5 and 7.3). How much is computed (`Effort`) is little: what a core does in
+five minutes a cell.
 
-A cell adds a line to the results file when it is done; cells that are there are not run again. Each takes some minutes
-of a core. Samples and noise are the operating system's, so no two runs are alike, whatever the seed.
+A cell adds a line to the results file when it is done; cells that are there are not run again. Samples and noise are
+the operating system's, so no two runs are alike, whatever the seed.
 """
 
 from __future__ import annotations

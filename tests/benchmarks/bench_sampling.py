@@ -1,6 +1,6 @@
 """Tokens a second of sampling from SmolLM2-135M, beside `generate` of transformers. Not a test: run it.
 
-    python tests/benchmarks/bench_sampling.py --texts 48 --batch 16 --longest 160 --lengths spread
+    python tests/benchmarks/bench_sampling.py --texts 48 --batch 16 --longest 112 --lengths spread
 
 What belongs here: processor time on one core (wall time on a GPU) of the same numbers of tokens, in float32 and in
 bfloat16. What does not: that texts have the right distribution (`tests/synth/test_text_sampling.py`). Both draw at
@@ -78,7 +78,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--texts", type=int, default=48)
     arguments.add_argument("--batch", type=int, default=16)
-    arguments.add_argument("--longest", type=int, default=160)
+    arguments.add_argument("--longest", type=int, default=112)
     arguments.add_argument("--lengths", choices=("spread", "same"), default="spread")
     arguments.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "dpsynth-bench-models")
     arguments.add_argument("--device", default="cpu")

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -196,19 +195,25 @@ def opacus(run: Run) -> Callable[[], None]:
     return step
 
 
+def resident(line: str) -> float:
+    """MiB of this process in memory: VmRSS now, VmHWM at most."""
+    words = Path("/proc/self/status").read_text().split()
+    return int(words[words.index(f"{line}:") + 1]) / 1024
+
+
 def measure(kind: str, adapted: bool, arguments: argparse.Namespace) -> None:
     """Runs one kind and prints processor seconds a step (the least of several) and the peak of memory in MiB."""
     torch.set_num_threads(arguments.threads)
     run = Run(adapted, arguments)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    before = resident("VmRSS")
     step = {"plain": plain, "ours": ours, "opacus": opacus}[kind](run)
     seconds = []
     for _ in range(arguments.rounds):
         start = time.process_time()
         step()
         seconds.append(time.process_time() - start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({"seconds": min(seconds), "memory": (peak - before) / 1024}))
+    print(json.dumps({"seconds": min(seconds), "memory": resident("VmHWM") - before}))
 
 
 def table_row(trained: str, precision: str, arguments: argparse.Namespace) -> str:

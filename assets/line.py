@@ -6,6 +6,7 @@ what a step does (its own module).
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 import dagster as dg
 
@@ -103,6 +104,7 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str) 
                     vault=vault.open(),
                     sql=sql.choice(contract.dataset),
                     run_worker=accelerator.runner(context),
+                    check_worker=partial(accelerator.check, contract.dataset),
                     device=accelerator.device,
                     run=run,
                     line={item.name: item.upstream for item in LINE},

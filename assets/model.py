@@ -82,6 +82,7 @@ def _trained(
     else:
         _check_bounded(step, bounded, clearance, canaries)
         base = _base_model(plan)
+        step.check_worker([directory, bounded.directory, *([] if base is None else [base.directory])])
         # Before the start: up to then no rotation of keys can give them other fingerprints than bounded's.
         participants = step.ledger.participants(entry.entry_id)
         resume = entry.state == "started" and method.can_resume(directory)

@@ -6,7 +6,7 @@ What belongs here: the frozen types between `line.py` and the step modules. What
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,9 @@ Fields = tuple[tuple[str, str, str], ...]
 RunWorker = Callable[[WorkerJob], None]
 """Runs the mechanism in a worker process of its own, to its end; raises `MechanismFailed` unless it ends well."""
 
+CheckWorker = Callable[[Sequence[Path]], None]
+"""Raises `ConfigurationError` where a worker that reads these paths could not be started."""
+
 
 @dataclass(frozen=True)
 class StepContext:
@@ -59,6 +62,7 @@ class StepContext:
     vault: Vault
     sql: EngineChoice
     run_worker: RunWorker
+    check_worker: CheckWorker
     device: str
     run: StepRun
     line: Mapping[str, tuple[str, ...]]

@@ -38,6 +38,7 @@ from dpsynth_platform.settings import Settings
 from dpsynth_platform.synth.automatic import method_for
 from dpsynth_platform.synth_command import synth_app
 from dpsynth_platform.terminal import BLOCKED, Dataset, Json, Period, Shown, command
+from dpsynth_platform.worker.choice import worker_choice
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -153,14 +154,16 @@ def plan(
 
     shown = Shown(as_json)
     settings = Settings.from_environment()
-    engine = engine_choice(settings.compute, dataset, {path.stem for path in settings.contracts.glob("*.yaml")})
+    known = {path.stem for path in settings.contracts.glob("*.yaml")}
+    engine = engine_choice(settings.compute, dataset, known)
     check_usable(engine)
+    worker = worker_choice(settings.worker, dataset, known)
     forecast = forecasts.forecast(settings, dataset, period)
     shown.head(f"{dataset}: what a run would do")
     shown.table(("", ""), forecast.rows())
-    shown.say(f"large steps run on {engine.label}; --json has all numbers")
+    shown.say(f"large steps run on {engine.label}, the mechanism on {worker.label}; --json has all numbers")
     tried = rehearse(settings, dataset, period, mock_rows, shown.say) if mock_rows else None
-    shown.json(forecast.to_json() | {"engine": engine.label, "rehearsal": tried})
+    shown.json(forecast.to_json() | {"engine": engine.label, "worker": worker.label, "rehearsal": tried})
     if not forecast.fits:
         raise typer.Exit(BLOCKED)
 

@@ -94,7 +94,12 @@ def _resources(settings: Settings) -> dict[str, object]:
         "ledger": res.LedgerResource(url=settings.ledger_url),
         "lineage": res.LineageResource(url=settings.ledger_url, directory=str(settings.lineage_file.parent)),
         "sql": res.ComputeResource(configuration=str(settings.compute) if settings.compute else None),
-        "accelerator": res.AcceleratorResource(device=settings.device, logs=str(logs_of(settings.restricted))),
+        "accelerator": res.AcceleratorResource(
+            logs=str(logs_of(settings.restricted)),
+            device=settings.device,
+            configuration=str(settings.worker) if settings.worker else None,
+            hidden=(str(settings.vault), str(settings.ledger)),
+        ),
         "io_manager": res.RefusingIOManager(),
     }
 

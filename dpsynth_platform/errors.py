@@ -140,6 +140,12 @@ class MechanismFailed(DpsynthError):
     code = "mechanism"
 
 
+class LaunchFailed(MechanismFailed):
+    """A worker could not be started where the deployment wants it to run, or was lost there."""
+
+    code = "launch"
+
+
 class ReplayExhausted(MechanismFailed):
     """Interruptions cost a training more replayed steps than its plan pays for."""
 

@@ -83,7 +83,7 @@ def _mock_deployment(
     table = mock_table(contract, rows, period)
     write_table(place / "source", table.schema, table.to_batches())
     home = place / "home"
-    mock = replace(settings, home=home, deploy=deploy, ledger_url=embedded_ledger(home / "ledger"))
+    mock = replace(settings, home=home, deploy=deploy, ledger_url=embedded_ledger(home / "ledger"), worker=None)
     if contract.generate.base_model is not None:
         _declare_public(mock, contract.generate.base_model)
     return mock

@@ -12,6 +12,7 @@ OPENLINEAGE_* variables and `openlineage.yml`.
 | DPSYNTH_USER | who runs, approves or refuses | the operating system's user |
 | DPSYNTH_DEVICE | accelerator: `auto`, `cpu`, `cuda` | `auto` |
 | DPSYNTH_COMPUTE | file that says which SQL engine a dataset has | `compute.yaml` in DPSYNTH_DEPLOY, if there is one |
+| DPSYNTH_WORKER | file that says where a dataset's mechanism runs | `worker.yaml` in DPSYNTH_DEPLOY, if there is one |
 | DPSYNTH_NOTIFY | command that is told of candidates and releases, a notice on its standard input | none |
 | DPSYNTH_NOTIFY_URL | webhook (https) that is told the same | none |
 | DPSYNTH_MEMORY | what a mechanism may need, such as `8GB`; a plan that may need more is refused | no limit |
@@ -49,6 +50,7 @@ class Settings:
     user: str
     device: str = "auto"
     compute: Path | None = None
+    worker: Path | None = None
     memory: int | None = None
     notify: tuple[str, ...] = ()
     notify_url: str = ""
@@ -70,7 +72,8 @@ class Settings:
             ledger_url=env.get("DPSYNTH_LEDGER_URL") or embedded_ledger(home / "ledger"),
             user=recorded(env.get("DPSYNTH_USER") or getpass.getuser(), "DPSYNTH_USER"),
             device=device,
-            compute=_compute(env.get("DPSYNTH_COMPUTE"), deploy),
+            compute=_chosen(env.get("DPSYNTH_COMPUTE"), deploy / "compute.yaml"),
+            worker=_chosen(env.get("DPSYNTH_WORKER"), deploy / "worker.yaml"),
             memory=_memory(env.get("DPSYNTH_MEMORY") or ""),
             notify=_arguments(env.get("DPSYNTH_NOTIFY") or ""),
             notify_url=_webhook(env.get("DPSYNTH_NOTIFY_URL") or ""),
@@ -81,7 +84,7 @@ class Settings:
     @property
     def ledger_url_is_configured(self) -> bool:
         """Whether the ledger is elsewhere than in its embedded default; then its URL may hold a password."""
-        return self.ledger_url != embedded_ledger(self.home / "ledger")
+        return self.ledger_url != embedded_ledger(self.ledger)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -102,6 +105,11 @@ class Settings:
     def vault(self) -> Path:
         """Directory of the keys, outside every table's directory."""
         return self.home / "vault"
+
+    @property
+    def ledger(self) -> Path:
+        """Directory of the embedded ledger."""
+        return self.home / "ledger"
 
     @property
     def restricted(self) -> Path:
@@ -132,6 +140,7 @@ class Settings:
             DPSYNTH_USER=self.user,
             DPSYNTH_DEVICE=self.device,
             DPSYNTH_COMPUTE=str(self.compute or ""),
+            DPSYNTH_WORKER=str(self.worker or ""),
             DPSYNTH_MEMORY=f"{self.memory // 10**6}MB" if self.memory else "",
             DPSYNTH_NOTIFY=shlex.join(self.notify),
             DPSYNTH_NOTIFY_URL=self.notify_url,
@@ -150,11 +159,10 @@ def embedded_ledger(directory: Path) -> str:
     return f"sqlite:///{quote(str(directory / 'ledger.db'))}"
 
 
-def _compute(named: str | None, deploy: Path) -> Path | None:
+def _chosen(named: str | None, own: Path) -> Path | None:
     """The file that is named, whether or not it is there (its reader tells), or the deployment's own if it has one."""
     if named:
         return _path(named)
-    own = deploy / "compute.yaml"
     return own if own.is_file() else None
 
 

@@ -1,27 +1,42 @@
-"""Where the mechanism runs: a worker process on this machine's GPU, or on its processors where there is none."""
+"""Where the mechanism runs: a worker process on this machine, or on one that a cluster lends."""
 
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import dagster as dg
-from dagster._core.errors import DagsterPipesExecutionError
 
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.permissions import private_directory
 from dpsynth_platform.restricted_log import new_log
-from dpsynth_platform.settings import inherited_environment
-from dpsynth_platform.worker import codes, launch
+from dpsynth_platform.worker import codes
+from dpsynth_platform.worker.choice import WorkerChoice, worker_choice
 from dpsynth_platform.worker.job import WorkerJob
+from dpsynth_platform.worker.launch import Start
 
 
 @dataclass(frozen=True)
 class AcceleratorResource:
-    """The device of the worker (`auto`, `cpu`, `cuda`) and the restricted directory for what it prints."""
+    """The device of the worker (`auto`, `cpu`, `cuda`), and the file that says where it runs, if there is one.
+
+    Attributes:
+        logs: the restricted directory for what the worker prints.
+        hidden: what no worker may see.
+    """
 
     logs: str
     device: str = "auto"
+    configuration: str | None = None
+    hidden: tuple[str, ...] = ()
+
+    def choice(self, dataset: str) -> WorkerChoice:
+        """Where the dataset's worker runs. Raises `ConfigurationError` where the file cannot be used."""
+        return worker_choice(Path(self.configuration) if self.configuration else None, dataset)
+
+    def check(self, dataset: str, reads: Sequence[Path]) -> None:
+        """Raises `ConfigurationError` where a worker that reads these could not be started, as far as can be told."""
+        hidden = [Path(path) for path in self.hidden]
+        self.choice(dataset).open().check([Path(self.logs), *reads], hidden)
 
     def runner(self, context: dg.AssetExecutionContext) -> Callable[[WorkerJob], None]:
         """A function that runs one job in a worker and returns when it has ended well.
@@ -33,18 +48,15 @@ class AcceleratorResource:
         def run(job: WorkerJob) -> None:
             log = new_log(Path(self.logs), "worker")
             private_directory(log.parent)
-            command = launch.command(inherited_environment(), parent=os.getpid(), log=log)
             # The context names restricted paths and holds the grant: it lies beside the plan and goes with it.
-            context_file = Path(job.plan).with_name("pipes-context.json")
-            client = dg.PipesSubprocessClient(
-                context_injector=dg.PipesFileContextInjector(str(context_file)), forward_stdio=False
-            )
-            failure = None
-            try:
-                client.run(context=context, command=command, extras=job.to_extras())
-            except DagsterPipesExecutionError as error:
-                failure = codes.code_of_failure(str(error))
-            if failure is not None:
+            injector = dg.PipesFileContextInjector(str(Path(job.plan).with_name("pipes-context.json")))
+            reader = dg.PipesFileMessageReader(str(log.with_name(f"{log.stem}-messages.log")))
+            choice = self.choice(context.asset_key.path[0])
+            extras = replace(job, processes=str(choice.processes or "")).to_extras()
+            with dg.open_pipes_session(context, injector, reader, extras=extras) as session:
+                status = choice.open().run(Start(job.model_directory, log, session.get_bootstrap_env_vars()))
+            failure = codes.code_of(status)
+            if failure != codes.DONE:
                 raise MechanismFailed(f"{codes.meaning(failure)} ({failure}; restricted log {log.name})")
 
         return run

@@ -22,8 +22,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from dpsynth_platform.choices import choice_for, tagged
 from dpsynth_platform.compute.engine import Engine
-from dpsynth_platform.contracts import read_yaml, validated
 from dpsynth_platform.errors import ConfigurationError, ContractError
 from dpsynth_platform.storage import write_durably
 
@@ -47,7 +47,6 @@ SparkMaster = Annotated[
         "local[N], local-cluster[N,cores,megabytes] or spark://host:port",
     ),
 ]
-_KEYS = ("default", "datasets")
 
 
 def _bytes(memory: str) -> int:
@@ -177,27 +176,7 @@ def engine_choice(path: Path | None, dataset: str, known: Collection[str] | None
     Raises:
         ConfigurationError: the file cannot be read, or something in it is not accepted, whichever dataset it is about.
     """
-    if path is None:
-        return DuckDBChoice()
-    try:
-        document = read_yaml(path)
-        unknown = sorted(str(key) for key in document if key not in _KEYS)
-        if unknown:
-            raise ContractError(f"{path}: {unknown[0]}: unknown key; accepted: {', '.join(_KEYS)}")
-        datasets = document.get("datasets") or {}
-        if not isinstance(datasets, dict):
-            raise ContractError(f"{path}: datasets: accepted is a mapping of datasets to engines")
-        default = _choice(document.get("default", {"engine": "duckdb"}), f"{path}: default")
-        chosen = {name: _choice(value, f"{path}: datasets.{name}") for name, value in datasets.items()}
-        strangers = sorted(str(name) for name in chosen if known is not None and name not in known)
-        if strangers:
-            accepted = ", ".join(sorted(known or ()))
-            raise ContractError(f"{path}: datasets.{strangers[0]}: there is no such contract; accepted: {accepted}")
-    except ContractError as error:
-        problem = str(error)
-    else:
-        return chosen.get(dataset, default)
-    raise ConfigurationError(problem)
+    return choice_for(path, dataset, _choice, {"engine": "duckdb"}, known)
 
 
 def write_choice(path: Path, choice: EngineChoice) -> None:
@@ -214,9 +193,4 @@ def read_choice(path: Path) -> EngineChoice:
 
 
 def _choice(document: Any, where: str) -> EngineChoice:
-    if not isinstance(document, dict):
-        raise ContractError(f"{where}: accepted is a mapping such as {{engine: duckdb, memory: 2GB, threads: 2}}")
-    model = _CHOICES.get(str(document.get("engine")))
-    if model is None:
-        raise ContractError(f"{where}.engine: {document.get('engine')!r}; accepted: {', '.join(_CHOICES)}")
-    return validated(model, document, where)
+    return tagged(document, where, "engine", _CHOICES, "{engine: duckdb, memory: 2GB, threads: 2}")

@@ -1,6 +1,7 @@
 """The worker's program under Dagster Pipes: `python -m dpsynth_platform.worker --parent PID --log FILE`.
 
-What belongs here: the frame around `run`. What does not: the work.
+What belongs here: the frame around `run`. What does not: the work. On another machine than its launcher's, it is tied
+to that one by `--alive FILE` in place of `--parent PID`.
 
 Pipes sends an exception that leaves its context to the event log with its text and its whole chain, so none may leave
 it: everything is caught inside, its traceback goes to the restricted log, and only a code from the allow-list goes out,
@@ -25,7 +26,8 @@ from dpsynth_platform.progress import Pace
 from dpsynth_platform.settings import inherited_environment
 from dpsynth_platform.worker.codes import DONE, code_of_exception, status_of
 from dpsynth_platform.worker.job import WorkerJob
-from dpsynth_platform.worker.process import bind_to_parent, redirect_output, refuse_credentials
+from dpsynth_platform.worker.lifeline import die_without
+from dpsynth_platform.worker.process import bind_to_parent, redirect_output, refuse_credentials, stop_when_told
 
 REPORT_SECONDS = 2.0
 
@@ -36,7 +38,11 @@ def main() -> int:
     os.umask(PRIVATE_UMASK)
     no_core_dumps()
     redirect_output(arguments.log)
-    bind_to_parent(arguments.parent)
+    stop_when_told()
+    if arguments.parent is not None:
+        bind_to_parent(arguments.parent)
+    else:
+        die_without(arguments.alive)
     return status_of(_guarded(_under_pipes))
 
 
@@ -86,7 +92,9 @@ class _Reporter:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m dpsynth_platform.worker")
-    parser.add_argument("--parent", type=int, required=True, help="process id of the launcher")
+    tie = parser.add_mutually_exclusive_group(required=True)
+    tie.add_argument("--parent", type=int, help="process id of the launcher")
+    tie.add_argument("--alive", type=Path, help="file of the signs of life of a launcher on another machine")
     parser.add_argument("--log", type=Path, required=True, help="restricted file for everything printed")
     return parser.parse_args()
 

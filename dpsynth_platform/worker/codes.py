@@ -6,8 +6,6 @@ restricted log.
 
 from __future__ import annotations
 
-import re
-
 from dpsynth_platform.errors import DpsynthError
 
 DONE = "done"
@@ -43,6 +41,7 @@ _STATUS = {
     UNEXPECTED: 64,
     "checkpoint": 65,
     "training": 66,
+    "launch": 67,
 }
 _CODES = {status: code for code, status in _STATUS.items()}
 _MEANINGS = {
@@ -71,14 +70,8 @@ def status_of(code: str) -> int:
 
 
 def code_of(status: int) -> str:
-    """Code of an exit status; a negative one is a signal."""
-    return KILLED if status < 0 else _CODES.get(status, UNEXPECTED)
-
-
-def code_of_failure(text: str) -> str:
-    """Code out of a launcher's own message that ends in `code <status>`, as Dagster's subprocess client's does."""
-    found = re.search(r"code (-?\d+)\D*$", text)
-    return code_of(int(found.group(1))) if found else UNEXPECTED
+    """Code of an exit status; a negative one is a signal, and so is one above 128, as shells and containers say it."""
+    return KILLED if status < 0 or status > 128 else _CODES.get(status, UNEXPECTED)
 
 
 def meaning(code: str) -> str:

@@ -5,6 +5,7 @@ What belongs here: the typed job and its JSON form. What does not: how the proce
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -37,6 +38,7 @@ class WorkerJob:
         base_model: file that describes the language model that training starts from (`synth.text.base_models`). Empty:
             the method starts from none.
         checkpoint_key: file of the 32 bytes that the training's checkpoints are encrypted with.
+        processes: the most that may train the model together, in digits. Empty: one, or one for each CUDA device.
     """
 
     plan: str
@@ -51,6 +53,7 @@ class WorkerJob:
     engine: str = ""
     base_model: str = ""
     checkpoint_key: str = ""
+    processes: str = ""
 
     def to_extras(self) -> dict[str, str]:
         """The job as Pipes extras. No value of the data is among them."""
@@ -69,6 +72,8 @@ class WorkerJob:
             raise ConfigurationError("the worker's job has missing or unknown parts") from None
         if not all(isinstance(getattr(job, field.name), str) for field in fields(job)):
             raise ConfigurationError("the worker's job has a part that is not text")
+        if job.processes and not re.fullmatch(r"[1-9][0-9]?", job.processes):
+            raise ConfigurationError(f"the worker's job; accepted processes: 1 to 99, not {job.processes!r}")
         if job.mode not in MODES or job.device not in DEVICES:
             raise ConfigurationError(f"the worker's job; accepted modes: {MODES}, accepted devices: {DEVICES}")
         return job

@@ -1,18 +1,21 @@
-"""Starting the worker: its command line with a minimal environment.
+"""What starts a worker, whatever starts it: its command, its environment, and the seam of the launchers.
 
-What belongs here: what any launcher needs (Dagster's Pipes client, a test, a Kubernetes job's template). What does not:
-Dagster itself.
+What belongs here: what a process on this machine (`local`), a Kubernetes job (`kubernetes_job`) and a Ray job
+(`ray_job`) have in common. What does not: Dagster, which of them a dataset has (`choice`), and how each of them starts.
 
-Dagster's subprocess client hands its whole environment on, so the command begins with `env -u` for every variable that
-is not on the list below: database URLs, tokens and the like never reach the worker. Names are public, values do not
-appear on the command line.
+A worker's environment is made of a list, so that database URLs, tokens and the like never reach it. The context of
+Dagster Pipes, which holds the grant, and its messages travel in files of the restricted zone: on command lines and in
+variables, which whoever may look at a cluster's jobs can read, stand paths alone.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+from dpsynth_platform.digests import canonical_digest
 
 KEPT = (
     "PATH",
@@ -25,17 +28,76 @@ KEPT = (
     "CUDA_VISIBLE_DEVICES",
 )
 PIPES_PREFIX = "DAGSTER_PIPES_"
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+"""Processes that train together add up sums without noise: they talk inside their machine alone."""
 
 
-def command(environment: Mapping[str, str], *, parent: int, log: Path) -> list[str]:
+@dataclass(frozen=True)
+class Start:
+    """One start of a worker.
+
+    Attributes:
+        model: the model directory. At most one worker may be at work there.
+        log: the restricted file for everything that the worker prints.
+        variables: what Pipes tells its process: where its files are.
+    """
+
+    model: Path
+    log: Path
+    variables: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """A name for a cluster's job, the same for every start at this place; it tells nobody whose model it is."""
+        return f"dpsynth-{canonical_digest(str(self.model))[:24]}"
+
+    @property
+    def alive(self) -> Path:
+        """For a launcher on another machine: the file of its signs of life, which goes when old logs do."""
+        return self.log.with_name(f"{self.log.stem}-alive.log")
+
+
+class Launcher(Protocol):
+    """Runs workers somewhere."""
+
+    def check(self, reads: Sequence[Path], hidden: Sequence[Path]) -> None:
+        """Finds before anything is spent what would keep a worker from starting.
+
+        Args:
+            reads: files and directories that it would need.
+            hidden: what no worker may see: keys and the ledger.
+
+        Raises:
+            ConfigurationError: names what is missing.
+        """
+
+    def run(self, start: Start) -> int:
+        """Runs a worker to its end; where this is interrupted, ends the worker and passes the interruption on.
+
+        Returns:
+            Its exit status; negative or above 128, as of a shell: a signal.
+
+        Raises:
+            LaunchFailed: it could not be started, or nobody can tell any more what became of it.
+        """
+
+
+def command(python: str, tie: Sequence[str], log: Path) -> list[str]:
     """The command that starts a worker.
 
     Args:
-        environment: the launcher's environment, which the process would inherit.
-        parent: process id of the launcher, which must start the command itself; the worker dies with it.
-        log: the restricted file for everything that the worker prints.
+        python: the interpreter.
+        tie: the arguments that say whose end is the worker's end.
+        log: see `Start`.
     """
-    removed = [name for name in sorted(environment) if name not in KEPT and not name.startswith(PIPES_PREFIX)]
-    unset = [argument for name in removed for argument in ("-u", name)]
-    module = [sys.executable, "-m", "dpsynth_platform.worker", "--parent", str(parent), "--log", str(log)]
-    return ["env", *unset, *module]
+    return [python, "-m", "dpsynth_platform.worker", *tie, "--log", str(log)]
+
+
+def environment(inherited: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of a worker on this machine.
+
+    Args:
+        inherited: of the process that starts it.
+        variables: see `Start`.
+    """
+    return {name: inherited[name] for name in KEPT if name in inherited} | LOOPBACK | dict(variables)

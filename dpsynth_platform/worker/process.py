@@ -34,7 +34,7 @@ def refuse_credentials(names: Iterable[str]) -> None:
     found = sorted(set(names).intersection(_CREDENTIALS))
     if found:
         raise CredentialsFound(
-            f"the worker's environment holds {', '.join(found)}; start it with worker.launch.command"
+            f"the worker's environment holds {', '.join(found)}; accepted: an environment without them"
         )
 
 
@@ -45,6 +45,11 @@ def redirect_output(log: Path) -> None:
     os.dup2(descriptor, sys.stderr.fileno())
     os.close(descriptor)
     faulthandler.enable()
+
+
+def stop_when_told() -> None:
+    """SIGTERM, by which clusters end a process, ends it as an interruption from the keyboard does: in order."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def bind_to_parent(parent: int) -> None:

@@ -52,26 +52,29 @@ def test_what_is_not_on_the_list_does_not_leave():
     assert codes.code_of_exception(MemoryError()) == "memory"
     assert codes.status_of("Zaphod") == codes.status_of(codes.UNEXPECTED)
     assert codes.code_of(-9) == codes.KILLED
+    assert codes.code_of(137) == codes.KILLED
     assert codes.code_of(3) == codes.UNEXPECTED
-    assert codes.code_of_failure("External execution process failed with code 60") == "claimed"
-    assert codes.code_of_failure("External execution process failed with code -9") == codes.KILLED
-    assert codes.code_of_failure("something else") == codes.UNEXPECTED
     assert "spent" in codes.meaning("mechanism")
     assert "'ledger'" in codes.meaning("ledger")
 
 
-def test_the_command_unsets_all_but_a_few_variables():
-    environment = {
+def test_the_environment_is_made_of_a_list():
+    inherited = {
         "PATH": "/bin",
         "PYTHONPATH": "/x",
         "DPSYNTH_LEDGER_URL": "postgresql://secret",
         "AWS_SECRET_ACCESS_KEY": "secret",
-        "DAGSTER_PIPES_CONTEXT": "kept",
+        "DAGSTER_PIPES_CONTEXT": "another's",
     }
-    command = launch.command(environment, parent=7, log=Path("/tmp/log"))
-    assert command[:5] == ["env", "-u", "AWS_SECRET_ACCESS_KEY", "-u", "DPSYNTH_LEDGER_URL"]
-    assert command[6:] == ["-m", "dpsynth_platform.worker", "--parent", "7", "--log", "/tmp/log"]
-    assert "secret" not in " ".join(command)
+    made = launch.environment(inherited, {"DAGSTER_PIPES_CONTEXT": "context", "DAGSTER_PIPES_MESSAGES": "messages"})
+    assert made == {
+        "PATH": "/bin",
+        "PYTHONPATH": "/x",
+        "DAGSTER_PIPES_CONTEXT": "context",
+        "DAGSTER_PIPES_MESSAGES": "messages",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
+    }
 
 
 def test_ledger_credentials_are_refused():
@@ -87,6 +90,8 @@ def test_jobs_travel_as_json():
     for wrong in ({}, {"plan": "p"}, {**job.to_extras(), "x": "y"}, {**job.to_extras(), "mode": "again"}):
         with pytest.raises(ConfigurationError):
             WorkerJob.from_extras(wrong)
+    with pytest.raises(ConfigurationError, match="accepted processes"):
+        WorkerJob.from_extras({**job.to_extras(), "processes": "0"})
     with pytest.raises(ConfigurationError, match="not text"):
         WorkerJob.from_extras({**job.to_extras(), "bounded": 3})
 

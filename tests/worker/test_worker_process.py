@@ -1,14 +1,17 @@
 """The worker as a real process, with and without Dagster around it."""
 
+import contextlib
 import dataclasses
 import json
 import re
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
-from dagster import DagsterInstance, OpExecutionContext, PipesSubprocessClient, job, op
+from dagster import AssetExecutionContext, DagsterInstance, MaterializeResult, asset, materialize
 from worker_cases import (
     MARK,
     ROOT,
@@ -22,7 +25,9 @@ from worker_cases import (
     wait_until,
 )
 
-from dpsynth_platform.worker import codes, launch
+from dpsynth_platform.worker import codes, lifeline, local
+from dpsynth_platform.worker.launch import Start
+from resources import AcceleratorResource
 
 RAISES = f"""
 import numpy
@@ -81,46 +86,47 @@ def test_it_runs_under_pipes_or_not_at_all(tmp_path):
     assert (codes.code_of(ended.returncode), ended.stdout, ended.stderr) == ("configuration", b"", b"")
 
 
-def test_no_word_of_an_exception_reaches_dagster(tmp_path, capfd):
-    """The planted text is in the exception, its cause, stdout and the data; Dagster's storage must not hold it."""
-    work = make_job(tmp_path)
-    paths = sabotage(tmp_path / "sabotage", RAISES)
-    failures = []
+def materialized(directory, work, monkeypatch, **resource):
+    """A model of Dagster that runs a job through the resource: (success, failure, events, what is stored)."""
+    monkeypatch.chdir(ROOT)
 
-    @op
-    def start(context: OpExecutionContext):
-        import os
+    @asset(key=["people", "model"])
+    def model(context: AssetExecutionContext) -> MaterializeResult:
+        AcceleratorResource(logs=str(directory / "logs"), **resource).runner(context)(work)
+        return MaterializeResult()
 
-        os.environ["DPSYNTH_LEDGER_URL"] = "sqlite:///secret"
-        try:
-            command = launch.command(os.environ, parent=os.getpid(), log=tmp_path / "log")
-            client = PipesSubprocessClient(cwd=str(ROOT), env={"PYTHONPATH": paths})
-            client.run(context=context, command=command, extras=work.to_extras())
-        except Exception as error:
-            failures.append(str(error))
-            raise
-        finally:
-            del os.environ["DPSYNTH_LEDGER_URL"]
-
-    @job
-    def one_op():
-        start()
-
-    home = tmp_path / "dagster"
+    home = directory / "dagster"
     home.mkdir()
     with DagsterInstance.local_temp(str(home)) as instance:
-        result = one_op.execute_in_process(instance=instance, raise_on_error=False)
+        result = materialize([model], instance=instance, raise_on_error=False)
         events = "".join(str(event) for event in instance.all_logs(result.run_id))
-        assert not result.success
-    assert codes.code_of_failure(failures[0]) == codes.UNEXPECTED
-    assert MARK in (tmp_path / "log").read_text()  # planted where it may be, so that the search below means something
-    printed = "".join(capfd.readouterr())
-    assert "failed with code" in events
+    failures = [event.step_failure_data.error.cause.message for event in result.all_events if event.is_step_failure]
     stored = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
     assert len(stored) > 1000
+    return result.success, "".join(failures), events, stored
+
+
+def test_no_word_of_an_exception_reaches_dagster(tmp_path, monkeypatch, capfd):
+    """The planted text is in the exception, its cause, stdout and the data; Dagster's storage must not hold it."""
+    work = make_job(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", sabotage(tmp_path / "sabotage", RAISES))
+    monkeypatch.setenv("DPSYNTH_LEDGER_URL", "sqlite:///secret")
+    success, failure, events, stored = materialized(tmp_path, work, monkeypatch)
+    assert not success
+    assert "(unexpected; restricted log worker-" in failure
+    (log,) = (tmp_path / "logs").iterdir()  # messages and context are gone
+    assert MARK in log.read_text()  # planted where it may be, so that the search below means something
     assert MARK not in events
-    assert MARK not in printed
+    assert MARK not in "".join(capfd.readouterr())
     assert MARK.encode() not in stored
+    assert work.grant.encode() not in stored
+
+
+def test_progress_reaches_dagster(tmp_path, monkeypatch):
+    success, failure, events, _ = materialized(tmp_path, make_job(tmp_path), monkeypatch)
+    assert success, failure
+    assert "choosing pairs: 1 of 1" in events
+    assert (tmp_path / "model" / "model.json").exists()
 
 
 @pytest.mark.parametrize("victim", ["launcher", "worker"])
@@ -149,3 +155,82 @@ def test_killed_in_the_mechanism(tmp_path, victim):
         status, _, _, _ = run_worker(tmp_path, dataclasses.replace(work))
         assert codes.code_of(status) == "claimed"
     assert not (tmp_path / "model" / "model.json").exists()
+
+
+def test_an_interrupted_step_stops_its_worker(tmp_path, monkeypatch):
+    """The worker is told, and killed where it does not listen."""
+    work = make_job(tmp_path)
+    environment = pipes_environment(tmp_path, work.to_extras())
+    monkeypatch.setenv("PYTHONPATH", sabotage(tmp_path / "sabotage", SLEEPS))
+    monkeypatch.chdir(ROOT)
+    pipes = {name: value for name, value in environment.items() if name.startswith("DAGSTER_PIPES_")}
+    started = []
+
+    def interrupted(process, timeout=None):
+        if not started:
+            started.append(process.pid)
+            assert wait_until((tmp_path / "model" / "claim.json").exists, 60)
+            raise KeyboardInterrupt
+        return wait(process, timeout)
+
+    wait = subprocess.Popen.wait
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        local.LocalLauncher().run(Start(work.model_directory, tmp_path / "log", pipes))
+    assert not is_running(started[0])
+    assert codes_in((tmp_path / "messages").read_text()) == ["interrupted"]
+
+
+def test_a_cluster_ends_it_in_order(tmp_path):
+    """By SIGTERM, which the first process of a container would not even notice."""
+    with worker_on_a_lifeline(tmp_path) as process:
+        assert wait_until((tmp_path / "model" / "claim.json").exists, 60)
+        process.terminate()
+        assert codes.code_of(process.wait(20)) == "interrupted"
+    assert codes_in((tmp_path / "messages").read_text()) == ["interrupted"]
+
+
+@pytest.mark.parametrize("end", ["stands still", "is gone"])
+def test_it_dies_without_a_sign_of_life(tmp_path, end):
+    with worker_on_a_lifeline(tmp_path) as process:
+        assert wait_until((tmp_path / "model" / "claim.json").exists, 60)
+        for number in range(20):  # two seconds of signs, where one would be too long to wait for
+            (tmp_path / "alive").write_text(str(number))
+            assert process.poll() is None
+            time.sleep(0.1)
+        if end == "is gone":
+            (tmp_path / "alive").unlink()
+        assert process.wait(20) == lifeline.KILLED_STATUS
+        assert codes.code_of(process.returncode) == codes.KILLED
+
+
+@contextlib.contextmanager
+def worker_on_a_lifeline(directory):
+    """A worker that sleeps in its mechanism, and that waits one second for a sign of life."""
+    (directory / "alive").write_text("0")
+    impatient = SLEEPS + (
+        "from dpsynth_platform.worker import lifeline\n"
+        "patient = lifeline.die_without\n"
+        "lifeline.die_without = lambda path: patient(path, 1.0)\n"
+    )
+    code = sabotage(directory / "sabotage", impatient)
+    environment = pipes_environment(directory, make_job(directory).to_extras(), PYTHONPATH=f"{code}:{ROOT}")
+    command = [sys.executable, "-m", "dpsynth_platform.worker", "--alive", str(directory / "alive")]
+    process = subprocess.Popen([*command, "--log", str(directory / "log")], env=environment, cwd=ROOT)
+    keeper = threading.Event()
+
+    def keep():
+        number = 0
+        while not (directory / "model" / "claim.json").exists() and not keeper.wait(0.1):
+            (directory / "alive").write_text(str(number := number - 1))
+
+    keeping = threading.Thread(target=keep)
+    keeping.start()
+    try:
+        yield process
+    finally:
+        keeper.set()
+        keeping.join()
+        if process.poll() is None:
+            process.kill()
+        process.wait()

@@ -165,6 +165,17 @@ class Drawing:
         return pa.Table.from_batches(self.batches, self.schema)
 
 
+class Ranks(Protocol):
+    """Processes that train one model together with this one (`training.world`)."""
+
+    def meet(self, examples: Path) -> None:
+        """Starts them; returns when each has opened the examples and all have met.
+
+        Args:
+            examples: directory of all examples (`text.examples.Examples`). Sensitive.
+        """
+
+
 @dataclass(frozen=True)
 class Checkpoints:
     """What a generator needs that trains from a language model and can go on after a crash; never part of a plan.
@@ -173,11 +184,13 @@ class Checkpoints:
         base_model: file that describes the model that training starts from (`text.base_models.BaseModel`, as JSON).
         key: 32 bytes that the training's own checkpoints are encrypted with, for this ledger entry alone.
         resume: go on from the last checkpoint, within the steps that the plan has paid for.
+        ranks: starts processes that train along, where there are to be any.
     """
 
     base_model: Path
     key: bytes = field(repr=False)
     resume: bool = False
+    ranks: Ranks | None = None
 
 
 class Generator(Protocol):

@@ -29,6 +29,7 @@ from torch.nn import functional
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.training.clipping import IGNORED, ClippedSums
 from dpsynth_platform.training.interface import Batch
+from dpsynth_platform.training.world import World
 
 # Tokens in a physical batch: beyond, more of them at once are not faster.
 MOST_TOKENS = {"cpu": 1024, "cuda": 32_768}
@@ -255,9 +256,9 @@ def _vocabulary(model: nn.Module) -> int:
 
 
 def _estimated_tokens(model: nn.Module) -> int:
-    """How many tokens fit into a part of the free memory."""
+    """How many tokens fit into this process's part of the free memory."""
     widths = sum(sum(value.shape) for value in model.parameters() if value.dim() == 2)
     numbers = COPIES * (_vocabulary(model) + widths)
     words = Path("/proc/meminfo").read_text().split()
     kibibytes = int(words[words.index("MemAvailable:") + 1])
-    return int(MEMORY_PART * kibibytes * 1024 / (4 * numbers))
+    return int(MEMORY_PART * kibibytes * 1024 / (4 * numbers * World().size))

@@ -1,6 +1,7 @@
 """Several processes that train one model, each with an accelerator and a share of the records of its own.
 
-What belongs here: what they tell each other. What does not: starting them. The shares are disjoint and each is sampled
+What belongs here: what they tell each other, and which records are whose. What does not: starting them
+(`worker.ranks`). The shares are disjoint and each is sampled
 by the same q with coins of its own, so that together they are one Poisson sample. Sums of clipped gradients are added
 up over all; the first process adds the noise, once, and everybody gets the same noised sums (as in Opacus' distributed
 optimizer). Alone, all of this is nothing.
@@ -8,11 +9,15 @@ optimizer). Alone, all of this is nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch import distributed as processes
+
+from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.training.interface import Batch, Examples, TrainingState
 
 
 class World:
@@ -20,7 +25,22 @@ class World:
 
     def __init__(self) -> None:
         self._together = processes.is_available() and processes.is_initialized()
-        self.first = not self._together or processes.get_rank() == 0
+        self.rank = processes.get_rank() if self._together else 0
+        self.size = processes.get_world_size() if self._together else 1
+        self.first = self.rank == 0
+
+    def share(
+        self, examples: Examples, units: Sequence[Sequence[int]] | None
+    ) -> tuple[Examples, Sequence[Sequence[int]] | None]:
+        """The part of all units that this process samples from: no two processes have one in common.
+
+        Args:
+            examples: all of them. Sensitive.
+            units: as of `loop.train`.
+        """
+        if units is not None:
+            return examples, units[self.rank :: self.size]
+        return (examples if self.size == 1 else _Share(examples, self.rank, self.size)), None
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
         """Each tensor becomes its sum over all processes."""
@@ -39,3 +59,58 @@ class World:
         shared = torch.tensor([value], device=device)
         self.share_([shared])
         return int(shared.item())
+
+
+class Follower:
+    """Journal and watch of a process that is not the first: what it does is counted and watched there."""
+
+    def begin_step(self) -> int:
+        """See `interface.Journal`. Never asked for."""
+        raise MechanismFailed("the first of several processes counts the steps")
+
+    def save(self, state: TrainingState) -> None:
+        """See `interface.Journal`."""
+
+    def latest(self) -> TrainingState | None:
+        """See `interface.Journal`."""
+        return None
+
+    def step(self, step: int, gradients: Mapping[str, Tensor]) -> None:
+        """See `interface.Health`: the same gradients are looked at in the first process, which ends the others."""
+
+
+def meet(place: Path, rank: int, size: int, device: torch.device) -> None:
+    """Makes this process one of several; returns when all are there.
+
+    Args:
+        place: a file, in a directory of this user alone, by which they find each other.
+        rank: the first is 0.
+        size: how many there are.
+        device: of this process.
+    """
+    cuda = device.type == "cuda"
+    if cuda:
+        torch.cuda.set_device(device)
+    processes.init_process_group("nccl" if cuda else "gloo", init_method=f"file://{place}", rank=rank, world_size=size)
+    processes.barrier()
+
+
+def part() -> None:
+    """This process is alone again."""
+    if processes.is_available() and processes.is_initialized():
+        processes.destroy_process_group()
+
+
+class _Share:
+    """Every so many-th of the examples."""
+
+    def __init__(self, examples: Examples, rank: int, size: int) -> None:
+        self._examples, self._places = examples, range(rank, len(examples), size)
+        self.max_length = examples.max_length
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """See `interface.Examples`."""
+        return self._examples.batch([self._places[index] for index in indices])

@@ -14,7 +14,6 @@ import argparse
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.permissions import PRIVATE_UMASK, no_core_dumps
 from dpsynth_platform.progress import Pace
 from dpsynth_platform.settings import inherited_environment
-from dpsynth_platform.worker.codes import DONE, code_of_exception, status_of
+from dpsynth_platform.worker.codes import DONE, guarded, status_of
 from dpsynth_platform.worker.job import WorkerJob
 from dpsynth_platform.worker.lifeline import die_without
 from dpsynth_platform.worker.process import bind_to_parent, redirect_output, refuse_credentials, stop_when_told
@@ -43,14 +42,14 @@ def main() -> int:
         bind_to_parent(arguments.parent)
     else:
         die_without(arguments.alive)
-    return status_of(_guarded(_under_pipes))
+    return status_of(guarded(_under_pipes))
 
 
 def _under_pipes() -> str:
     if not PipesEnvVarParamsLoader().is_dagster_pipes_process():  # type: ignore[no-untyped-call]
         raise ConfigurationError("the worker is started through Dagster Pipes")
     with open_dagster_pipes() as context:
-        code = _guarded(lambda: _work(context))
+        code = guarded(lambda: _work(context))
         context.report_custom_message({"code": code})
     return code
 
@@ -61,15 +60,6 @@ def _work(context: PipesContext) -> str:
 
     run(WorkerJob.from_extras(context.extras), _Reporter(context.log.info))
     return DONE
-
-
-def _guarded(body: Callable[[], str]) -> str:
-    """The body's code, or the code of whatever it raised; the traceback goes to the restricted log."""
-    try:
-        return body()
-    except BaseException as error:
-        traceback.print_exc()
-        return code_of_exception(error)
 
 
 class _Reporter:

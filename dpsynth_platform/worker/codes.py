@@ -6,6 +6,9 @@ restricted log.
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Callable
+
 from dpsynth_platform.errors import DpsynthError
 
 DONE = "done"
@@ -86,3 +89,12 @@ def code_of_exception(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     return "memory" if isinstance(error, MemoryError) else UNEXPECTED
+
+
+def guarded(body: Callable[[], str]) -> str:
+    """The body's code, or the code of what it raised, whose traceback is printed: into the restricted log."""
+    try:
+        return body()
+    except BaseException as error:
+        traceback.print_exc()
+        return code_of_exception(error)

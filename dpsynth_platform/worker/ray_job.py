@@ -4,15 +4,17 @@ What belongs here: the calls to the cluster's job API. What does not: what a dep
 own tasks and actors: the cluster lends a machine, and the worker is a process of it as of any other.
 
 Ray starts a job's command in the environment of its own process, and a cluster may hold anything there: the command
-begins with `env -i` and hands on the few variables of `launch.KEPT`. Two jobs never run at one place: a job has the
-same id for every start there, and Ray takes no id twice. If the step is killed, the worker ends itself (`lifeline`).
+begins with `env -i` and hands on the few variables of `launch.KEPT`. Before a job starts, those of earlier starts at
+the same place are stopped: their ids begin alike. If the step is killed, the worker ends itself (`lifeline`).
 """
 
 from __future__ import annotations
 
+import secrets
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,20 +67,21 @@ class RayLauncher:
 
     def run(self, start: Start) -> int:
         """See `launch.Launcher.run`."""
+        name = f"{start.name}-{secrets.token_hex(4)}"  # Ray is slow to take an id again
         with lifeline(start.alive):
             try:
                 self._remove(start.name)  # what an interrupted step left
-                self._submit(start)
-                return end_of(lambda: self._look(start.name), self._choice.start_seconds)
+                self._submit(name, start)
+                return end_of(lambda: self._look(name), self._choice.start_seconds)
             finally:
                 with suppress(LaunchFailed):  # it ends by itself
                     self._remove(start.name)
 
-    def _submit(self, start: Start) -> None:
+    def _submit(self, name: str, start: Start) -> None:
         try:
             self._client.submit_job(
                 entrypoint=entrypoint(self._choice, start),
-                submission_id=start.name,
+                submission_id=name,
                 entrypoint_num_cpus=self._choice.cpus,
                 entrypoint_num_gpus=self._choice.gpus,
                 entrypoint_memory=bytes_of(self._choice.memory),
@@ -87,17 +90,17 @@ class RayLauncher:
         except _FAULTS as error:
             raise LaunchFailed(f"the worker was not started: Ray took no job ({type(error).__name__})") from None
 
-    def _remove(self, name: str) -> None:
-        """Stops a job, if there is one, waits for its end and deletes it."""
+    def _remove(self, beginning: str) -> None:
+        """Stops the jobs whose ids begin so, waits for their end and deletes them."""
         try:
-            if name not in {job.submission_id for job in self._client.list_jobs()}:
-                return
-            if self._runs(name):
-                self._client.stop_job(name)
-                wait_until_gone(lambda: self._runs(name), name)
-            self._client.delete_job(name)
+            ids = [str(job.submission_id) for job in self._client.list_jobs()]
+            for name in (name for name in ids if name.startswith(beginning)):
+                if self._runs(name):
+                    self._client.stop_job(name)
+                    wait_until_gone(partial(self._runs, name), name)
+                self._client.delete_job(name)
         except _FAULTS as error:
-            raise LaunchFailed(f"Ray did not remove job {name} ({type(error).__name__})") from None
+            raise LaunchFailed(f"Ray did not remove jobs {beginning} ({type(error).__name__})") from None
 
     def _runs(self, name: str) -> bool:
         return not self._client.get_job_status(name).is_terminal()

@@ -16,10 +16,11 @@ from dpsynth_platform.errors import ConfigurationError, GrantRefused
 from dpsynth_platform.ledger.grants import Grant, verify_grant
 from dpsynth_platform.scrub.fingerprints import read_fingerprints
 from dpsynth_platform.storage import digest_directory
-from dpsynth_platform.synth.interface import Checkpoints, Progress, SealedPlan, generator
+from dpsynth_platform.synth.interface import Checkpoints, Progress, Ranks, SealedPlan, generator
 from dpsynth_platform.worker.counting import counting_engine
 from dpsynth_platform.worker.inputs import check_owners, claim, reclaim
 from dpsynth_platform.worker.job import WorkerJob
+from dpsynth_platform.worker.ranks import local_ranks
 
 
 def run(job: WorkerJob, progress: Progress) -> None:
@@ -28,7 +29,7 @@ def run(job: WorkerJob, progress: Progress) -> None:
     Raises:
         DpsynthError: a check failed, or the mechanism stopped.
     """
-    plan = _read_plan(Path(job.plan))
+    plan = read_plan(Path(job.plan))
     device = resolve_device(job.device)
     if job.mode == "estimate":
         generator(plan.method).estimate(plan, job.model_directory, device=device, progress=progress)
@@ -36,7 +37,7 @@ def run(job: WorkerJob, progress: Progress) -> None:
     grant = _granted(job, plan)
     (reclaim if job.mode == "resume" else claim)(job.model_directory, grant)
     _check_people(job, plan)
-    with counting_engine(job) as engine:
+    with counting_engine(job) as engine, local_ranks(job, device) as ranks:
         generator(plan.method).fit(
             plan,
             Path(job.bounded),
@@ -45,11 +46,11 @@ def run(job: WorkerJob, progress: Progress) -> None:
             device=device,
             progress=progress,
             engine=engine,
-            checkpoints=_checkpoints(job),
+            checkpoints=_checkpoints(job, ranks),
         )
 
 
-def _checkpoints(job: WorkerJob) -> Checkpoints | None:
+def _checkpoints(job: WorkerJob, ranks: Ranks | None) -> Checkpoints | None:
     """What a training needs beside the data; None for methods that start from no model."""
     if not job.base_model:
         return None
@@ -57,7 +58,7 @@ def _checkpoints(job: WorkerJob) -> Checkpoints | None:
         key = Path(job.checkpoint_key).read_bytes()
     except OSError:
         raise GrantRefused("the key of the training's checkpoints cannot be read") from None
-    return Checkpoints(Path(job.base_model), key, resume=job.mode == "resume")
+    return Checkpoints(Path(job.base_model), key, resume=job.mode == "resume", ranks=ranks)
 
 
 def resolve_device(device: str) -> str:
@@ -70,7 +71,8 @@ def resolve_device(device: str) -> str:
     return "cuda" if available and device != "cpu" else "cpu"
 
 
-def _read_plan(path: Path) -> SealedPlan:
+def read_plan(path: Path) -> SealedPlan:
+    """The sealed plan of a job. Raises `GrantRefused` if it is not there."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError:

@@ -58,13 +58,12 @@ def test_no_cluster_is_told_before_anything_is_spent() -> None:
         choice(address).open()
 
 
-def unused_port() -> int:
+def unused_ports() -> Iterator[int]:
     """Below those that Ray gives to its processes."""
     for port in range(8300, 9900):
         with socket.socket() as tried:
             if tried.connect_ex(("127.0.0.1", port)) != 0:
-                return port
-    raise AssertionError("every port is in use")
+                yield port
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +73,15 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     from ray.job_submission import JobSubmissionClient
 
     command = Path(sys.executable).with_name("ray")
-    dashboard = unused_port()
+    ports = unused_ports()
+    dashboard = next(ports)
     options = [
         "--head",
         "--block",
         "--disable-usage-stats",
         "--num-cpus=2",
         "--port=0",
-        "--ray-client-server-port=0",
+        f"--ray-client-server-port={next(ports)}",
         "--dashboard-host=127.0.0.1",
         f"--dashboard-port={dashboard}",
         "--object-store-memory=80000000",
@@ -93,6 +93,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             found = f"http://127.0.0.1:{dashboard}"
 
             def answers() -> bool:
+                assert head.poll() is None
                 try:
                     return bool(JobSubmissionClient(found).list_jobs() == [])
                 except (OSError, RuntimeError):

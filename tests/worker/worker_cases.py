@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ import pyarrow as pa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from dagster_pipes import encode_param
+from text_cases import save_model
 
 from dpsynth_platform.audit.canaries import RESERVED_PREFIX
 from dpsynth_platform.contracts import parse_contract
@@ -23,6 +24,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import write_fingerprints
 from dpsynth_platform.storage import digest_directory, write_table
 from dpsynth_platform.synth.interface import generator
+from dpsynth_platform.synth.text.trained import deployed
 from dpsynth_platform.worker import launch
 from dpsynth_platform.worker.job import WorkerJob
 
@@ -77,13 +79,46 @@ def bounded_table(owners):
 
 
 def make_job(directory, owners=None, lifetime=None):
-    """A complete `fit` job below a directory; its grant names what is there."""
-    contract = parse_contract(DOCUMENT, where="test", variables={})
-    schema = pa.schema([("person_id", pa.string()), ("age", pa.int32()), ("city", pa.string())])
-    plan = generator("mst").plan(contract, schema, Guarantee.target(contract))
+    """A complete `fit` job of a table below a directory; its grant names what is there."""
     people = [owner(number) for number in range(100)]
     canaries = [owner(number, canary=True) for number in range(3)]
     table = bounded_table(owners or [*people, *people, *canaries])
+    schema = pa.schema([("person_id", pa.string()), ("age", pa.int32()), ("city", pa.string())])
+    return job_for(directory, DOCUMENT, schema, table, people, canaries, lifetime)
+
+
+def make_text_job(directory, **training):
+    """A complete `fit` job of 100 letters below a directory, with a language model that is trained in a moment."""
+    save_model(directory / "base")
+    people = [owner(number) for number in range(100)]
+    texts = ["the parcel came late", "please send the report to the team by monday"]
+    letters = [texts[number % 2] for number in range(100)]
+    table = pa.table({"city": ["Aix", "Bern"] * 50, "letter": letters, "_owner": people})
+    columns = {"person_id": {"type": "identifier"}, "city": DOCUMENT["columns"]["city"]}
+    document = DOCUMENT | {
+        "columns": columns | {"letter": {"type": "text", "pii": "replace"}},
+        "generate": {
+            "method": "dp_finetune",
+            "base_model": str(directory / "base"),
+            "rows": 10,
+            "text": {"given": ["city"], "max_tokens": 48},
+            "training": {"adapter": {"rank": 2, "alpha": 4}} | training,
+        },
+    }
+    document["privacy"] = DOCUMENT["privacy"] | {"expected_units": 100, "max_contributions": 1}
+    schema = pa.schema([("person_id", pa.string()), ("city", pa.string()), ("letter", pa.string())])
+    job = job_for(directory, document, schema, table, people, [])
+    base = asdict(deployed(str(directory / "base")))
+    (directory / "base_model.json").write_text(json.dumps(base | {"directory": str(base["directory"])}))
+    (directory / "checkpoint.key").write_bytes(b"k" * 32)
+    files = {"base_model": str(directory / "base_model.json"), "checkpoint_key": str(directory / "checkpoint.key")}
+    return replace(job, **files)
+
+
+def job_for(directory, document, schema, table, people, canaries, lifetime=None):
+    """A complete `fit` job of a contract and its bounded table."""
+    contract = parse_contract(document, where="test", variables={})
+    plan = generator(document["generate"].get("method", "mst")).plan(contract, schema, Guarantee.target(contract))
     write_table(directory / "bounded", table.schema, table.to_batches())
     (directory / "plan.json").write_text(plan.to_json())
     write_fingerprints(directory / "participants", packed(people))

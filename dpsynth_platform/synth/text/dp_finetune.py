@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,16 @@ from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, generator, silent
+from dpsynth_platform.synth.interface import (
+    DECLARED,
+    Checkpoints,
+    Drawing,
+    Progress,
+    Ranks,
+    SealedPlan,
+    generator,
+    silent,
+)
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synth.text import sealing, trained
@@ -130,7 +139,7 @@ class DpFinetune:
         # Everything that can be wrong with the model is found before the data are read.
         base = read_base_model(checkpoints.base_model)
         trained.check_digest(base, parameters.base_digest)
-        model, encoder = _prepared(base, parameters)
+        model, encoder = _prepared(base, parameters, device)
         if not checkpoints.resume:
             columns = _of_columns(parameters)
             columns.measure(parameters.columns, bounded, _made(directory / COLUMNS), progress, engine)
@@ -263,8 +272,10 @@ def log_likelihoods(
     return before, trained.mean_log_likelihoods(model, encoder, texts)
 
 
-def _prepared(base: BaseModel, parameters: TextParameters) -> tuple[Any, Encoder]:
+def _prepared(base: BaseModel, parameters: TextParameters, device: str = "cpu") -> tuple[Any, Encoder]:
     """The model as it will be trained, found sound on random texts, and the layout in its tokens.
+
+    Where it will be trained, too: kernels and precision are those of the device.
 
     Raises:
         TrainingRefused: names everything that is wrong with it.
@@ -274,7 +285,7 @@ def _prepared(base: BaseModel, parameters: TextParameters) -> tuple[Any, Encoder
 
     model, tokenizer = load(base)
     encoder = Encoder(parameters.layout, tokenizer)
-    model = with_adapter(model, parameters.training)
+    model = with_adapter(model, parameters.training).to(device)
     refuse_unsound(model, parameters.training, vocabulary=len(tokenizer), longest=parameters.layout.max_tokens)
     return model, encoder
 
@@ -299,22 +310,24 @@ def _train(
     from dpsynth_platform.training.loop import train
     from dpsynth_platform.training.resuming import ResumableJournal
     from dpsynth_platform.training.telling import SpendingProgress
+    from dpsynth_platform.training.world import World
 
     parameters = TextParameters.of(plan)
     training = parameters.training
     place = directory / TRAINING
     with StepJournal(place, training.steps, training.replay_allowance, resuming=checkpoints.resume) as counted:
-        examples = _examples(bounded, place / "examples", encoder)
+        examples = _examples(bounded, place / "examples", encoder, checkpoints.ranks)
+        mine, units = World().share(examples, examples.units(training.sampled))
         states = States(place / CHECKPOINTS, checkpoints.key, plan_digest=plan.digest, entry_id=grant.entry_id)
         policy = CheckpointPolicy.for_allowance(training.replay_allowance)
         journal = ResumableJournal(counted, states, policy, lambda said: progress(said, 1, 1))
         train(
             model,
             training,
-            examples,
+            mine,
             journal=journal,
             health=Watch(training, {name: value for name, value in model.named_parameters() if value.requires_grad}),
-            units=examples.units(training.sampled),
+            units=units,
             progress=SpendingProgress(
                 progress,
                 parameters.event_of,
@@ -329,15 +342,46 @@ def _train(
         shutil.rmtree(place)  # while the journal is held: nobody else can go on with what is complete
 
 
-def _examples(bounded: Path, directory: Path, encoder: Encoder) -> Examples:
-    """The records in tokens. Their files have no name by the time this returns, so they go when the process ends.
+def train_along(plan: SealedPlan, base_model: Path, examples: Path, device: str, meet: Callable[[], None]) -> None:
+    """Trains as one of several processes, of which the first has the grant and keeps what is trained.
+
+    Args:
+        plan: that it was granted for.
+        base_model: see `Checkpoints`.
+        examples: directory of all examples, which the first one has written. Sensitive.
+        device: of this process.
+        meet: makes it one of them, and returns when all are there.
+    """
+    from dpsynth_platform.training.adapter import with_adapter
+    from dpsynth_platform.training.loop import train
+    from dpsynth_platform.training.world import Follower, World
+
+    parameters = sealing.check(plan)
+    base = read_base_model(base_model)
+    trained.check_digest(base, parameters.base_digest)
+    model, _ = load(base)
+    model = with_adapter(model, parameters.training)
+    opened = Examples(examples)
+    meet()
+    mine, units = World().share(opened, opened.units(parameters.training.sampled))
+    follower = Follower()
+    train(model, parameters.training, mine, journal=follower, health=follower, units=units, device=device)
+
+
+def _examples(bounded: Path, directory: Path, encoder: Encoder, ranks: Ranks | None) -> Examples:
+    """The records in tokens, which other processes have opened, too, by the time this returns.
+
+    By then their files have no name, so they go when the processes end.
 
     However it ends: a training that was cut short may lie there for as long as a model, which real texts may not.
     """
     shutil.rmtree(directory, ignore_errors=True)
     try:
         write_examples(bounded, directory, encoder)
-        return Examples(directory)
+        examples = Examples(directory)
+        if ranks is not None:
+            ranks.meet(directory)
+        return examples
     finally:  # where files in use cannot go (as on NFS), they go when training is complete, or is resumed
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -20,6 +20,7 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert settings.ledger_url == f"sqlite:///{tmp_path / '.dpsynth' / 'ledger' / 'ledger.db'}"
     assert settings.device == "auto"
     assert settings.compute == PACKAGE_ROOT / "deploy" / "compute.yaml"
+    assert settings.worker == PACKAGE_ROOT / "deploy" / "worker.yaml"
     assert settings.user
     assert not settings.ledger_url_is_configured
 
@@ -42,6 +43,7 @@ def test_every_variable_counts(tmp_path: Path) -> None:
             "DPSYNTH_USER": "somebody",
             "DPSYNTH_DEVICE": "cpu",
             "DPSYNTH_COMPUTE": str(tmp_path / "engines.yaml"),
+            "DPSYNTH_WORKER": str(tmp_path / "workers.yaml"),
             "DPSYNTH_NOTIFY": "mail -s 'a release' team@example.org",
             "DPSYNTH_NOTIFY_URL": "https://chat.example.org/hook/1",
             "DPSYNTH_LINEAGE_TOKENS": str(tmp_path / "tokens"),
@@ -52,6 +54,7 @@ def test_every_variable_counts(tmp_path: Path) -> None:
     assert settings.notify_url == "https://chat.example.org/hook/1"
     assert (settings.user, settings.device) == ("somebody", "cpu")
     assert settings.compute == tmp_path / "engines.yaml"
+    assert settings.worker == tmp_path / "workers.yaml"
     assert settings.ledger_url == "postgresql+psycopg://host/ledger"
     assert settings.ledger_url_is_configured
     assert settings.contracts == tmp_path / "deploy" / "contracts"
@@ -68,16 +71,18 @@ def test_empty_variables_are_as_if_unset(monkeypatch: pytest.MonkeyPatch, tmp_pa
         "DPSYNTH_USER",
         "DPSYNTH_DEVICE",
         "DPSYNTH_COMPUTE",
+        "DPSYNTH_WORKER",
         "DPSYNTH_NOTIFY",
         "DPSYNTH_NOTIFY_URL",
     )
     assert Settings.from_environment(dict.fromkeys(names, "")) == Settings.from_environment({})
 
 
-def test_a_deployment_may_say_nothing_of_engines(tmp_path: Path) -> None:
-    assert Settings.from_environment({"DPSYNTH_DEPLOY": str(tmp_path)}).compute is None
-    (tmp_path / "compute.yaml").write_text("default: {engine: duckdb}")
-    assert Settings.from_environment({"DPSYNTH_DEPLOY": str(tmp_path)}).compute == tmp_path / "compute.yaml"
+@pytest.mark.parametrize("name", ["compute", "worker"])
+def test_a_deployment_may_say_nothing_of_engines_and_workers(tmp_path: Path, name: str) -> None:
+    assert getattr(Settings.from_environment({"DPSYNTH_DEPLOY": str(tmp_path)}), name) is None
+    (tmp_path / f"{name}.yaml").write_text("datasets: {}")
+    assert getattr(Settings.from_environment({"DPSYNTH_DEPLOY": str(tmp_path)}), name) == tmp_path / f"{name}.yaml"
 
 
 def test_an_unknown_device_is_refused() -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
+import tempfile
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget
@@ -24,7 +26,7 @@ from dpsynth_platform.privacy.figures import number_of, rounded, upper_bound
 from dpsynth_platform.privacy.guarantee import Guarantee, tier
 from dpsynth_platform.privacy.statement import WORDS, privacy_statement
 from dpsynth_platform.reviewing import accounts
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.settings import Settings, embedded_ledger
 from dpsynth_platform.source import pin
 from dpsynth_platform.storage import Place, Storage
 from dpsynth_platform.synth.tabular.domain import Domain, filled_in_words
@@ -213,6 +215,8 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     account, outdated = _account_of(store, family)
     left, refusal = _standing_of(store, account, family, request)
     standing = None if outdated else _standing_entry(settings, store, contract, period)
+    if refusal is None and standing is None:
+        refusal = _not_cleared(settings, store, contract, family, request)
     paid_before, changed = (None, ()) if standing else _paid_before(settings, store, contract, period)
     return Forecast(
         dataset=dataset,
@@ -241,6 +245,21 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         changed=changed,
         audit_shortage=shortage_of(contract),
     )
+
+
+def _not_cleared(
+    settings: Settings, store: Ledger | None, contract: DataContract, family: FamilyBudget, request: CostRequest
+) -> str | None:
+    """Why a run would not be cleared for what it starts from; None where it would be, or starts from no model."""
+    from dpsynth_platform.lineage.store import LineageStore
+
+    if contract.generate.base_model is None:
+        return None
+    with tempfile.TemporaryDirectory() as nowhere:
+        # Where there is no ledger yet, nobody knows anything of the model; looking must not make one.
+        url = settings.ledger_url if store is not None else embedded_ledger(Path(nowhere))
+        cleared = clear(store or Ledger(url), LineageStore(url), contract, family, request=request)
+    return cleared.reason if cleared.decision == "refuse" else None
 
 
 def check_period(contract: DataContract, period: str | None) -> None:

@@ -96,8 +96,9 @@ def meet(place: Path, rank: int, size: int, device: torch.device) -> None:
 
 
 def part() -> None:
-    """This process is alone again."""
+    """This process is alone again; returns when all have come so far. Nothing, where it was alone before."""
     if processes.is_available() and processes.is_initialized():
+        processes.barrier()
         processes.destroy_process_group()
 
 

@@ -227,6 +227,7 @@ def _container(choice: KubernetesChoice, start: Start, alive: Path) -> dict[str,
         "TMPDIR": _SCRATCH,
         "USER": "dpsynth",  # some libraries ask for a name, which a numeric user has not
         "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": str(max(1, int(choice.cpu))),  # a limit hides no processor of the node
         **LOOPBACK,
         **start.variables,
     }

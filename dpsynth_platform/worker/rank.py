@@ -31,16 +31,15 @@ def main() -> int:
 
 
 def _work(task: dict[str, Any]) -> str:
-    import torch  # late, as what uses it: by now the process is tied to its parent
-
+    # Late, since it takes seconds: by now the process is tied to its parent.
     from dpsynth_platform.synth.text.dp_finetune import train_along
     from dpsynth_platform.training.world import meet, part
-    from dpsynth_platform.worker.ranks import device_of_rank, threads_of_one
+    from dpsynth_platform.worker.ranks import device_of_rank, share_processors
     from dpsynth_platform.worker.run import read_plan
 
     rank, size = int(task["rank"]), int(task["size"])
     device = device_of_rank(task["device"], rank)
-    torch.set_num_threads(threads_of_one(size))
+    share_processors(size)
     train_along(
         read_plan(Path(task["plan"])),
         Path(task["base_model"]),

@@ -63,36 +63,35 @@ class LocalRanks:
         self._job, self._device, self._size = job, device, size
         self._others: list[subprocess.Popen[bytes]] = []
         self._over = threading.Event()
+        self._place = tempfile.TemporaryDirectory(prefix="dpsynth-ranks-")  # it holds addresses, and no data
 
     def meet(self, examples: Path) -> None:
         """See `synth.interface.Ranks.meet`."""
-        import torch
-
         from dpsynth_platform.training.world import meet
 
-        torch.set_num_threads(threads_of_one(self._size))
-        with tempfile.TemporaryDirectory(prefix="dpsynth-ranks-") as place:
-            for rank in range(1, self._size):
-                self._others.append(self._started(rank, Path(place) / "meeting", examples))
-            threading.Thread(target=self._watch, name="ranks", daemon=True).start()
-            meet(Path(place) / "meeting", 0, self._size, device_of_rank(self._device, 0))
+        share_processors(self._size)
+        meeting = Path(self._place.name) / "meeting"
+        for rank in range(1, self._size):
+            self._others.append(self._started(rank, meeting, examples))
+        threading.Thread(target=self._watch, name="ranks", daemon=True).start()
+        meet(meeting, 0, self._size, device_of_rank(self._device, 0))
 
     def part(self) -> None:
         """After the last step: returns when the others have ended."""
         from dpsynth_platform.training.world import part
 
+        part()
         end = time.monotonic() + PARTING_SECONDS
         while any(other.poll() is None for other in self._others) and time.monotonic() < end:
             time.sleep(LOOK_SECONDS)
         self._over.set()
-        self._kill()
-        part()
+        self._end()
 
     def abandon(self) -> None:
         """Where the worker fails: ends the others."""
         time.sleep(LAST_WORDS_SECONDS if self._others else 0)
         self._over.set()
-        self._kill()
+        self._end()
 
     def _started(self, rank: int, meeting: Path, examples: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "dpsynth_platform.worker.rank", "--parent", str(os.getpid())]
@@ -116,14 +115,15 @@ class LocalRanks:
         while not self._over.wait(LOOK_SECONDS):
             for other in self._others:
                 if status := other.poll():
-                    self._kill()
+                    self._end()
                     os._exit(status if status > 0 else KILLED_STATUS)
 
-    def _kill(self) -> None:
+    def _end(self) -> None:
         for other in self._others:
             if other.poll() is None:
                 other.kill()
             other.wait()
+        self._place.cleanup()
 
 
 def device_of_rank(device: str, rank: int) -> torch.device:
@@ -133,9 +133,11 @@ def device_of_rank(device: str, rank: int) -> torch.device:
     return torch.device(device, rank) if device == "cuda" else torch.device(device)
 
 
-def threads_of_one(size: int) -> int:
-    """How many processors one of so many processes has."""
-    return max(1, len(os.sched_getaffinity(0)) // size)
+def share_processors(size: int) -> None:
+    """Leaves this process its part of the processors, as one of so many."""
+    import torch
+
+    torch.set_num_threads(max(1, torch.get_num_threads() // size))
 
 
 def _size(processes: str, device: str) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 import shlex
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,10 +21,11 @@ from typing import Any
 
 from dpsynth_platform.errors import ConfigurationError, LaunchFailed
 from dpsynth_platform.worker.choice import RayChoice, bytes_of
-from dpsynth_platform.worker.cluster import Unanswered, end_of, wait_until_gone
+from dpsynth_platform.worker.cluster import POLL_SECONDS, Unanswered, end_of, wait_until_gone
 from dpsynth_platform.worker.launch import KEPT, LOOPBACK, Start, command
 from dpsynth_platform.worker.lifeline import KILLED_STATUS, lifeline
 
+SUBMIT_SECONDS = 60.0
 _FAULTS = (RuntimeError, OSError, ValueError)
 """What Ray's client raises: for answers other than 200, for no answer, and for one that it cannot read."""
 
@@ -78,17 +80,25 @@ class RayLauncher:
                     self._remove(start.name)
 
     def _submit(self, name: str, start: Start) -> None:
-        try:
-            self._client.submit_job(
-                entrypoint=entrypoint(self._choice, start),
-                submission_id=name,
-                entrypoint_num_cpus=self._choice.cpus,
-                entrypoint_num_gpus=self._choice.gpus,
-                entrypoint_memory=bytes_of(self._choice.memory),
-                entrypoint_resources=dict(self._choice.resources) or None,
-            )
-        except _FAULTS as error:
-            raise LaunchFailed(f"the worker was not started: Ray took no job ({type(error).__name__})") from None
+        begun = time.monotonic()
+        while True:
+            try:
+                self._client.submit_job(
+                    entrypoint=entrypoint(self._choice, start),
+                    submission_id=name,
+                    entrypoint_num_cpus=self._choice.cpus,
+                    entrypoint_num_gpus=self._choice.gpus,
+                    entrypoint_memory=bytes_of(self._choice.memory),
+                    entrypoint_resources=dict(self._choice.resources) or None,
+                )
+            except _FAULTS as error:  # as while the cluster is starting; one id is never taken twice
+                if time.monotonic() - begun > SUBMIT_SECONDS:
+                    raise LaunchFailed(
+                        f"the worker was not started: Ray took no job ({type(error).__name__})"
+                    ) from None
+                time.sleep(POLL_SECONDS)
+            else:
+                return
 
     def _remove(self, beginning: str) -> None:
         """Stops the jobs whose ids begin so, waits for their end and deletes them."""

@@ -10,7 +10,28 @@ from line_cases import PEOPLE, ledger_of, run_here, storage_of
 from text_cases import save_model, tiny_llama
 from text_line_cases import declare_base_public, text_deployment
 
+from dpsynth_platform.reviewing.forecasts import forecast
+
 pytestmark = pytest.mark.end_to_end
+
+
+def test_a_plan_tells_that_a_run_would_not_be_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `clearance` would; before there is a ledger, too, and looking makes none."""
+    monkeypatch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
+    deployment = text_deployment(tmp_path)
+    deployment.family["cap"] = {"epsilon": 8.0, "delta": 1e-5}
+    deployment.write()
+    for known in (False, True):
+        told = forecast(deployment.settings, "people", None)
+        assert not told.fits
+        assert told.refusal is not None
+        assert str(tmp_path / "base") in told.refusal
+        assert deployment.settings.ledger.exists() == known
+        if not known:
+            ledger_of(deployment)
+    declare_base_public(deployment)
+    told = forecast(deployment.settings, "people", None)
+    assert (told.fits, told.refusal) == (True, None)
 
 
 def test_a_base_model_that_is_gone_or_another_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

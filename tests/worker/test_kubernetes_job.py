@@ -106,6 +106,7 @@ def test_its_specification_tells_paths_and_nothing_else() -> None:
         "TMPDIR",
         "USER",
         "PYTHONDONTWRITEBYTECODE",
+        "OMP_NUM_THREADS",
         "GLOO_SOCKET_IFNAME",
         "NCCL_SOCKET_IFNAME",
         "DAGSTER_PIPES_CONTEXT",

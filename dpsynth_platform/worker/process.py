@@ -20,6 +20,7 @@ from dpsynth_platform.errors import DpsynthError
 
 HEARTBEAT_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 _CREDENTIALS = ("DPSYNTH_LEDGER_URL", "PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE")
 
 
@@ -48,8 +49,18 @@ def redirect_output(log: Path) -> None:
 
 
 def stop_when_told() -> None:
-    """SIGTERM, by which clusters end a process, ends it as an interruption from the keyboard does: in order."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """SIGTERM, by which clusters end a process, ends it as an interruption from the keyboard does: in order.
+
+    What comes after the first signal is ignored, or it would interrupt what catches that one.
+    """
+    for number in _STOPS:
+        signal.signal(number, _stopped)
+
+
+def _stopped(number: int, frame: object) -> None:
+    for one in _STOPS:
+        signal.signal(one, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def bind_to_parent(parent: int) -> None:

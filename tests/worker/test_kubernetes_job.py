@@ -324,7 +324,7 @@ def test_an_interrupted_step_takes_its_job_with_it(
     api.kubelet = kubelet(environment | {"PYTHONPATH": f"{sleeps}:{ROOT}"})
 
     def interrupted(look: Callable[[], Any], _: float) -> int:
-        assert wait_until((tmp_path / "model" / "claim.json").exists, 60)
+        assert wait_until((tmp_path / "model" / "claim.json").exists, 180)
         assert look() is None  # it runs
         raise KeyboardInterrupt
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -143,7 +144,7 @@ def test_killed_in_the_mechanism(tmp_path, victim):
     )
     process = subprocess.Popen([sys.executable, "-c", launcher], env=environment, cwd=ROOT, stdout=subprocess.PIPE)
     worker = int(process.stdout.readline())
-    assert wait_until((tmp_path / "model" / "claim.json").exists, 60)
+    assert wait_until((tmp_path / "model" / "claim.json").exists, 180)
     assert is_running(worker)
     # A crash would leave no image of the memory.
     assert re.search(r"Max core file size\s+0\s+0\s", Path(f"/proc/{worker}/limits").read_text())
@@ -169,7 +170,7 @@ def test_an_interrupted_step_stops_its_worker(tmp_path, monkeypatch):
     def interrupted(process, timeout=None):
         if not started:
             started.append(process.pid)
-            assert wait_until((tmp_path / "model" / "claim.json").exists, 60)
+            assert wait_until((tmp_path / "model" / "claim.json").exists, 180)
             raise KeyboardInterrupt
         return wait(process, timeout)
 
@@ -184,8 +185,9 @@ def test_an_interrupted_step_stops_its_worker(tmp_path, monkeypatch):
 def test_a_cluster_ends_it_in_order(tmp_path):
     """By SIGTERM, which the first process of a container would not even notice."""
     with worker_on_a_lifeline(tmp_path) as process:
-        assert wait_until((tmp_path / "model" / "claim.json").exists, 60)
+        assert wait_until((tmp_path / "model" / "claim.json").exists, 180)
         process.terminate()
+        process.send_signal(signal.SIGINT)
         assert codes.code_of(process.wait(20)) == "interrupted"
     assert codes_in((tmp_path / "messages").read_text()) == ["interrupted"]
 
@@ -193,7 +195,7 @@ def test_a_cluster_ends_it_in_order(tmp_path):
 @pytest.mark.parametrize("end", ["stands still", "is gone"])
 def test_it_dies_without_a_sign_of_life(tmp_path, end):
     with worker_on_a_lifeline(tmp_path) as process:
-        assert wait_until((tmp_path / "model" / "claim.json").exists, 60)
+        assert wait_until((tmp_path / "model" / "claim.json").exists, 180)
         for number in range(20):  # two seconds of signs, where one would be too long to wait for
             (tmp_path / "alive").write_text(str(number))
             assert process.poll() is None

@@ -113,7 +113,7 @@ class KubernetesLauncher:
                     "the deployment's worker.yaml"
                 )
         for path in hidden:
-            if any(path.is_relative_to(place) for place in mounted):
+            if any(path.is_relative_to(place) or place.is_relative_to(path) for place in mounted):
                 raise ConfigurationError(
                     f"launcher: kubernetes: a worker would see {path}, which none may; accepted: volumes of the "
                     "restricted zone and of base models, in the deployment's worker.yaml"

@@ -384,6 +384,8 @@ def test_before_anything_is_spent(api: Cluster, tmp_path: Path) -> None:
         launcher.check([start.model, Path("/srv/base")], [])
     with pytest.raises(ConfigurationError, match=r"a worker would see .*/vault, which none may"):
         launcher.check([start.model], [tmp_path / "vault"])
+    with pytest.raises(ConfigurationError, match="which none may"):  # a volume that is a part of it
+        launcher.check([start.model], [tmp_path.parent])
     api.refuses = 403
     with pytest.raises(ConfigurationError, match="answered 403 Forbidden") as raised:
         launcher.check([start.model], [])

@@ -114,15 +114,15 @@ def _beside_the_family(step: StepContext, contract: DataContract, entry: Entry, 
 
     Recorded first: whoever ends the run when the verdict shows has had it all the same.
     """
-    from dpsynth_platform.audit.cumulative import past_audits, standing_of
+    from dpsynth_platform.audit.cumulative import failure_before, past_audits, standing_of
     from dpsynth_platform.audit.verdict import claim_p_value, with_family
 
     ledger, terms = step.ledger, contract.audit_terms
     past = past_audits(ledger.history(kinds=[chain.AUDITED]), ledger.entries(contract.family))
     p_value = claim_p_value(alone)
     standing = standing_of(contract.family, past, entry.key, p_value, contract.audit.confidence)
-    before = any(audit.failed and audit.entry == entry.entry_id and audit.terms == terms for audit in past)
-    report = with_family(alone, standing, failed_before=before)
+    earlier = failure_before(past, entry.entry_id, alone.claimed_epsilon, terms)
+    report = with_family(alone, standing, earlier=earlier)
     payload = {
         "verdict": report.verdict,
         "failed": alone.verdict == "fail",

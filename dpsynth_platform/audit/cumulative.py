@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from dpsynth_platform.ledger.records import ChainEvent, Entry
 
@@ -34,6 +34,9 @@ _SMALLEST_P = 1e-9
 """A bet on less wins no more: rounding would decide about it."""
 _NEARLY_ONE = 1e-4
 MOST = 1e12
+
+Earlier = Literal["none", "told", "decides"]
+"""Whether the attacks failed an earlier audit of the mechanism, and what follows."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class PastAudit:
         key: the run's key. Attempts at one run share their canaries, so only the first audit of a key counts.
         entry: the ledger entry whose mechanism was audited.
         failed: whether the attacks by themselves failed it.
+        bound: the lower bound on epsilon that the deciding attacks proved.
         p_value: the largest probability with which the claim allows what the deciding attacks found.
         terms: what it was held against.
     """
@@ -51,6 +55,7 @@ class PastAudit:
     key: str
     entry: str
     failed: bool
+    bound: float
     p_value: float
     terms: Mapping[str, Any]
 
@@ -102,6 +107,7 @@ def past_audits(events: Iterable[ChainEvent], entries: Iterable[Entry]) -> list[
             key=keys[event.subject],
             entry=event.subject,
             failed=bool(event.payload["failed"]),
+            bound=float(event.payload["epsilon_lower_bound"]),
             p_value=float(event.payload["p_value"]),
             terms=event.payload["terms"],
         )
@@ -125,6 +131,24 @@ def standing_of(family: str, past: Iterable[PastAudit], key: str, p_value: float
         first.setdefault(audit.key, audit.p_value)
     first.setdefault(key, p_value)
     return FamilyStanding(family, len(first), evidence_of(list(first.values())), confidence)
+
+
+def failure_before(past: Iterable[PastAudit], entry: str, claimed: float, terms: Mapping[str, Any]) -> Earlier:
+    """How an earlier audit of a mechanism counts in another one.
+
+    Limits that a contract sets below its claim are its own to loosen, though not unseen. That the claim itself was
+    refuted stays so: neither a higher confidence nor other gates, chosen in the light of it, make it hold again.
+
+    Args:
+        past: all audits of the family.
+        entry: of the mechanism.
+        claimed: the epsilon that is claimed now.
+        terms: of the audit at hand.
+    """
+    failures = [audit for audit in past if audit.failed and audit.entry == entry]
+    if any(audit.terms == terms or audit.bound > claimed for audit in failures):
+        return "decides"
+    return "told" if failures else "none"
 
 
 def evidence_of(p_values: Sequence[float]) -> float:

@@ -28,7 +28,7 @@ from scipy import stats
 from dpsynth_platform.audit import bounds, fdp
 from dpsynth_platform.audit.attacks import Scored
 from dpsynth_platform.audit.bounds import Coins, Rate, Scores
-from dpsynth_platform.audit.cumulative import FamilyStanding
+from dpsynth_platform.audit.cumulative import Earlier, FamilyStanding
 from dpsynth_platform.audit.policy import Policy, attacks_on, check_gates
 from dpsynth_platform.audit.risk import Risk, frontier, measure_risk, rate_at
 from dpsynth_platform.contracts import DataContract, RateLimit
@@ -40,6 +40,7 @@ REALISTIC = 0.8
 """Share of right guesses that a good attack on a leaking model may have: the power beside the ceiling."""
 SURE = 0.8
 """How likely a leak must be found to be called visible."""
+_LOOSENED = "An earlier audit of this mechanism failed by limits of its contract that have been changed since."
 _UNFAIR = 1e-9
 """Coins that fall so one-sidedly less often than this were not tossed."""
 
@@ -114,6 +115,7 @@ class AuditReport:
         rate_limits: the contract's limits on true positive rates.
         cumulative: `gate` or `report`: what the family's audits together do.
         family: what they say, this one included; None where they were not asked.
+        earlier: whether an earlier audit of this mechanism failed, and what follows from that.
     """
 
     dataset: str
@@ -137,6 +139,7 @@ class AuditReport:
     rate_limits: tuple[RateLimit, ...] = ()
     cumulative: str = "gate"
     family: FamilyStanding | None = None
+    earlier: Earlier = "none"
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as `from_json` reads them, with the summary in words."""
@@ -177,7 +180,8 @@ class AuditReport:
     def summary(self) -> str:
         """The audit in plain words."""
         together = self.family.words if self.family and self.family.words not in self.reasons else ""
-        parts = [self._setting, self._finding, self._plainly, self._power, together]
+        loosened = _LOOSENED if self.earlier == "told" else ""
+        parts = [self._setting, self._finding, self._plainly, self._power, together, loosened]
         return " ".join(part for part in parts if part)
 
     @property
@@ -306,22 +310,23 @@ def judge(
     )
 
 
-def with_family(report: AuditReport, family: FamilyStanding, *, failed_before: bool) -> AuditReport:
+def with_family(report: AuditReport, family: FamilyStanding, *, earlier: Earlier) -> AuditReport:
     """The report with what the family's audits say together, which decides if the policy says so.
 
     Args:
         report: of this audit alone.
         family: this audit included.
-        failed_before: the attacks failed an earlier audit of this very mechanism, on the same terms. Another look, at
-            other rows of the same model, say, does not undo that.
+        earlier: of this very mechanism (`cumulative.failure_before`). Where a failure decides, another look, at other
+            rows of the same model, say, or on other terms, does not undo it.
     """
     reasons = [family.words] if family.refuted and report.cumulative == "gate" else []
-    if failed_before:
-        reasons.insert(0, "An earlier audit of this mechanism failed on the same terms, which another one cannot undo.")
+    if earlier == "decides":
+        reasons.insert(0, "An earlier audit of this mechanism failed, which another one cannot undo.")
+    report = replace(report, family=family, earlier=earlier)
     if not reasons:
-        return replace(report, family=family)
+        return report
     kept = report.reasons if report.verdict == "fail" else ()
-    return replace(report, verdict="fail", reasons=(*kept, *reasons), family=family)
+    return replace(report, verdict="fail", reasons=(*kept, *reasons))
 
 
 def claim_p_value(report: AuditReport) -> float:

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpsynth_platform.audit.cumulative import MOST, PastAudit, bet, evidence_of, past_audits, standing_of
+from dpsynth_platform.audit.cumulative import (
+    MOST,
+    PastAudit,
+    bet,
+    evidence_of,
+    failure_before,
+    past_audits,
+    standing_of,
+)
 from dpsynth_platform.ledger.records import ChainEvent, Entry
 
 SAFE = 1e-7
@@ -12,7 +20,7 @@ SAFE = 1e-7
 
 
 def past(key: str, p_value: float) -> PastAudit:
-    return PastAudit(key=key, entry=key, failed=False, p_value=p_value, terms={})
+    return PastAudit(key=key, entry=key, failed=False, bound=0.0, p_value=p_value, terms={})
 
 
 def test_a_bet_is_fair_at_most_and_falls_with_the_p_value() -> None:
@@ -65,7 +73,7 @@ def test_audits_of_other_families_are_left_out() -> None:
     payload = {"verdict": "pass", "failed": False, "p_value": 0.5, "epsilon_lower_bound": 0.0, "terms": {"delta": 1e-5}}
     events = [ChainEvent(number, "", "audited", entry, payload, "", "") for number, entry in enumerate("xy")]
     mine = Entry("x", "surveys", "run", 1, "spent", None, None, None, "", "")  # type: ignore[arg-type]
-    assert past_audits(events, [mine]) == [PastAudit("run", "x", False, 0.5, {"delta": 1e-5})]
+    assert past_audits(events, [mine]) == [PastAudit("run", "x", False, 0.0, 0.5, {"delta": 1e-5})]
     assert past_audits(events, []) == []
 
 
@@ -73,3 +81,16 @@ def test_audits_of_other_families_are_left_out() -> None:
 def test_the_confidence_says_what_refutes(confidence: float) -> None:
     standing = standing_of("surveys", [], "a", 1e-4, confidence)
     assert standing.refuted == (standing.evidence >= 1 / (1 - confidence))
+
+
+def test_a_refuted_claim_stays_refuted_whatever_the_terms_become_and_a_loosened_limit_is_told() -> None:
+    """The contract is edited after a failure: a higher confidence, other gates, no limits."""
+    old, new = {"confidence": 0.95, "threshold": 0.5}, {"confidence": 0.999999, "threshold": 1.0}
+
+    def failed(bound: float) -> list[PastAudit]:
+        return [PastAudit("run", "x", True, bound, 0.01, old), past("other", 1.0)]
+
+    assert failure_before(failed(1.2), "x", 1.0, new) == "decides"
+    assert failure_before(failed(0.7), "x", 1.0, new) == "told"
+    assert failure_before(failed(0.7), "x", 1.0, old) == "decides"
+    assert failure_before(failed(1.2), "other", 1.0, old) == "none"

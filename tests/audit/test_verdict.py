@@ -280,14 +280,16 @@ def test_the_family_and_an_earlier_failure_decide(contract: DataContract, contra
     alone = judge(contract, None, included, scored(np.arange(500.0)))
     assert alone.verdict == "pass"
     calm = standing_of("surveys", [], "run", claim_p_value(alone), 0.95)
-    assert with_family(alone, calm, failed_before=False).verdict == "pass"
-    assert calm.words in with_family(alone, calm, failed_before=False).summary
-    again = with_family(alone, calm, failed_before=True)
+    assert with_family(alone, calm, earlier="none").verdict == "pass"
+    assert calm.words in with_family(alone, calm, earlier="none").summary
+    again = with_family(alone, calm, earlier="decides")
     assert again.verdict == "fail" and "cannot undo" in again.summary
+    loosened = with_family(alone, calm, earlier="told")
+    assert loosened.verdict == "pass" and "limits of its contract that have been changed since" in loosened.summary
     stormy = standing_of("surveys", [], "run", 1e-6, 0.95)
-    assert with_family(alone, stormy, failed_before=False).verdict == "fail"
+    assert with_family(alone, stormy, earlier="none").verdict == "fail"
     shown = judge(contract_of(audit={"cumulative": "report"}), None, included, scored(np.arange(500.0)))
-    assert with_family(shown, stormy, failed_before=False).verdict == "pass"
+    assert with_family(shown, stormy, earlier="none").verdict == "pass"
     assert AuditReport.from_json(json.loads(json.dumps(again.to_json(), allow_nan=False))) == again
 
 

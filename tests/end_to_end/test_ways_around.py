@@ -93,6 +93,20 @@ def test_a_failed_audit_is_not_undone_by_another_one(tmp_path: Path) -> None:
     assert report["family"]["audits"] == 1
 
 
+def test_a_refuted_claim_is_not_talked_past_by_other_terms(tmp_path: Path) -> None:
+    deployment = small_deployment(tmp_path)
+    assert run(deployment).success
+    ledger, storage = ledger_of(deployment), Storage(deployment.settings.restricted)
+    (audited,) = ledger.history(kinds=[AUDITED])
+    ledger.record(AUDITED, audited.subject, audited.payload | {"failed": True, "epsilon_lower_bound": 99.0})
+    deployment.contract["audit"] |= {"gates": ["nearest rows"], "confidence": 0.9999999}
+    deployment.write()
+
+    assert run(deployment).success
+
+    assert audit_report(PEOPLE, storage.require(PEOPLE, "audit"))["verdict"] == "fail"
+
+
 @pytest.mark.parametrize("change", ["family", "owner", "normalization"])
 def test_no_contract_renews_the_budget_of_its_people(tmp_path: Path, change: str) -> None:
     deployment = small_deployment(tmp_path)

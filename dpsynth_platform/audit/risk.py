@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.stats import beta, norm
 
 from dpsynth_platform.audit.bounds import (
     Coins,
@@ -26,6 +26,7 @@ from dpsynth_platform.audit.bounds import (
     area_under_curve,
     clopper_pearson,
     true_positive_rate,
+    upper_bound,
 )
 from dpsynth_platform.errors import AccountingError
 
@@ -97,23 +98,48 @@ def measure_risk(scores: Scores, included: Coins, *, epsilon: float | None, delt
     return Risk(area, tuple(rate_at(scores, included, rate, epsilon, delta) for rate in FALSE_POSITIVE_RATES))
 
 
-def rate_at(
-    scores: Scores, included: Coins, rate: float, epsilon: float | None, delta: float, confidence: float = CONFIDENCE
-) -> RateAt:
+def rate_at(scores: Scores, included: Coins, rate: float, epsilon: float | None, delta: float) -> RateAt:
     """The true positive rate at one rate of false alarms; both intervals by Clopper and Pearson.
 
     The threshold is an order statistic of the held-out scores; for that the interval is exact (`bounds.error_bounds`).
     """
     held_out = int((~included).sum())
     alarms = math.floor(rate * held_out)
-    reached = Rate(alarms / max(1, held_out), *clopper_pearson(alarms, held_out, confidence))
+    reached = Rate(alarms / max(1, held_out), *clopper_pearson(alarms, held_out, CONFIDENCE))
     return RateAt(
         false_positive_rate=rate,
-        found=true_positive_rate(scores, included, false_positive_rate=rate, confidence=confidence),
+        found=true_positive_rate(scores, included, false_positive_rate=rate, confidence=CONFIDENCE),
         false_alarms=reached,
         resolved=alarms > 0,
         allowed=None if epsilon is None else frontier(reached.high, epsilon, delta),
     )
+
+
+def bounds_at(scores: Scores, included: Coins, rate: float, confidence: float) -> tuple[float, float]:
+    """Least and largest true positive rate at exactly this rate of false alarms; each holds at `confidence`.
+
+    Which threshold has that rate is not known: that of the (k+1)-th largest of n held-out scores has a true rate that
+    is Beta(k+1, n-k) distributed (`bounds.error_bounds`). So what is found above a threshold that has no more false
+    alarms gives the one bound, and what is found from a threshold on that has no fewer the other. Half of the level is
+    for the threshold and half for what is found (Clopper and Pearson). k follows from n alone.
+
+    Args:
+        scores: shape (m,), higher means rather in; all of them numbers.
+        included: shape (m,).
+        rate: of false alarms.
+        confidence: of either bound by itself.
+    """
+    level = (1 - confidence) / 2
+    members, others = scores[included], np.sort(scores[~included])[::-1]
+    above = np.arange(others.size)
+    no_more = np.flatnonzero(beta.isf(level, above + 1, others.size - above) <= rate)
+    no_fewer = np.flatnonzero(beta.ppf(level, above + 1, others.size - above) >= rate)
+    low, high = 0.0, 1.0
+    if no_more.size:
+        low = 1 - upper_bound(int((members <= others[no_more[-1]]).sum()), members.size, level)
+    if no_fewer.size:
+        high = upper_bound(int((members >= others[no_fewer[0]]).sum()), members.size, level)
+    return low, high
 
 
 def frontier(false_positive_rate: float, epsilon: float, delta: float) -> float:

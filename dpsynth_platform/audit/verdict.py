@@ -30,7 +30,7 @@ from dpsynth_platform.audit.attacks import Scored
 from dpsynth_platform.audit.bounds import Coins, Rate, Scores
 from dpsynth_platform.audit.cumulative import Earlier, FamilyStanding
 from dpsynth_platform.audit.policy import Policy, attacks_on, check_gates
-from dpsynth_platform.audit.risk import Risk, frontier, measure_risk, rate_at
+from dpsynth_platform.audit.risk import Risk, bounds_at, frontier, measure_risk
 from dpsynth_platform.contracts import DataContract, RateLimit
 from dpsynth_platform.errors import AccountingError
 
@@ -468,22 +468,19 @@ def _rates(policy: Policy, included: Coins, scored: Sequence[Scored], confidence
     failed, unsure = [], []
     for limit in policy.rate_limits:
         at = f"at {100 * limit.false_positive_rate:g}% false alarms"
-        most = f"{100 * limit.true_positive_rate:g}%"
+        accepted = f"{100 * limit.true_positive_rate:g}%"
         for item in scored:
             scores, fault = usable(item.scores)
             if not policy.decides(item.attack.name) or fault:
                 continue
-            rate = rate_at(
-                scores, included, limit.false_positive_rate, policy.claimed_epsilon, policy.delta, confidence
-            )
-            said = f"The attack {item.attack.name!r} finds {100 * rate.found.value:.1f}% of the included {at}"
-            if rate.resolved and rate.found.low > limit.true_positive_rate:
-                failed.append(f"{said}, at least {100 * rate.found.low:.1f}%; accepted are {most}.")
-            elif not rate.resolved:
-                unsure.append(f"Too few canaries were held out to tell what is found {at}; accepted are {most}.")
-            elif rate.found.high > limit.true_positive_rate:
-                unsure.append(f"{said}, and it may be {100 * rate.found.high:.1f}%; accepted are {most}.")
-    return failed, list(dict.fromkeys(unsure))
+            found = bounds.true_positive_rate(scores, included, false_positive_rate=limit.false_positive_rate).value
+            least, most = bounds_at(scores, included, limit.false_positive_rate, confidence)
+            said = f"The attack {item.attack.name!r} finds {100 * found:.1f}% of the included {at}"
+            if least > limit.true_positive_rate:
+                failed.append(f"{said}, at least {100 * least:.1f}%; accepted are {accepted}.")
+            elif most > limit.true_positive_rate:
+                unsure.append(f"{said}, and by so few canaries it may be {100 * most:.1f}%; accepted are {accepted}.")
+    return failed, unsure
 
 
 def _beyond(bound: float, threshold: float, confidence: float) -> str:

@@ -104,3 +104,26 @@ def test_the_areas_interval_covers_as_often_as_it_says(gap: float) -> None:
         missed += not interval.low <= true_area <= interval.high
     # The interval is an approximation: a twentieth of misses may be up to an eighteenth or so.
     assert missed <= stats.binom.isf(SAFE, runs, 0.065)
+
+
+@pytest.mark.parametrize(("rate", "size"), [(0.01, 250), (0.1, 250), (0.01, 1000)])
+def test_bounds_at_a_rate_hold_as_often_as_they_say_though_the_threshold_is_not_known(rate: float, size: int) -> None:
+    """As where a mechanism is just within a contract's limit, and just above it."""
+    rng, runs, confidence = np.random.default_rng(), 1000, 0.99
+    gap, included = stats.norm.isf(rate) - stats.norm.isf(0.2), np.arange(2 * size) < size
+    found = [
+        risk.bounds_at(rng.normal(size=2 * size) + gap * included, included, rate, confidence) for _ in range(runs)
+    ]
+    most = stats.binom.isf(SAFE, runs, 1 - confidence)
+    assert sum(low > 0.2 for low, _ in found) <= most
+    assert sum(high < 0.2 for _, high in found) <= most
+    assert np.median([high for _, high in found]) < 0.55
+
+
+def test_bounds_at_a_rate_with_ties_or_a_single_class() -> None:
+    included = halves(400)
+    assert risk.bounds_at(np.zeros(400), included, 0.01, 0.95) == (0.0, 1.0)
+    assert risk.bounds_at(np.arange(400.0), np.ones(400, bool), 0.01, 0.95) == (0.0, 1.0)
+    low, high = risk.bounds_at(included.astype(float), included, 0.1, 0.95)
+    assert low > 0.97 and high == 1.0
+    assert risk.bounds_at(np.arange(400.0), np.zeros(400, bool), 0.1, 0.95) == (0.0, 1.0)

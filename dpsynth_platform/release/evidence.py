@@ -34,6 +34,9 @@ APPROVE = "approve"
 REFUSE = "refuse"
 WITHDRAW = "withdraw"
 AUDIT_REPORT = "report.json"
+_UNDECLARED: dict[str, Any] = {"gates": None, "rate_limits": [], "cumulative": "gate"}
+"""Terms of an audit where the contract declares no others; a report from before there was a choice does not name them.
+"""
 _CLEAR_AGAIN = "clear it again, which spends nothing, and have it approved anew: dpsynth run {}"
 EVIDENCE_STEPS = ("raw", "clearance", "model", "synthetic", "audit")
 
@@ -460,10 +463,11 @@ def _check_entry(place: Place, candidate: Candidate, ledger: LedgerReads) -> Led
 
 
 def _check_audit(place: Place, contract: DataContract, report: dict[str, Any]) -> None:
-    if any(report.get(name) != value for name, value in contract.audit_terms.items()):
+    terms = _UNDECLARED | contract.audit_terms
+    if any(report.get(name, _UNDECLARED.get(name)) != value for name, value in terms.items()):
         raise ReleaseRefused(
-            f"{place.label}/audit was made on other terms (epsilon, delta, threshold, confidence) than the contract's; "
-            f"materialize {place.label}/audit again"
+            f"{place.label}/audit was made on other terms (epsilon, delta, threshold, confidence, gates, limits) than "
+            f"the contract's; materialize {place.label}/audit again"
         )
     verdict = report.get("verdict")
     if verdict == "pass" or (verdict == "inconclusive" and contract.audit.accept_inconclusive):

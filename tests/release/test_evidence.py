@@ -231,6 +231,23 @@ def test_an_audit_on_other_terms_is_no_evidence(line: Line, term: str) -> None:
     refused(line, "visits/audit was made on other terms")
 
 
+@pytest.mark.parametrize(
+    "laxer",
+    [
+        {"gates": ["nearest rows"]},
+        {"cumulative": "report"},
+        {"rate_limits": [{"false_positive_rate": 0.1, "true_positive_rate": 0.9}]},
+    ],
+)
+def test_an_audit_by_a_policy_that_is_declared_no_more_is_no_evidence(line: Line, laxer: dict[str, Any]) -> None:
+    """The contract once named the attacks that decide, say, and names none now."""
+    undeclared = {"gates": None, "rate_limits": [], "cumulative": "gate"}
+    line.audit(json.dumps({"verdict": "pass"} | line.contract.audit_terms | undeclared | laxer))
+    refused(line, "visits/audit was made on other terms")
+    line.audit(json.dumps({"verdict": "pass"} | line.contract.audit_terms | undeclared))
+    assert line.check().audit_report["verdict"] == "pass"
+
+
 def test_an_audit_with_other_canaries_is_no_evidence(line: Line) -> None:
     line.write_audit(json.dumps({"verdict": "pass"} | line.contract.audit_terms), canaries="0b" * 32)
     refused(line, "visits/audit was made with other canaries than the model was trained with")

@@ -216,25 +216,39 @@ class Storage:
 
 
 class HeldByAnother(Exception):
-    """Another process holds a directory."""
+    """Another process holds a directory or a file."""
 
 
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
     """Keeps others that ask for the same directory out, until the block or the process ends, however it ends.
 
+    Those on this machine, that is, where the file system is one that machines share (`hold`).
+
     Raises:
         HeldByAnother: it is held already.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise HeldByAnother from None
+        hold(descriptor)
         yield
     finally:
         os.close(descriptor)
+
+
+def hold(descriptor: int) -> None:
+    """Keeps others out of a file until it is closed. A file that is open for writing is also held on other machines.
+
+    NFS hands on a lock of such a file to its server (flock(2), from Linux 2.6.12 on); that of a directory holds on one
+    machine alone.
+
+    Raises:
+        HeldByAnother: it is held already.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise HeldByAnother from None
 
 
 def write_durably(path: Path, content: str | bytes) -> None:

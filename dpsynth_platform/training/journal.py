@@ -24,7 +24,7 @@ from types import TracebackType
 from dpsynth_platform.digests import canonical_json
 from dpsynth_platform.errors import MechanismFailed, ReplayExhausted, ResumeRefused, file_problem
 from dpsynth_platform.permissions import private_directory
-from dpsynth_platform.storage import HeldByAnother, held, write_durably
+from dpsynth_platform.storage import HeldByAnother, held, hold, write_durably
 
 JOURNAL_FILE = "journal"
 
@@ -35,7 +35,7 @@ _OVER = "what the training cost stays spent, and a new attempt is a new spend"
 
 
 class StepJournal:
-    """Counts the executed steps of one training, in all its attempts. One process at a time may hold it.
+    """Counts the executed steps of one training, in all its attempts. One process may hold it at a time, anywhere.
 
         with StepJournal(directory, planned_steps=1000, replay_allowance=50, resuming=True) as journal:
             journal.resume(checkpoint.step, checkpoint.executed)      # where there is a checkpoint
@@ -64,10 +64,10 @@ class StepJournal:
         self._holding = ExitStack()
         try:
             self._holding.enter_context(held(directory))
-        except HeldByAnother:
-            raise ResumeRefused(f"{directory}: another process is training here; wait for its end, or end it") from None
-        try:
             self._open(resuming)
+        except HeldByAnother:
+            self.close()
+            raise ResumeRefused(f"{directory}: another process is training here; wait for its end, or end it") from None
         except BaseException:
             self.close()
             raise
@@ -83,6 +83,7 @@ class StepJournal:
                 )
             write_durably(self._path, header)
         self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        hold(self._file)
         content = self._path.read_bytes()
         if not content.startswith(header):
             raise ResumeRefused(

@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,18 @@ def test_another_plans_journal_is_refused(tmp_path: Path, planned: int, allowanc
     begun(tmp_path, 1)
     with pytest.raises(ResumeRefused, match=f"accepted: one of {planned} steps and an allowance of {allowance}"):
         StepJournal(tmp_path, planned, allowance)
+
+
+def test_one_process_at_a_time_also_where_directories_are_not_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS, where a lock of a directory holds on one machine alone."""
+    monkeypatch.setattr("dpsynth_platform.training.journal.held", lambda _: nullcontext())
+    with StepJournal(tmp_path, 10, 5) as journal:
+        with pytest.raises(ResumeRefused, match="another process is training here"):
+            StepJournal(tmp_path, 10, 5, resuming=True)
+        journal.begin_step()
+    begun(tmp_path, 1)
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

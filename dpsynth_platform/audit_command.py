@@ -66,6 +66,12 @@ def audit_run(
     ] = None,
     categorical: Annotated[list[str] | None, typer.Option(help=f"Columns whose numbers are codes, {SEVERAL}.")] = None,
     drop: Annotated[list[str] | None, typer.Option(help=f"Columns to leave out, such as ids, {SEVERAL}.")] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Column of texts in all tables: attacks on texts, which look at nothing else.")
+    ] = None,
+    outliers: Annotated[
+        float | None, typer.Option(help="With --text: ask only about this share of the texts, the most unusual ones.")
+    ] = None,
     design: Annotated[
         DesignName,
         typer.Option(
@@ -88,7 +94,7 @@ def audit_run(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Audits a model or table of your own: by scores of your attacks, or by attacks on a synthetic table.
+    """Audits a model or table of your own: by scores of your attacks, or by attacks on a synthetic table or its texts.
 
     Without --epsilon nothing is judged, and it ends with 0; with it, it ends with 1 unless it passes.
     """
@@ -97,6 +103,10 @@ def audit_run(
     shown = Shown(as_json)
     if output is not None and output.exists():
         raise SourceError(f"--output {output} is there already; accepted: a directory that is not")
+    if outliers is not None and text is None:
+        raise SourceError("--outliers without --text; accepted: with the column of texts")
+    if text is not None and (scores is not None or categorical or drop):
+        raise SourceError("--text with --scores, --categorical or --drop; accepted: with three tables")
     if guess_in + guess_out > 1:
         raise SourceError(f"--guess-in {guess_in:g} and --guess-out {guess_out:g}; accepted: at most 1 together")
     tables = {"--synthetic": synthetic, "--members": members, "--non-members": non_members}
@@ -113,8 +123,12 @@ def audit_run(
                 raise SourceError(f"{', '.join(lacking)}: missing; accepted: --scores FILE, or all three tables")
             paths = {"synthetic table": synthetic, "members": members, "non-members": non_members}
             paths |= {} if reference is None else {"reference": reference}
-            scored, was_in, publishable, copies = _tables_of(paths, attack, categorical, drop, canaries)
-            of = f"the synthetic table {synthetic.name}"
+            if text is None:
+                scored, was_in, publishable, copies = _tables_of(paths, attack, categorical, drop, canaries)
+                of = f"the synthetic table {synthetic.name}"
+            else:
+                scored, was_in, publishable, copies = _texts_of(paths, text, attack, outliers, canaries)
+                of = f"the texts {text!r} of {synthetic.name}"
         audit = audit_scores(
             of,
             scored,
@@ -195,6 +209,21 @@ def _tables_of(
     evidence = table_evidence(tables, listed(categorical), canaries=canaries)
     included = who_was_in(tables)
     return score_tables(evidence, listed(attacks)), included, evidence.publishable, copies_of(evidence, included)
+
+
+def _texts_of(
+    paths: dict[str, Path], column: str, names: list[str] | None, outliers: float | None, canaries: bool
+) -> tuple[list[Scored], Coins, bool, tuple[Copies, ...]]:
+    from dpsynth_platform.audit.own_tables import MEMBERS
+    from dpsynth_platform.audit.own_texts import text_copies_of, text_evidence
+    from dpsynth_platform.audit.texts import attacks
+    from dpsynth_platform.quality.files import read_file
+
+    like = read_file(paths[MEMBERS]).schema
+    tables = {name: read_file(path, like=like) for name, path in paths.items()}
+    evidence, included = text_evidence(tables, column, canaries=canaries, share=outliers)
+    scored = attacks(evidence, listed(names) or None)
+    return scored, included, evidence.publishable, (text_copies_of(evidence, included),)
 
 
 def _write(directory: Path, audit: OwnAudit, scored: list[Scored], included: Coins) -> None:

@@ -1,0 +1,16 @@
+"""Attacks on texts: what released texts say of single ones.
+
+| module | attack |
+| --- | --- |
+| ngrams | probability under an n-gram model of the release over that under one of other texts (Meeus et al. 2025) |
+| similarity | shared n-grams with the most similar released texts (Meeus et al. 2025) |
+| outliers | which targets to ask about: the unusual ones are remembered best (SynBench, section 3) |
+| copies | copies of members beside copies of held-out texts |
+
+`attacks(evidence)` runs those on membership that the evidence allows.
+"""
+
+from dpsynth_platform.audit.texts.evidence import TextEvidence
+from dpsynth_platform.audit.texts.registry import TEXT_ONLY_ATTACKS, TextAttack, attacks
+
+__all__ = ["TEXT_ONLY_ATTACKS", "TextAttack", "TextEvidence", "attacks"]

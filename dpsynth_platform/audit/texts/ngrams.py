@@ -1,0 +1,93 @@
+"""N-gram models: is a text likelier among the released ones than elsewhere?
+
+What belongs here: texts as words, the n-gram model, and attacks by its probabilities (SynBench, section 3, after Meeus,
+Wutschitz, Zanella-Beguelin, Tople & Shokri, "The Canary's Echo: Auditing Privacy Risks of LLM-Generated Synthetic
+Text", ICML 2025). What does not: sets of shared n-grams (`similarity`), language models.
+
+A text that is common anyway is likely under every model. So its probability under the release's model is compared: with
+that under a model of other texts of the population where the attacker has some, otherwise with what its words alone
+would give. Everything is per word, or long texts would drown the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from dpsynth_platform.audit.attacks import Floats
+from dpsynth_platform.audit.texts.evidence import TextEvidence
+from dpsynth_platform.errors import AccountingError
+
+ORDER = 2
+"""Words of an n-gram: in SynBench the best of 2, 3 and 4."""
+_WORD = re.compile(r"\w+|[^\w\s]")
+_START = ""
+"""No word, so that none is taken for it."""
+
+Gram = tuple[str, ...]
+
+
+def words(text: str) -> list[str]:
+    """A text's words in small letters; every other sign but blanks is a word of its own."""
+    return _WORD.findall(text.lower())
+
+
+def grams(text: str, order: int) -> Iterator[Gram]:
+    """Every run of `order` words, in their order.
+
+    The first words stand behind start marks, so there are as many as words.
+    """
+    marked = [_START] * (order - 1) + words(text)
+    return zip(*(marked[place:] for place in range(order)), strict=False)
+
+
+def mean_log_probabilities(targets: Sequence[str], texts: Iterable[str], order: int = ORDER) -> Floats:
+    """Each target's mean log-probability per word under the n-gram model of some texts, shape (targets,).
+
+    Laplace smoothing: (count of the n-gram + 1) / (count of its first n - 1 words + words known), where the words of
+    all texts and targets are known. Only what targets ask for is counted, so that memory does not grow with the texts,
+    but for their vocabulary.
+
+    Args:
+        targets: texts asked about; one without words gets 0.
+        texts: that the model is made of.
+        order: n, at least 1.
+
+    Raises:
+        AccountingError: the order is below 1.
+    """
+    if order < 1:
+        raise AccountingError(f"audit: n-grams of {order} words; accepted: from 1")
+    asked = [list(grams(target, order)) for target in targets]
+    counts = {gram: 0 for own in asked for gram in own}
+    contexts = {gram[:-1]: 0 for gram in counts}
+    known = {gram[-1] for gram in counts}
+    for text in texts:
+        for gram in grams(text, order):
+            known.add(gram[-1])
+            if gram[:-1] in contexts:
+                contexts[gram[:-1]] += 1
+                if gram in counts:
+                    counts[gram] += 1
+    chances = {gram: np.log((count + 1) / (contexts[gram[:-1]] + len(known))) for gram, count in counts.items()}
+    return np.array([sum(chances[gram] for gram in own) / max(1, len(own)) for own in asked], dtype=np.float64)
+
+
+def reference_attack(evidence: TextEvidence) -> Floats:
+    """How much likelier each target is among the released texts than among the reference; needs a reference.
+
+    SynBench takes the difference of probabilities; that of logarithms is the ratio of Meeus et al., and can be told
+    from 0 for long texts, too.
+    """
+    if evidence.reference is None:
+        raise AccountingError("audit: this attack compares with a reference; accepted: evidence that has one")
+    own = mean_log_probabilities(evidence.targets, evidence.synthetic)
+    return own - mean_log_probabilities(evidence.targets, evidence.reference)
+
+
+def alone_attack(evidence: TextEvidence) -> Floats:
+    """How much likelier each target's words follow each other in the release than they would by their frequency."""
+    joined = mean_log_probabilities(evidence.targets, evidence.synthetic)
+    return joined - mean_log_probabilities(evidence.targets, evidence.synthetic, 1)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.audit.bounds import Coins
     from dpsynth_platform.audit.own import OwnAudit
     from dpsynth_platform.audit.tables.copies import Copies
+    from dpsynth_platform.audit.texts.reconstruction import Reconstructed
 
 REPORT, ROC, SCORES = "report.json", "roc.svg", "scores.parquet"
 
@@ -59,6 +62,13 @@ def audit_run(
         list[str] | None, typer.Option(help=f"Columns of scores, or attacks on a table, {SEVERAL}; default: all.")
     ] = None,
     synthetic: Annotated[Path | None, typer.Option(help="Instead of scores: a synthetic table to attack.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of scores: a language model to attack; a directory with safetensors, or a .gguf file."
+        ),
+    ] = None,
+    base_model: Annotated[str | None, typer.Option(help="What the training of --model started from.")] = None,
     members: Annotated[Path | None, typer.Option(help="Rows that its generator had.")] = None,
     non_members: Annotated[Path | None, typer.Option(help="Rows of the same kind that it did not have.")] = None,
     reference: Annotated[
@@ -94,7 +104,7 @@ def audit_run(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Audits a model or table of your own: by scores of your attacks, or by attacks on a synthetic table or its texts.
+    """Audits a model or table of your own: by scores of your attacks, or by attacks on rows, texts or a language model.
 
     Without --epsilon nothing is judged, and it ends with 0; with it, it ends with 1 unless it passes.
     """
@@ -103,49 +113,51 @@ def audit_run(
     shown = Shown(as_json)
     if output is not None and output.exists():
         raise SourceError(f"--output {output} is there already; accepted: a directory that is not")
-    if outliers is not None and text is None:
-        raise SourceError("--outliers without --text; accepted: with the column of texts")
-    if text is not None and (scores is not None or categorical or drop):
-        raise SourceError("--text with --scores, --categorical or --drop; accepted: with three tables")
     if guess_in + guess_out > 1:
         raise SourceError(f"--guess-in {guess_in:g} and --guess-out {guess_out:g}; accepted: at most 1 together")
-    tables = {"--synthetic": synthetic, "--members": members, "--non-members": non_members}
-    copies: tuple[Copies, ...] = ()
+    _check_together(
+        scores=scores,
+        synthetic=synthetic,
+        model=model,
+        members=members,
+        non_members=non_members,
+        reference=reference,
+        base_model=base_model,
+        attack=attack,
+        categorical=categorical,
+        drop=drop,
+        text=text,
+        outliers=outliers,
+    )
+    named = {"synthetic table": synthetic, "members": members, "non-members": non_members, "reference": reference}
+    paths = {name: path for name, path in named.items() if path is not None}
     with workspace("dpsynth-audit-"):
         if scores is not None:
-            if any(tables.values()) or reference is not None:
-                raise SourceError("--scores or --synthetic; accepted: one of them")
-            scored, was_in = _scores_of(scores, included, attack, guess_in, guess_out)
-            of, publishable = f"the scores in {scores.name}", canaries
+            attacked = _scores_of(scores, included, attack, guess_in, guess_out, canaries)
+        elif model is not None and text is not None:
+            attacked = _model_of(model, base_model, paths, text, outliers, canaries)
+        elif text is not None:
+            attacked = _texts_of(paths, text, attack, outliers, canaries)
         else:
-            lacking = [name for name, path in tables.items() if path is None]
-            if synthetic is None or members is None or non_members is None:
-                raise SourceError(f"{', '.join(lacking)}: missing; accepted: --scores FILE, or all three tables")
-            paths = {"synthetic table": synthetic, "members": members, "non-members": non_members}
-            paths |= {} if reference is None else {"reference": reference}
-            if text is None:
-                scored, was_in, publishable, copies = _tables_of(paths, attack, categorical, drop, canaries)
-                of = f"the synthetic table {synthetic.name}"
-            else:
-                scored, was_in, publishable, copies = _texts_of(paths, text, attack, outliers, canaries)
-                of = f"the texts {text!r} of {synthetic.name}"
+            attacked = _tables_of(paths, attack, categorical, drop, canaries)
         audit = audit_scores(
-            of,
-            scored,
-            was_in,
+            attacked.of,
+            attacked.scored,
+            attacked.included,
             design=design.value,
-            publishable=publishable,
+            publishable=attacked.publishable,
             epsilon=epsilon,
             delta=delta,
             confidence=confidence,
-            copies=copies,
+            copies=attacked.copies,
+            reconstructed=attacked.reconstructed,
         )
     shown.json(audit.to_json())
     shown.say(audit.summary)
     shown.say()
     shown.table(HEADER, audit.table())
     if output is not None:
-        _write(output, audit, scored, was_in)
+        _write(output, audit, attacked.scored, attacked.included)
         shown.say(f"report, plot and raw scores are in {output}")
     if audit.verdict not in (None, "pass"):
         raise typer.Exit(1)
@@ -183,14 +195,59 @@ def audit_show(
     shown.table(AUDIT_HEADER, [attack_row(item) for item in report["attacks"]])
 
 
+@dataclass(frozen=True)
+class _Attacked:
+    """What was attacked, in words, with the scores, who was in, and what else was found."""
+
+    of: str
+    scored: list[Scored]
+    included: Coins
+    publishable: bool
+    copies: tuple[Copies, ...] = ()
+    reconstructed: tuple[Reconstructed, ...] = ()
+
+
+_TABLES = frozenset(["synthetic", "members", "non_members"])
+_TOGETHER = {
+    "scores": (frozenset(["scores"]), frozenset(["attack"])),
+    "rows": (_TABLES, frozenset(["attack", "reference", "categorical", "drop"])),
+    "texts": (_TABLES | {"text"}, frozenset(["attack", "reference", "outliers"])),
+    "model": (frozenset(["model", "members", "non_members", "text"]), frozenset(["base_model", "outliers"])),
+}
+"""What is attacked, with the options that it needs, and those that it knows besides."""
+
+
+def _check_together(**options: Any) -> None:
+    """Refuses options that do not belong together. Raises `SourceError`."""
+    given = {name for name, value in options.items() if value not in (None, [])}
+    if len(given & {"scores", "synthetic", "model"}) > 1:
+        raise SourceError("--scores, --synthetic or --model; accepted: one of them")
+    kind = next((name for name in ("scores", "model") if name in given), "texts" if "text" in given else "rows")
+    needed, besides = _TOGETHER[kind]
+    if lacking := needed - given:
+        raise SourceError(
+            f"{_options(lacking)}: missing; accepted: --scores FILE, or all three tables, or --model with --members, "
+            "--non-members and --text"
+        )
+    if wrong := given - needed - besides:
+        raise SourceError(f"{_options(wrong)} beside {_options(needed)}; accepted: {_options(besides)}")
+
+
+def _options(names: Collection[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
+
+
 def _scores_of(
-    path: Path, included: str, attacks: list[str] | None, guess_in: float, guess_out: float
-) -> tuple[list[Scored], Coins]:
+    path: Path, included: str, attacks: list[str] | None, guess_in: float, guess_out: float, canaries: bool
+) -> _Attacked:
     from dpsynth_platform.audit.scores import read_scores
     from dpsynth_platform.quality.files import read_file
 
     table = read_file(path)
-    return read_scores(table, included=included, names=listed(attacks), share_in=guess_in, share_out=guess_out)
+    scored, was_in = read_scores(
+        table, included=included, names=listed(attacks), share_in=guess_in, share_out=guess_out
+    )
+    return _Attacked(f"the scores in {path.name}", scored, was_in, canaries)
 
 
 def _tables_of(
@@ -199,31 +256,52 @@ def _tables_of(
     categorical: list[str] | None,
     drop: list[str] | None,
     canaries: bool,
-) -> tuple[list[Scored], Coins, bool, tuple[Copies, ...]]:
-    from dpsynth_platform.audit.own_tables import MEMBERS, copies_of, score_tables, table_evidence, who_was_in
-    from dpsynth_platform.quality.files import read_file
+) -> _Attacked:
+    from dpsynth_platform.audit.own_tables import SYNTHETIC, copies_of, score_tables, table_evidence, who_was_in
 
-    left_out = listed(drop)
-    like = read_file(paths[MEMBERS], without=left_out).schema
-    tables: dict[str, pa.Table] = {name: read_file(path, without=left_out, like=like) for name, path in paths.items()}
+    tables = _read_tables(paths, listed(drop))
     evidence = table_evidence(tables, listed(categorical), canaries=canaries)
     included = who_was_in(tables)
-    return score_tables(evidence, listed(attacks)), included, evidence.publishable, copies_of(evidence, included)
+    of = f"the synthetic table {paths[SYNTHETIC].name}"
+    scored = score_tables(evidence, listed(attacks))
+    return _Attacked(of, scored, included, evidence.publishable, copies_of(evidence, included))
 
 
 def _texts_of(
     paths: dict[str, Path], column: str, names: list[str] | None, outliers: float | None, canaries: bool
-) -> tuple[list[Scored], Coins, bool, tuple[Copies, ...]]:
-    from dpsynth_platform.audit.own_tables import MEMBERS
+) -> _Attacked:
+    from dpsynth_platform.audit.own_tables import SYNTHETIC
     from dpsynth_platform.audit.own_texts import text_copies_of, text_evidence
     from dpsynth_platform.audit.texts import attacks
+
+    evidence, included = text_evidence(_read_tables(paths), column, canaries=canaries, share=outliers)
+    of = f"the texts {column!r} of {paths[SYNTHETIC].name}"
+    scored = attacks(evidence, listed(names) or None)
+    return _Attacked(of, scored, included, evidence.publishable, (text_copies_of(evidence, included),))
+
+
+def _model_of(
+    model: str, base: str | None, paths: dict[str, Path], column: str, outliers: float | None, canaries: bool
+) -> _Attacked:
+    from dpsynth_platform.audit.own_model import score_model
+    from dpsynth_platform.audit.own_texts import text_targets
+
+    settings = Settings.from_environment()
+    targets, included = text_targets(_read_tables(paths), column, outliers)
+    scored, reconstructed = score_model(
+        model, base, targets, included, cache=settings.base_models, hub=settings.model_hub
+    )
+    of = f"the language model {Path(model).name}"
+    return _Attacked(of, scored, included, canaries, reconstructed=reconstructed)
+
+
+def _read_tables(paths: dict[str, Path], left_out: Collection[str] = ()) -> dict[str, pa.Table]:
+    """All tables; what is text among the members is text in the others, too."""
+    from dpsynth_platform.audit.own_tables import MEMBERS
     from dpsynth_platform.quality.files import read_file
 
-    like = read_file(paths[MEMBERS]).schema
-    tables = {name: read_file(path, like=like) for name, path in paths.items()}
-    evidence, included = text_evidence(tables, column, canaries=canaries, share=outliers)
-    scored = attacks(evidence, listed(names) or None)
-    return scored, included, evidence.publishable, (text_copies_of(evidence, included),)
+    like = read_file(paths[MEMBERS], without=left_out).schema
+    return {name: read_file(path, without=left_out, like=like) for name, path in paths.items()}
 
 
 def _write(directory: Path, audit: OwnAudit, scored: list[Scored], included: Coins) -> None:

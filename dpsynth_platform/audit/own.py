@@ -25,6 +25,7 @@ from dpsynth_platform.audit.attacks import Scored
 from dpsynth_platform.audit.bounds import Coins
 from dpsynth_platform.audit.risk import Risk, measure_risk
 from dpsynth_platform.audit.tables.copies import Copies
+from dpsynth_platform.audit.texts.reconstruction import Reconstructed
 from dpsynth_platform.audit.verdict import Verdict, coins_fault, usable
 from dpsynth_platform.errors import AccountingError
 
@@ -34,6 +35,7 @@ NOTICE = (
     "NOT PUBLISHABLE: these results compare real people, or rest on a table of real people. No guarantee covers them; "
     "keep them as you keep the data."
 )
+_LISTS = ("attacks", "copies", "reconstructed")
 HEADER = ("attack", "epsilon at least", "Gaussian bound", "TPR at 0.1%", "TPR at 1% FPR", "TPR at 10%", "AUC")
 
 
@@ -77,6 +79,7 @@ class OwnAudit:
         reasons: why it is no pass.
         publishable: whether nothing but canaries was compared.
         copies: of a table, how many members have a copy in it, beside others.
+        reconstructed: of a language model, how many texts it goes on with, members' beside others'.
     """
 
     of: str
@@ -91,10 +94,11 @@ class OwnAudit:
     reasons: tuple[str, ...]
     publishable: bool
     copies: tuple[Copies, ...] = ()
+    reconstructed: tuple[Reconstructed, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as `from_json` reads them, with the summary in words."""
-        lists = {name: [asdict(item) for item in getattr(self, name)] for name in ("attacks", "copies")}
+        lists = {name: [asdict(item) for item in getattr(self, name)] for name in _LISTS}
         return {"format": FORMAT} | asdict(self) | lists | {"summary": self.summary}
 
     @classmethod
@@ -109,7 +113,9 @@ class OwnAudit:
             attacks = tuple(Outcome(**(item | {"risk": Risk.from_json(item["risk"])})) for item in document["attacks"])
             kept = {key: value for key, value in document.items() if key in known}
             copies = tuple(Copies(**item) for item in document["copies"])
-            return cls(**(kept | {"attacks": attacks, "copies": copies, "reasons": tuple(document["reasons"])}))
+            reconstructed = tuple(Reconstructed(**item) for item in document.get("reconstructed", ()))
+            read = {"attacks": attacks, "copies": copies, "reconstructed": reconstructed}
+            return cls(**(kept | read | {"reasons": tuple(document["reasons"])}))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = type(error).__name__
         raise AccountingError(f"audit: the report cannot be read ({problem}); accepted: what `dpsynth audit run` wrote")
@@ -121,6 +127,7 @@ class OwnAudit:
             f"Attacks on {self.of}: {self.included} of {self.targets} rows were in ({self.design}).",
             self._finding,
             *map(_copied, self.copies),
+            *(item.words for item in self.reconstructed),
             "" if self.publishable else NOTICE,
         ]
         return " ".join(part for part in parts if part)
@@ -152,6 +159,7 @@ def audit_scores(
     delta: float,
     confidence: float,
     copies: tuple[Copies, ...] = (),
+    reconstructed: tuple[Reconstructed, ...] = (),
 ) -> OwnAudit:
     """What the scores show, and whether they contradict a claim.
 
@@ -165,6 +173,7 @@ def audit_scores(
         delta: of the claim and the bounds, in (0, 1).
         confidence: of all bounds together.
         copies: of a table; they are told, and no verdict rests on them.
+        reconstructed: of a language model; likewise.
 
     Raises:
         AccountingError: the numbers do not fit together.
@@ -190,6 +199,7 @@ def audit_scores(
         reasons=tuple(reasons),
         publishable=publishable,
         copies=copies,
+        reconstructed=reconstructed,
     )
 
 

@@ -22,40 +22,48 @@ from dpsynth_platform.errors import SourceError
 from dpsynth_platform.quality.files import is_text
 
 
+def text_targets(tables: Mapping[str, pa.Table], column: str, share: float | None = None) -> tuple[list[str], Coins]:
+    """The texts asked about, and who was in; rows without a text are left out.
+
+    Args:
+        tables: by `MEMBERS` and `OTHERS`.
+        column: that holds the texts.
+        share: of unusual texts among members and non-members that are asked about (`outliers`); None: all are.
+
+    Raises:
+        SourceError: a table lacks the column, it holds no text there, or no member or no non-member is unusual.
+        AccountingError: there are too few texts for a share, or it is none.
+    """
+    members, others = (_texts(tables[name], name, column) for name in (MEMBERS, OTHERS))
+    targets = [*members, *others]
+    included = np.repeat([True, False], [len(members), len(others)])
+    if share is None:
+        return targets, included
+    chosen = outliers(targets, share)
+    included = included[chosen]
+    if included.all() or not included.any():
+        raise SourceError(
+            f"outliers, {share:g} of the texts: only one of {MEMBERS} and {OTHERS} is left; accepted: a larger share, "
+            "or more texts"
+        )
+    return [text for text, unusual in zip(targets, chosen, strict=True) if unusual], included
+
+
 def text_evidence(
     tables: Mapping[str, pa.Table], column: str, *, canaries: bool, share: float | None = None
 ) -> tuple[TextEvidence, Coins]:
     """What an attacker on a column of texts has in hand, and who was in.
 
     Args:
-        tables: by `MEMBERS`, `OTHERS`, `SYNTHETIC` and, if there is one, `REFERENCE`; rows without a text are left out.
-        column: that holds the texts.
+        tables: by `MEMBERS`, `OTHERS`, `SYNTHETIC` and, if there is one, `REFERENCE`.
+        column: as in `text_targets`, which says what is raised.
         canaries: whether members and non-members are fictional, made without the data.
-        share: of unusual texts among members and non-members that are asked about (`outliers`); None: all are.
-
-    Raises:
-        SourceError: a table lacks the column, it holds no text there, or no member or no non-member is unusual.
-        AccountingError: there are too few targets, or the share is none.
+        share: as in `text_targets`.
     """
-    texts = {name: _texts(table, name, column) for name, table in tables.items()}
-    targets = [*texts[MEMBERS], *texts[OTHERS]]
-    included = np.repeat([True, False], [len(texts[MEMBERS]), len(texts[OTHERS])])
-    if share is not None:
-        chosen = outliers(targets, share)
-        targets = [text for text, unusual in zip(targets, chosen, strict=True) if unusual]
-        included = included[chosen]
-        if included.all() or not included.any():
-            raise SourceError(
-                f"outliers, {share:g} of the texts: only one of {MEMBERS} and {OTHERS} is left; accepted: a larger "
-                "share, or more texts"
-            )
-    evidence = TextEvidence(
-        targets=targets,
-        synthetic=texts[SYNTHETIC][:MOST_ROWS],
-        reference=texts[REFERENCE][:MOST_ROWS] if REFERENCE in texts else None,
-        canaries=canaries,
-    )
-    return evidence, included
+    targets, included = text_targets(tables, column, share)
+    reference = _texts(tables[REFERENCE], REFERENCE, column)[:MOST_ROWS] if REFERENCE in tables else None
+    synthetic = _texts(tables[SYNTHETIC], SYNTHETIC, column)[:MOST_ROWS]
+    return TextEvidence(targets, synthetic, reference, canaries), included
 
 
 def text_copies_of(evidence: TextEvidence, included: Coins) -> Copies:

@@ -74,12 +74,15 @@ def test_unusual_texts_alone_can_be_asked_about(use: Use) -> None:
     ("arguments", "words"),
     [
         ((*TABLES, "--text", "body"), "no column 'body'"),
-        ((*TABLES, "--text", "id"), "no column 'id'"),
-        ((*TABLES, "--text", "post", "--drop", "id"), "accepted: with three tables"),
-        ((*TABLES, "--outliers", "0.1"), "--outliers without --text"),
+        ((*TABLES, "--text", "id"), "holds no text"),
+        ((*TABLES, "--text", "post", "--drop", "id"), "--drop beside"),
+        ((*TABLES, "--outliers", "0.1"), "--outliers beside"),
+        ((*TABLES, "--base-model", "smollm2-135m"), "--base-model beside"),
+        (("--model", "model", *TABLES), "accepted: one of them"),
+        (("--model", "model", *TABLES[2:]), "--text: missing"),
+        (("--model", "./nowhere", *TABLES[2:], "--text", "post"), "neither a directory nor a GGUF file"),
         ((*TABLES, "--text", "post", "--outliers", "1.5"), "a share in (0, 1)"),
         ((*TABLES, "--text", "post", "--attack", "n-gram model"), "a reference of other texts"),
-        (("--synthetic", "members.parquet", *TABLES[2:], "--text", "id"), "holds no text"),
     ],
 )
 def test_what_cannot_be_audited_is_said(use: Use, arguments: tuple[str, ...], words: str) -> None:

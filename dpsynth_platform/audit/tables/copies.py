@@ -66,12 +66,24 @@ def count_copies(members: Codes, held_out: Codes, synthetic: Codes, *, columns_o
         raise AccountingError("audit: copies are compared with held-out records; accepted: some of either")
     found = nearest_scores(np.concatenate([members, held_out]), synthetic, 1) >= -columns_off
     inside, outside = int(found[: len(members)].sum()), int(found[len(members) :].sum())
-    table = [[inside, len(members) - inside], [outside, len(held_out) - outside]]
     return Copies(
         columns_off=columns_off,
         members=inside,
         of_members=len(members),
         held_out=outside,
         of_held_out=len(held_out),
-        p_value=float(stats.fisher_exact(table, alternative="greater").pvalue),
+        p_value=excess_p_value(inside, len(members), outside, len(held_out)),
     )
+
+
+def excess_p_value(members: int, of_members: int, held_out: int, of_held_out: int) -> float:
+    """Probability of so many among the members, or more, if both groups were alike (Fisher's exact test, one-sided).
+
+    Args:
+        members: how many of the members something was found of.
+        of_members: how many members there are.
+        held_out: how many of the held-out records it was found of.
+        of_held_out: how many held-out records there are.
+    """
+    table = [[members, of_members - members], [held_out, of_held_out - held_out]]
+    return float(stats.fisher_exact(table, alternative="greater").pvalue)

@@ -1,4 +1,4 @@
-"""Attacks on texts: what released texts say of single ones.
+"""Attacks on texts: what released texts, or a language model, say of single ones.
 
 | module | attack |
 | --- | --- |
@@ -6,6 +6,7 @@
 | similarity | shared n-grams with the most similar released texts (Meeus et al. 2025) |
 | outliers | which targets to ask about: the unusual ones are remembered best (SynBench, section 3) |
 | copies | copies of members beside copies of held-out texts |
+| reconstruction | what a language model gives back of a text whose beginning it is told (Carlini et al. 2023) |
 
 `attacks(evidence)` runs those on membership that the evidence allows.
 """

@@ -121,22 +121,35 @@ def mean_log_likelihoods(model: Any, encoder: Encoder, records: Sequence[tuple[G
         encoder: the layout that it was trained with.
         records: prompts and bodies; what is longer than an example is cut off as in training.
     """
+    rows = []
+    for (given, _), body in zip(records, encoder.bodies([body for _, body in records]), strict=True):
+        prompt = encoder.prompt(given)
+        rows.append((prompt, [*body, encoder.eos][: encoder.layout.max_tokens - len(prompt)]))
+    return rows_log_likelihoods(model, rows, encoder.eos)
+
+
+def rows_log_likelihoods(
+    model: Any, rows: Sequence[tuple[Sequence[int], Sequence[int]]], filler: int
+) -> npt.NDArray[np.float64]:
+    """The mean log-likelihood per token of the tokens that follow each prompt, shape (rows,).
+
+    Args:
+        model: in evaluation mode.
+        rows: tokens of prompts and of what follows, at least one each.
+        filler: the token that fills shorter rows up, under a mask.
+    """
     import torch
 
     from dpsynth_platform.training.clipping import IGNORED, example_losses
 
     found: list[float] = []
-    bodies = encoder.bodies([body for _, body in records])
-    for start in range(0, len(records), _AT_ONCE):
-        rows = []
-        for (given, _), body in zip(records[start : start + _AT_ONCE], bodies[start : start + _AT_ONCE], strict=True):
-            prompt = encoder.prompt(given)
-            rows.append((prompt, [*body, encoder.eos][: encoder.layout.max_tokens - len(prompt)]))
-        width = max(len(prompt) + len(body) for prompt, body in rows)
-        tokens = torch.full((len(rows), width), encoder.eos)
+    for start in range(0, len(rows), _AT_ONCE):
+        part = rows[start : start + _AT_ONCE]
+        width = max(len(prompt) + len(body) for prompt, body in part)
+        tokens = torch.full((len(part), width), filler)
         mask = torch.zeros_like(tokens)
         labels = torch.full_like(tokens, IGNORED)
-        for row, (prompt, body) in enumerate(rows):
+        for row, (prompt, body) in enumerate(part):
             length = len(prompt) + len(body)
             tokens[row, :length] = torch.tensor([*prompt, *body])
             mask[row, :length] = 1

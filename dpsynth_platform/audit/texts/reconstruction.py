@@ -1,0 +1,148 @@
+"""Reconstruction: told how a text begins, does a language model go on with it?
+
+What belongs here: greedy continuation of prefixes, and how much of what follows came back. What does not: likelihoods
+(`synth.text.trained`), loading models.
+
+Carlini, Ippolito, Jagielski, Lee, Tramer & Zhang, "Quantifying Memorization Across Neural Language Models" (ICLR 2023):
+a text is extractable if its prefix, with greedy decoding, gives the suffix. Word for word is too narrow a measure
+(Ippolito et al., "Preventing Verbatim Memorization in Language Models Gives a False Sense of Privacy", INLG 2023), so
+what nearly comes back is counted, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any
+
+import numpy as np
+
+from dpsynth_platform.audit.attacks import Attack, Floats
+from dpsynth_platform.audit.bounds import Coins
+from dpsynth_platform.audit.tables.copies import excess_p_value
+from dpsynth_platform.errors import AccountingError
+
+RECONSTRUCTION = Attack(
+    "reconstruction",
+    "model",
+    "how much of a text comes back when the model is told its first half",
+    0.125,
+    0.125,
+)
+MOST_TOKENS = 50
+"""Of a prefix, and of a suffix, as in the paper."""
+EXACT, NEAR = 1.0, 0.75
+"""Likeness from which on a suffix counts as come back: to the token, or nearly."""
+_AT_ONCE = 32
+
+Tokens = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Reconstructed:
+    """Texts of which the suffix came back.
+
+    Attributes:
+        likeness: from which on it counts; 1 for every token.
+        members: how many of the members.
+        of_members: how many members there are.
+        held_out: how many of the held-out texts: what can be guessed from the prefix alone.
+        of_held_out: how many held-out texts there are.
+        p_value: probability of so many among the members, or more, if there were no difference (`excess_p_value`).
+    """
+
+    likeness: float
+    members: int
+    of_members: int
+    held_out: int
+    of_held_out: int
+    p_value: float
+
+    @property
+    def words(self) -> str:
+        """One sentence."""
+        kind = "word for word" if self.likeness == EXACT else f"with at least {self.likeness:.0%} alike"
+        return (
+            f"Told the first half of a text, the model went on {kind} for {self.members} of {self.of_members} who were "
+            f"in, and for {self.held_out} of {self.of_held_out} others (one-sided p-value of the difference "
+            f"{self.p_value:.2g})."
+        )
+
+
+def reconstruct(model: Any, texts: Sequence[Tokens], start: int) -> Floats:
+    """The share of each text's suffix that comes back after its prefix, shape (texts,); 1 is all of it, in place.
+
+    A text is cut in the middle; of both halves, the tokens nearest to the cut count.
+
+    Args:
+        model: a causal language model of transformers in evaluation mode.
+        texts: their tokens; one of fewer than two tokens has no suffix, and gets 0.
+        start: the token that texts begin with.
+
+    Raises:
+        ConfigurationError: the model cannot be asked token by token (`slots.check_slots`).
+    """
+    prefixes, suffixes = [], []
+    for tokens in texts:
+        middle = len(tokens) // 2
+        prefixes.append([start, *tokens[:middle]][-MOST_TOKENS:])
+        suffixes.append(list(tokens[middle : middle + MOST_TOKENS]) if middle else [])
+    found = continuations(model, prefixes, [len(suffix) for suffix in suffixes])
+    return np.array([_likeness(own, suffix) for own, suffix in zip(found, suffixes, strict=True)], dtype=np.float64)
+
+
+def continuations(model: Any, prompts: Sequence[Tokens], lengths: Sequence[int]) -> list[list[int]]:
+    """The tokens that the model finds likeliest after each prompt, one by one.
+
+    Args:
+        model: as in `reconstruct`.
+        prompts: tokens, at least one each.
+        lengths: how many tokens are asked for after each.
+    """
+    import torch
+
+    from dpsynth_platform.synth.text.slots import Slots, check_slots
+
+    check_slots(model, max(map(len, prompts)) + max(lengths))
+    found: list[list[int]] = []
+    for first in range(0, len(prompts), _AT_ONCE):
+        part, wanted = prompts[first : first + _AT_ONCE], lengths[first : first + _AT_ONCE]
+        # Rows go on until the longest one is done; each has room for that.
+        slots = Slots(model, len(part), max(map(len, part)) + max(wanted) + 1)
+        read = slots.read(part)
+        for row, prompt in enumerate(read):
+            slots.put(prompt, row)
+        last = torch.stack([prompt.logits for prompt in read]).argmax(dim=1)
+        columns = [last]
+        for _ in range(max(wanted) - 1):
+            last = slots.step(last).argmax(dim=1)
+            columns.append(last)
+        rows = torch.stack(columns, dim=1).tolist()
+        found += [row[:length] for row, length in zip(rows, wanted, strict=True)]
+    return found
+
+
+def count_reconstructed(likeness: Floats, included: Coins, least: float) -> Reconstructed:
+    """How many suffixes came back among those who were in, and among the others.
+
+    Args:
+        likeness: what `reconstruct` gives.
+        included: who was in, same shape.
+        least: likeness from which on it counts.
+
+    Raises:
+        AccountingError: one of the groups is empty.
+    """
+    if included.all() or not included.any():
+        raise AccountingError("audit: what comes back is compared with held-out texts; accepted: some of either")
+    back = likeness >= least
+    members, held_out = int(back[included].sum()), int(back[~included].sum())
+    of_members, of_held_out = int(included.sum()), int((~included).sum())
+    p_value = excess_p_value(members, of_members, held_out, of_held_out)
+    return Reconstructed(least, members, of_members, held_out, of_held_out, p_value)
+
+
+def _likeness(found: Sequence[int], suffix: Sequence[int]) -> float:
+    """Share of the tokens that both have in the same order: 0 to 1; 1 only if they are the same."""
+    return SequenceMatcher(None, found, suffix, autojunk=False).ratio() if suffix else 0.0

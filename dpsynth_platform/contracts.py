@@ -789,6 +789,15 @@ class Audit(_Part):
     cumulative: Literal["gate", "report"] = Field(
         default="gate", description="Whether the family's audits, taken together, decide about a release too."
     )
+    canary_texts: list[Literal["made-up", "in-distribution", "unlikely-ending"]] | None = Field(
+        default=None,
+        min_length=1,
+        description=(
+            "Of `dp_finetune`: what canaries' texts are; of several kinds each gets the same share. `made-up` words "
+            "(the default), written by the base model (`in-distribution`), or begun by it and drawn at a high "
+            "temperature from there (`unlikely-ending`)."
+        ),
+    )
 
 
 class Quality(_Part):
@@ -870,7 +879,16 @@ class DataContract(_Part):
 
     @model_validator(mode="after")
     def _references(self) -> DataContract:
-        parts = _Parts(self.source, self.privacy, self.columns, self.scrub, self.quality, self.release, self.generate)
+        parts = _Parts(
+            self.source,
+            self.privacy,
+            self.columns,
+            self.scrub,
+            self.quality,
+            self.release,
+            self.generate,
+            self.audit,
+        )
         _refuse(parts.contradictions())
         return self
 
@@ -1013,6 +1031,7 @@ class _Parts:
     quality: Quality | None
     release: Release | None
     generate: Generate | None
+    audit: Audit | None
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> _Parts:
@@ -1026,6 +1045,7 @@ class _Parts:
             _sound(Quality, document.get("quality", {})),
             _sound(Release, document.get("release")),
             _sound(Generate, document.get("generate")),
+            _sound(Audit, document.get("audit", {})),
         )
 
     def contradictions(self) -> Iterator[str]:
@@ -1037,6 +1057,7 @@ class _Parts:
         yield from self._constraints()
         yield from self._base_model()
         yield from self._text()
+        yield from self._canary_texts()
         if not _modelled(self.columns, self.privacy) and all(self.columns.values()):
             yield f"columns: at least one of {', '.join(MODELLED_TYPES)} is needed to model anything"
 
@@ -1079,6 +1100,14 @@ class _Parts:
                 f"generate.base_model: {named!r}, but method {self.generate.method!r} starts from no model; accepted "
                 f"with methods that do ({starting})"
             )
+
+    def _canary_texts(self) -> Iterator[str]:
+        """Texts of canaries where no text is written, or a kind that is named twice."""
+        kinds = self.audit.canary_texts if self.audit else None
+        if kinds and self.generate and self.generate.text is None:
+            yield "audit.canary_texts: no text is written; accepted: with a method that writes one (dp_finetune)"
+        if kinds and len(set(kinds)) < len(kinds):
+            yield f"audit.canary_texts: {', '.join(kinds)}; accepted: each kind once"
 
     def _text(self) -> Iterator[str]:
         """What a language model is to write, and be told, and cannot."""

@@ -9,7 +9,7 @@ and balanced over the declared cells of each: rare values and combinations that 
 often as common ones, so the canaries sit in many different, mostly empty cells of whichever marginals the mechanism
 measures. Where values are learned they are missing: whatever canaries said there, enough of them would plant it. A text
 that a language model learns to write is one of made-up words, which no other text holds: what is rare is remembered
-best, if anything is.
+best, if anything is. A contract may ask for texts that the base model writes, too (`audit.canary_texts`).
 
 Each owner is included by a fair coin of its own from the operating system (Steinke et al. 2023); included and held-out
 canaries are kept together, and stay restricted.
@@ -46,6 +46,8 @@ INCLUDED = "included"
 # The first half of every canary's fingerprint. A real fingerprint (16 bytes of an HMAC) starts like this with
 # probability 2^-64, so no person is taken for a canary and no account ever counts one.
 RESERVED_PREFIX = hashlib.sha256(b"dpsynth_platform canary owner").hexdigest()[:16]
+
+MADE_UP, UNLIKELY_ENDING = "made-up", "unlikely-ending"
 
 _random = secrets.SystemRandom()
 
@@ -121,6 +123,7 @@ def make_canaries(contract: DataContract, schema: pa.Schema, count: int, b: int,
     Raises:
         SourceError: the schema lacks a modelled column, or its type cannot hold the declared domain.
         ContractError: the period lies outside the period column's declared range.
+        ConfigurationError: the contract wants texts of a base model that is not there, or cannot be sampled from.
     """
     owners = sorted(RESERVED_PREFIX + secrets.token_hex(8) for _ in range(count))
     coins = [bool(secrets.randbits(1)) for _ in range(count)]
@@ -138,8 +141,8 @@ def make_canaries(contract: DataContract, schema: pa.Schema, count: int, b: int,
             ) from None
         columns[column.name] = values.take(np.repeat(np.arange(count), b))
     if contract.written is not None:
-        kind = schema.field(contract.written).type
-        columns[contract.written] = _repeat([_made_up_text() for _ in range(count)], b, kind)
+        one_each = pa.table(columns).take(np.arange(count) * b)
+        columns[contract.written] = _repeat(_texts(contract, one_each), b, schema.field(contract.written).type)
     columns[OWNER] = _repeat(owners, b, pa.string())
     columns[RECORD] = pa.array([secrets.token_hex(16) for _ in range(count * b)], pa.string())
     columns[INCLUDED] = _repeat(coins, b, pa.bool_())
@@ -162,6 +165,22 @@ def _balanced_cells(column: ColumnDomain, count: int) -> npt.NDArray[np.int32]:
     order = np.array(_random.sample(range(count), count))
     shuffled: npt.NDArray[np.int32] = cells[(order + _random.randrange(cells.size)) % cells.size]
     return shuffled
+
+
+def _texts(contract: DataContract, values: pa.Table) -> list[str]:
+    """A text for each row of values; the declared kinds take turns, so that each has as many as the others."""
+    kinds: Sequence[str] = contract.audit.canary_texts or [MADE_UP]
+    chosen = [kinds[place % len(kinds)] for place in range(values.num_rows)]
+    texts = [_made_up_text() for _ in chosen]
+    written = [place for place, kind in enumerate(chosen) if kind != MADE_UP]
+    if written:
+        from dpsynth_platform.audit.texts.canary_texts import base_texts
+
+        records = values.take(written).to_pylist()
+        by_model = base_texts(contract, records, [chosen[place] == UNLIKELY_ENDING for place in written])
+        for place, text in zip(written, by_model, strict=True):
+            texts[place] = text
+    return texts
 
 
 def _made_up_text() -> str:

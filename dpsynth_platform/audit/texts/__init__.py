@@ -8,7 +8,8 @@
 | copies | copies of members beside copies of held-out texts |
 | reconstruction | what a language model gives back of a text whose beginning it is told (Carlini et al. 2023) |
 
-`attacks(evidence)` runs those on membership that the evidence allows.
+`attacks(evidence)` runs those on membership that the evidence allows. `canary_texts` is no attack: it draws texts of
+canaries from the base model.
 """
 
 from dpsynth_platform.audit.texts.evidence import TextEvidence

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +25,7 @@ from dpsynth_platform.settings import inherited_environment
 from dpsynth_platform.worker.codes import DONE, guarded, status_of
 from dpsynth_platform.worker.job import WorkerJob
 from dpsynth_platform.worker.lifeline import die_without
-from dpsynth_platform.worker.process import bind_to_parent, redirect_output, refuse_credentials, stop_when_told
+from dpsynth_platform.worker.process import bind_to_parent, end, redirect_output, refuse_credentials, stop_when_told
 
 REPORT_SECONDS = 2.0
 
@@ -90,4 +89,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

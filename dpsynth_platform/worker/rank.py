@@ -16,7 +16,7 @@ from typing import Any
 
 from dpsynth_platform.permissions import PRIVATE_UMASK, no_core_dumps
 from dpsynth_platform.worker.codes import DONE, guarded, status_of
-from dpsynth_platform.worker.process import bind_to_parent
+from dpsynth_platform.worker.process import bind_to_parent, end
 
 
 def main() -> int:
@@ -52,4 +52,4 @@ def _work(task: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

@@ -40,6 +40,10 @@ def fail(*arguments, **named):
         raise KeyError("{MARK}") from cause
 numpy.bincount = fail
 """
+ABORTS_AT_EXIT = """
+import atexit, os
+atexit.register(os.abort)
+"""
 SLEEPS = """
 import time, numpy
 def wait(*arguments, **named):
@@ -121,6 +125,12 @@ def test_no_word_of_an_exception_reaches_dagster(tmp_path, monkeypatch, capfd):
     assert MARK not in "".join(capfd.readouterr())
     assert MARK.encode() not in stored
     assert work.grant.encode() not in stored
+
+
+def test_libraries_that_abort_at_exit_do_not_undo_what_was_done(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", sabotage(tmp_path / "sabotage", ABORTS_AT_EXIT))
+    success, failure, _, _ = materialized(tmp_path, make_job(tmp_path), monkeypatch)
+    assert success, failure
 
 
 def test_progress_reaches_dagster(tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 """How strong the attacks on tables are, on adult, with noise and without. Not a test: run it, and it prints tables.
 
-    DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_attacks.py                       # 15 minutes on one core
+    DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_attacks.py                       # half an hour on busy cores
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_attacks.py --methods aim         # shadow models take longer
 
 What belongs here: area under the curve and true positive rates of every attack, on people and on canaries, with the

@@ -30,7 +30,7 @@ from dpsynth_platform.training.interface import Batch, Examples, Health, Journal
 from dpsynth_platform.training.noise import GaussianNoise
 from dpsynth_platform.training.optimizer import Optimizer
 from dpsynth_platform.training.plan import TrainingPlan
-from dpsynth_platform.training.precision import EXACT, lower_frozen, precision_of
+from dpsynth_platform.training.precision import EXACT, lower_frozen, precision_of_training
 from dpsynth_platform.training.sampler import PoissonSampler
 from dpsynth_platform.training.world import World
 
@@ -62,8 +62,9 @@ def train(
 ) -> Trained:
     """Trains a causal language model in place; goes on from the journal's last state.
 
-    Dropout is off: noise regularizes enough. Layers compute in the precision that suits the device
-    (`precision.precision_of`), and frozen weights are left in it; trained ones are of single precision throughout.
+    Dropout is off: noise regularizes enough. Layers compute in the precision that suits device and model
+    (`precision.precision_of_training`), and frozen weights are left in it; trained ones are of single precision
+    throughout.
     Where several processes train together (`world`), each is given its own share of examples, and only the first one's
     journal is used.
 
@@ -88,7 +89,7 @@ def train(
         raise MechanismFailed("the plan samples users; accepted: the positions of each one's examples")
     check_trainable(model, plan)
     place = torch.device(device)
-    precision = precision or precision_of(place)
+    precision = precision or precision_of_training(place, model)
     model.to(place).eval()
     lower_frozen(model, precision)
     with ClippedSums(model, plan, precision) as sums:

@@ -7,7 +7,8 @@ weights, sums of gradients, their norms, noise and the optimizer (`clipping`, `l
 bfloat16 has the range of single precision and eight binary digits. Hardware that multiplies matrices of it does so many
 times as fast; elsewhere it is slower than single precision, and worse. That each gradient is rounded is no matter of
 privacy: whatever a unit's gradient has become by rounding is clipped to C. That it could be rounded otherwise beside
-other units is one; see `physical`.
+other units is one; see `physical`. Experts take the tokens that are routed to them, whosever they are, so the shape in
+which one unit's tokens are multiplied there does hang on the other units: models with experts compute in `EXACT`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ def precision_of(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if fast else EXACT
 
 
+def precision_of_training(device: torch.device, model: nn.Module) -> torch.dtype:
+    """In which precision a model's layers compute while it is trained: the device's, but with experts `EXACT`."""
+    return EXACT if _has_experts(model) else precision_of(device)
+
+
 @torch.no_grad()
 def lower_frozen(model: nn.Module, precision: torch.dtype) -> None:
     """Rounds a model's frozen weights to a precision, in place and for good; trainable ones stay as they are."""
@@ -42,6 +48,12 @@ def lowered(model: nn.Module, precision: torch.dtype) -> dict[str, Tensor]:
     return {
         name: parameter.to(precision) for name, parameter in model.named_parameters() if _is_finer(parameter, precision)
     }
+
+
+def _has_experts(model: nn.Module) -> bool:
+    """Whether a layer, by its place or its kind, is one of experts."""
+    names = (f"{path} {type(module).__name__}".lower() for path, module in model.named_modules())
+    return any("expert" in name or "moe" in name for name in names)
 
 
 def _is_finer(parameter: Tensor, precision: torch.dtype) -> bool:

@@ -119,7 +119,7 @@ def test_where_layers_compute_coarsely_parts_have_shapes_of_their_own(fixed, mon
 
 
 def test_the_precision_is_the_devices(monkeypatch):
-    monkeypatch.setattr(loop, "precision_of", {torch.device("cpu"): torch.bfloat16}.__getitem__)
+    monkeypatch.setattr(loop, "precision_of_training", lambda device, model: torch.bfloat16)
     monkeypatch.setattr(physical, "parts_of", None)
     chosen = plan(adapter=Adapter(rank=2))
     made = with_adapter(model(), chosen)

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+import transformers
 from training_cases import KINDS, batch, flat, gradients_one_by_one, model, plan
 
 from dpsynth_platform.training import physical
 from dpsynth_platform.training.clipping import ClippedSums
-from dpsynth_platform.training.precision import lower_frozen, precision_of
+from dpsynth_platform.training.precision import lower_frozen, precision_of, precision_of_training
 
 COARSE = torch.bfloat16
 LENGTHS = [9, 12, 3, 7, 1, 12]
@@ -47,6 +48,17 @@ def test_precision_follows_from_the_hardware(monkeypatch, device, capabilities, 
     assert precision_of(torch.device(device)) == expected
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
     assert device != "cuda" or precision_of(torch.device(device)) == torch.float32
+
+
+def test_models_with_experts_are_trained_in_single_precision(monkeypatch):
+    """How many of whose tokens an expert multiplies together hangs on the other units."""
+    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 2, "num_experts_per_tok": 1}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    assert precision_of_training(CPU, model("llama", True, False)) == COARSE
+    for kind in ("GptOss", "GraniteMoe", "Mixtral"):
+        made = getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**sizes | heads))
+        assert precision_of_training(CPU, made) == torch.float32
 
 
 @pytest.mark.parametrize("adapter", [False, True])

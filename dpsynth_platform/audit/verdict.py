@@ -422,6 +422,14 @@ def shortage_of(contract: DataContract) -> str | None:
         )
 
     mine = contract.canary_count
+    for limit in policy.rate_limits:
+        if (least := _least_shown(mine, limit, each)) > limit.true_positive_rate:
+            return (
+                f"{mine} canaries cannot show that at most {100 * limit.true_positive_rate:g}% are found at "
+                f"{100 * limit.false_positive_rate:g}% false alarms: even where nobody is, it may be "
+                f"{100 * least:.1f}%. The verdict can only be inconclusive or fail; declare more audit.canaries, or "
+                "say in audit.accept_inconclusive why that is acceptable"
+            )
     if highest(mine) > policy.threshold:
         return None
     enough = next((number for number in range(mine, 2001, 10) if highest(number) > policy.threshold), None)
@@ -434,6 +442,12 @@ def shortage_of(contract: DataContract) -> str | None:
         f"{mine} canaries can show at most epsilon {highest(mine):.2f}, which is not above the "
         f"{policy.threshold:g} that is accepted: the verdict can only be inconclusive; {way_out}"
     )
+
+
+def _least_shown(canaries: int, limit: RateLimit, confidence: float) -> float:
+    """What so many canaries leave possible of a rate, where half are included and an attack finds none of them."""
+    included = np.arange(canaries) < canaries // 2
+    return bounds_at(-included.astype(np.float64), included, limit.false_positive_rate, confidence)[1]
 
 
 def coins_fault(included: Coins) -> str | None:

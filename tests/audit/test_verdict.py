@@ -143,6 +143,17 @@ def test_an_audit_that_cannot_conclude_is_known_beforehand(contract_of: Any) -> 
     assert shortage_of(contract_of(audit={"canaries": int(found[1]) - 10})) is not None
 
 
+def test_a_limit_that_so_few_canaries_cannot_show_is_known_beforehand(contract_of: Any) -> None:
+    limit = {"false_positive_rate": 0.01, "true_positive_rate": 0.1}
+    few = contract_of(audit={"canaries": 100, "rate_limits": [limit]})
+    shortage = shortage_of(few)
+    assert shortage is not None
+    assert "cannot show that at most 10% are found at 1% false alarms" in shortage
+    nobody_found = judge(few, None, np.arange(100) < 50, scored(-(np.arange(100) < 50).astype(float)))
+    assert any("so few canaries" in reason for reason in nobody_found.reasons)
+    assert shortage_of(contract_of(audit={"canaries": 2000, "rate_limits": [limit]})) is None
+
+
 def test_attacks_that_do_not_decide_are_shown_and_cost_the_others_no_power(
     contract_of: Callable[..., DataContract],
 ) -> None:

@@ -176,6 +176,18 @@ class VerificationFailed(DpsynthError):
     code = "verification"
 
 
+class NotAllowed(DpsynthError):
+    """No role that somebody has at the console allows what they asked for. Nothing was done."""
+
+    code = "not-allowed"
+
+
+class SignedOut(DpsynthError):
+    """Nobody is signed in at the console, or their session has ended. Nothing was done."""
+
+    code = "signed-out"
+
+
 class NotificationFailed(DpsynthError):
     """A receiver of notices did not take one, or could not be told for so long that somebody has to look."""
 

@@ -18,6 +18,9 @@ OPENLINEAGE_* variables and `openlineage.yml`.
 | DPSYNTH_MEMORY | what a mechanism may need, such as `8GB`; a plan that may need more is refused | no limit |
 | DPSYNTH_MODEL_HUB | `yes`: base models may be downloaded from the Hugging Face hub by their names | no |
 | DPSYNTH_LINEAGE_TOKENS | file of the producers that may report lineage, with the hashes of their tokens | none |
+| DPSYNTH_CONSOLE | file that says how people sign in at the console | `console.yaml` in DPSYNTH_DEPLOY, if any |
+| DPSYNTH_CONSOLE_URL | the console's address as browsers see it, such as `https://console.example.org` | none |
+| DPSYNTH_DAGSTER_URL | the address of Dagster's UI as browsers see it, for links from the console | none |
 """
 
 from __future__ import annotations
@@ -56,6 +59,9 @@ class Settings:
     notify_url: str = ""
     lineage_tokens: Path | None = None
     model_hub: bool = False
+    console: Path | None = None
+    console_url: str = ""
+    dagster_url: str = ""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -79,6 +85,9 @@ class Settings:
             notify_url=_webhook(env.get("DPSYNTH_NOTIFY_URL") or ""),
             lineage_tokens=_path(env.get("DPSYNTH_LINEAGE_TOKENS")),
             model_hub=_yes("DPSYNTH_MODEL_HUB", env.get("DPSYNTH_MODEL_HUB") or "no"),
+            console=_chosen(env.get("DPSYNTH_CONSOLE"), deploy / "console.yaml"),
+            console_url=_address("DPSYNTH_CONSOLE_URL", env.get("DPSYNTH_CONSOLE_URL") or ""),
+            dagster_url=_link("DPSYNTH_DAGSTER_URL", env.get("DPSYNTH_DAGSTER_URL") or ""),
         )
 
     @property
@@ -122,6 +131,11 @@ class Settings:
         return self.home / "base_models"
 
     @property
+    def console_home(self) -> Path:
+        """Directory of the console's users and sessions."""
+        return self.home / "console"
+
+    @property
     def lineage_file(self) -> Path:
         """The platform's own record of lineage events."""
         return self.home / "lineage" / "events.jsonl"
@@ -146,6 +160,9 @@ class Settings:
             DPSYNTH_NOTIFY_URL=self.notify_url,
             DPSYNTH_LINEAGE_TOKENS=str(self.lineage_tokens or ""),
             DPSYNTH_MODEL_HUB="yes" if self.model_hub else "no",
+            DPSYNTH_CONSOLE=str(self.console or ""),
+            DPSYNTH_CONSOLE_URL=self.console_url,
+            DPSYNTH_DAGSTER_URL=self.dagster_url,
             DAGSTER_HOME=str(self.dagster_home),
         )
 
@@ -196,14 +213,30 @@ def _arguments(text: str) -> tuple[str, ...]:
 
 def _webhook(text: str) -> str:
     """A URL, which may hold a secret and is not shown. Raises `ConfigurationError`."""
-    if text and not _is_webhook(text):
+    if text and not _is_protected(text):
         raise ConfigurationError(
             "DPSYNTH_NOTIFY_URL: accepted: https://HOST/..., or http://localhost/...; without user and password"
         )
     return text
 
 
-def _is_webhook(text: str) -> bool:
+def _address(name: str, text: str) -> str:
+    """A server's address, `scheme://host[:port]`, which may be shown. Raises `ConfigurationError`."""
+    bare = text.removesuffix("/").lower()
+    if bare and not (_is_protected(bare) and re.fullmatch(r"https?://[^/?#]+", bare)):
+        raise ConfigurationError(f"{name}: accepted: https://HOST[:PORT], or http://localhost[:PORT]; without a path")
+    return bare
+
+
+def _link(name: str, text: str) -> str:
+    """Where a link may lead, with or without a path. Raises `ConfigurationError`."""
+    if text and not re.fullmatch(r"https?://[A-Za-z0-9.\-\[\]:]+(/[A-Za-z0-9._~/-]*)?", text):
+        raise ConfigurationError(f"{name}: accepted: http(s)://HOST[:PORT][/PATH]")
+    return text.removesuffix("/")
+
+
+def _is_protected(text: str) -> bool:
+    """Whether it is the address of a server that nobody on the way can listen to."""
     try:
         parts = urlsplit(text)
         encrypted = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in THIS_MACHINE)

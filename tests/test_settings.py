@@ -160,3 +160,26 @@ def test_memory_is_a_number_with_a_unit() -> None:
     assert Settings.from_environment({"DPSYNTH_MEMORY": "800MB"}).memory == 8 * 10**8
     with pytest.raises(ConfigurationError, match="DPSYNTH_MEMORY: '8'; accepted: such as 800MB or 8GB"):
         Settings.from_environment({"DPSYNTH_MEMORY": "8"})
+
+
+def test_the_consoles_addresses(tmp_path: Path) -> None:
+    def settings(**variables: str) -> Settings:
+        return Settings.from_environment({"DPSYNTH_DEPLOY": str(tmp_path)} | variables)
+
+    assert (settings().console, settings().console_url, settings().dagster_url) == (None, "", "")
+    (tmp_path / "console.yaml").touch()
+    assert settings().console == tmp_path / "console.yaml"
+    for url in ("https://Console.example.org/", "http://127.0.0.1:3900", "http://localhost"):
+        assert settings(DPSYNTH_CONSOLE_URL=url).console_url == url.lower().removesuffix("/")
+    refused = ("http://console.example.org", "https://h/path", "https://u:p@h", "ftp://h", "https://h?x")
+    for url in refused:
+        with pytest.raises(ConfigurationError, match=r"^DPSYNTH_CONSOLE_URL: accepted") as caught:
+            settings(DPSYNTH_CONSOLE_URL=url)
+        assert url not in str(caught.value)
+    assert (
+        settings(DPSYNTH_DAGSTER_URL="http://dagster.internal:3000/ui/").dagster_url
+        == "http://dagster.internal:3000/ui"
+    )
+    for url in ("javascript:alert(1)", 'https://h/"><script>', "https://u@h"):
+        with pytest.raises(ConfigurationError, match=r"^DPSYNTH_DAGSTER_URL"):
+            settings(DPSYNTH_DAGSTER_URL=url)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,8 +53,11 @@ def line_chart(
     y_label: str,
     log: bool = False,
     x_mark: tuple[float, str] | None = None,
+    x_words: Callable[[float], str] | None = None,
 ) -> str:
     """A line chart; `log` puts both axes on logarithmic scales, `x_mark` draws a labelled vertical line.
+
+    `x_words` says what stands at a position of the horizontal axis where that is no number, such as a day.
 
     On logarithmic scales, values that are not positive have no place and are left out.
     """
@@ -62,7 +65,7 @@ def line_chart(
     marks = [x_mark[0]] if x_mark else []
     x_axis = _Axis.over([x for xs, _ in points for x in xs] + marks, _LEFT, WIDTH - _RIGHT, log)
     y_axis = _Axis.over([y for _, ys in points for y in ys], HEIGHT - _BOTTOM, _TOP, log)
-    body = [_grid(x_axis, y_axis, x_label, y_label, WIDTH)]
+    body = [_grid(x_axis, y_axis, x_label, y_label, WIDTH, x_words)]
     if x_mark:
         at = x_axis.place(x_mark[0])
         body.append(
@@ -188,8 +191,16 @@ def _drawable(xs: Sequence[float], ys: Sequence[float], log: bool) -> tuple[list
     return [x for x, _ in kept], [y for _, y in kept]
 
 
-def _grid(x_axis: _Axis, y_axis: _Axis, x_label: str, y_label: str, width: int) -> str:
-    marks = [_text(x_axis.place(tick), y_axis.start + 18, f"{tick:,.10g}", anchor="middle") for tick in x_axis.ticks]
+def _grid(
+    x_axis: _Axis,
+    y_axis: _Axis,
+    x_label: str,
+    y_label: str,
+    width: int,
+    x_words: Callable[[float], str] | None = None,
+) -> str:
+    words = x_words or "{:,.10g}".format
+    marks = [_text(x_axis.place(tick), y_axis.start + 18, words(tick), anchor="middle") for tick in x_axis.ticks]
     return _horizontal_grid(y_axis, y_label, width) + "".join(marks) + _x_title(x_label, width, HEIGHT)
 
 

@@ -107,3 +107,15 @@ def test_a_long_legend_goes_on_in_a_second_row() -> None:
     placed = [element for element in root.iter(f"{SPACE}text") if element.text in names]
     assert len({element.get("y") for element in placed}) == 2
     assert all(float(element.get("x")) + 7 * len(element.text) <= float(root.get("width")) for element in placed)
+
+
+def test_positions_can_have_words() -> None:
+    chart = line_chart(
+        [Line("a", [0.0, 10.0], [0.0, 1.0])],
+        title="Days",
+        description="Two days.",
+        x_label="day",
+        y_label="n",
+        x_words=lambda day: f"day {day:.0f}",
+    )
+    assert ">day 10<" in chart and ">10<" not in chart

@@ -1,0 +1,172 @@
+"""The lineage graph as an SVG of links.
+
+What belongs here: boxes, arrows, marks and the words that a screen reader finds. What does not: where they go
+(`layout`), and which nodes there are. All text is escaped. Kinds differ by shape and word, not by colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from markupsafe import Markup
+
+from dpsynth_platform.console.pages.layout import Layout, layout
+
+_WIDE, _TALL, _GAP, _ROW, _EDGE = 196, 50, 78, 68, 26
+_LONGEST = 25
+_INK, _QUIET, _LINE, _RED = "#1f2a25", "#56625b", "#7c877f", "#9c2b23"
+_FILLS = {
+    "dataset": "#f4f1ea",
+    "release": "#dff0e4",
+    "model": "#e3eff5",
+    "checkpoint": "#efe9f4",
+    "mechanism": "#fbf1dc",
+    "run": "#ffffff",
+}
+KINDS = tuple(_FILLS)
+
+
+@dataclass(frozen=True)
+class Box:
+    """One node as it is drawn.
+
+    Attributes:
+        key: its name in the arrows.
+        label: its short name; shortened further where it is long.
+        detail: what it is, in a few words.
+        address: where its link leads.
+        marks: short words of what was found on it, such as `E2`; they are drawn in red.
+        here: the node that was asked for.
+        beyond_left, beyond_right: how many neighbours lie upstream and downstream that are not drawn.
+    """
+
+    key: str
+    kind: str
+    label: str
+    detail: str
+    address: str
+    title: str
+    marks: tuple[str, ...] = ()
+    here: bool = False
+    beyond_left: int = 0
+    beyond_right: int = 0
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """One way in which the right box came by the left one. Broken where it is no descent of data."""
+
+    parent: str
+    child: str
+    title: str
+    broken: bool = False
+    marked: bool = False
+
+
+def graph(boxes: Sequence[Box], arrows: Sequence[Arrow], title: str) -> Markup:
+    """The whole drawing, as wide and tall as it has to be; boxes are links, in reading order from left to right."""
+    places = layout([box.key for box in boxes], [(arrow.parent, arrow.child) for arrow in arrows])
+    width = 2 * _EDGE + places.ranks * (_WIDE + _GAP) - _GAP
+    height = 24 + max(places.rows, 1.0) * _ROW
+    in_order = sorted(boxes, key=lambda box: (places.rank[box.key], places.row[box.key]))
+    return Markup(
+        '<svg xmlns="http://www.w3.org/2000/svg" role="group" aria-label="{title}" viewBox="0 0 {width} {height:.0f}" '
+        'width="{width}" height="{height:.0f}" font-family="system-ui, sans-serif">{arrows}{boxes}</svg>'
+    ).format(
+        title=title,
+        width=width,
+        height=height,
+        arrows=Markup("").join(_arrow(arrow, places) for arrow in arrows if arrow.parent != arrow.child),
+        boxes=Markup("").join(_box(box, *_corner(places, box.key)) for box in in_order),
+    )
+
+
+def key() -> list[tuple[str, Markup]]:
+    """A small drawing of each kind, for the legend."""
+    frame = Markup('<svg width="26" height="16" viewBox="0 0 26 16" aria-hidden="true">{}</svg>')
+    return [(kind, frame.format(_shape(kind, 1, 1, 24, 14, _LINE, 1.2))) for kind in KINDS]
+
+
+def _corner(places: Layout, name: str) -> tuple[float, float]:
+    return _EDGE + places.rank[name] * (_WIDE + _GAP), 12 + places.row[name] * _ROW - _TALL / 2
+
+
+def _box(box: Box, x: float, y: float) -> Markup:
+    stroke, width = (_RED, 2.4) if box.marks else (_INK, 2.4) if box.here else (_LINE, 1.2)
+    words = ", ".join(filter(None, (box.title, box.detail, *(f"finding {mark}" for mark in box.marks))))
+    parts = [_shape(box.kind, x, y, _WIDE, _TALL, stroke, width)]
+    label = box.label if len(box.label) <= _LONGEST else f"{box.label[: _LONGEST - 1]}…"
+    middle = x + _WIDE / 2
+    parts.append(_text(middle, y + 22, label, 13, _INK, weight="700" if box.here else "500"))
+    parts.append(_text(middle, y + 39, box.detail, 11, _QUIET))
+    for index, mark in enumerate(box.marks):
+        parts.append(_mark(x + _WIDE - 12 - 32 * index, y, mark))
+    if box.beyond_left:
+        parts.append(_text(x - 3, y - 3, f"‹ {box.beyond_left} more", 10.5, _QUIET, anchor="start"))
+    if box.beyond_right:
+        parts.append(_text(x + _WIDE + 3, y - 3, f"{box.beyond_right} more ›", 10.5, _QUIET, anchor="end"))
+    current = Markup(' aria-current="true"') if box.here else ""
+    return Markup('<a href="{}" aria-label="{}"{}><title>{}</title>{}</a>').format(
+        box.address, words, current, words, Markup("").join(parts)
+    )
+
+
+def _shape(kind: str, x: float, y: float, wide: float, tall: float, stroke: str, width: float) -> Markup:
+    """A box; a model is cut at its corners, a ledger entry is round, what others made has a broken border."""
+    fill = _FILLS.get(kind, _FILLS["run"])
+    look = Markup('fill="{}" stroke="{}" stroke-width="{}"').format(fill, stroke, width)
+    if kind == "model":
+        cut = tall / 4
+        points = [
+            (x + cut, y), (x + wide - cut, y), (x + wide, y + cut), (x + wide, y + tall - cut),
+            (x + wide - cut, y + tall), (x + cut, y + tall), (x, y + tall - cut), (x, y + cut),
+        ]  # fmt: skip
+        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+        return Markup('<polygon points="{}" {}/>').format(path, look)
+    round_corner = {"mechanism": tall / 2, "run": 2}.get(kind, tall / 8)
+    dashes = Markup(' stroke-dasharray="5 3"') if kind in ("checkpoint", "run") else ""
+    return Markup('<rect x="{:.1f}" y="{:.1f}" width="{}" height="{}" rx="{:.1f}" {}{}/>').format(
+        x, y, wide, tall, round_corner, look, dashes
+    )
+
+
+def _mark(x: float, y: float, word: str) -> Markup:
+    return Markup('<rect x="{:.1f}" y="{:.1f}" width="30" height="17" rx="8" fill="{}"/>{}').format(
+        x - 18, y - 9, _RED, _text(x - 3, y + 3.5, word, 11, "#ffffff", weight="700")
+    )
+
+
+def _text(
+    x: float, y: float, words: str, size: float, colour: str, *, weight: str = "400", anchor: str = "middle"
+) -> Markup:
+    return Markup(
+        '<text x="{:.1f}" y="{:.1f}" text-anchor="{}" font-size="{}" font-weight="{}" fill="{}">{}</text>'
+    ).format(x, y, anchor, size, weight, colour, words)
+
+
+def _arrow(arrow: Arrow, places: Layout) -> Markup:
+    """A line of smooth bends through the places that the layout kept free, with a head at its end."""
+    x1, y1 = _corner(places, arrow.parent)
+    x2, y2 = _corner(places, arrow.child)
+    back = places.rank[arrow.parent] >= places.rank[arrow.child]
+    start, end = (x1, x2 + _WIDE) if back else (x1 + _WIDE, x2)
+    y1, y2 = y1 + _TALL / 2, y2 + _TALL / 2
+    points = [(start, y1)]
+    step = -1 if back else 1
+    for number, row in enumerate(places.ways.get((arrow.parent, arrow.child), ()), 1):
+        left, y = _EDGE + (places.rank[arrow.parent] + step * number) * (_WIDE + _GAP), 12 + row * _ROW
+        points += [(left + _WIDE, y), (left, y)] if back else [(left, y), (left + _WIDE, y)]
+    points.append((end, y2))
+    path = [f"M{start:.1f} {y1:.1f}"]
+    for (ax, ay), (bx, by) in pairwise(points):
+        half = ax + (bx - ax) / 2
+        bend = f"C{half:.1f} {ay:.1f} {half:.1f} {by:.1f} {bx:.1f} {by:.1f}"
+        path.append(f"L{bx:.1f} {by:.1f}" if ay == by else bend)
+    colour = _RED if arrow.marked else _LINE
+    head = f"M{end - step * 8:.1f} {y2 - 4:.1f}L{end:.1f} {y2:.1f}L{end - step * 8:.1f} {y2 + 4:.1f}Z"
+    dashes = Markup(' stroke-dasharray="4 4"') if arrow.broken else ""
+    return Markup(
+        '<g><title>{}</title><path d="{}" fill="none" stroke="{}" stroke-width="1.4"{}/><path d="{}" fill="{}"/></g>'
+    ).format(arrow.title, " ".join(path), colour, dashes, head, colour)

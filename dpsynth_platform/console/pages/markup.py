@@ -1,0 +1,97 @@
+"""Words of a page as HTML, from templates that escape everything.
+
+What belongs here: the templates' environment, and the few words and drawings that they ask for. What does not: which
+page shows what, and facts.
+
+Pages are put together from such text rather than from widgets, so that headings, tables with captions, lists and links
+are what they say they are to a browser without a mouse, a screen reader and a printer. Nothing in it is markup that
+came from anywhere else: text is escaped, and a drawing stands in a page only if it is plain SVG.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.privacy.figures import moment, number_of, upper_bound
+from dpsynth_platform.release.dossier import check_svg
+from dpsynth_platform.release.page import small, words
+
+PRODUCT = "Governance console"
+
+_GOOD = frozenset({"published", "approved", "strong", "pass", "spent", "complete", "whole"})
+_CARE = frozenset(
+    {
+        "waiting",
+        "reasonable",
+        "inconclusive",
+        "not-releasable",
+        "started",
+        "reserved",
+        "withdrawal-unfinished",
+        "running",
+    }
+)
+_BAD = frozenset({"refused", "withdrawn", "damaged", "missing", "unrecorded", "weak", "fail", "broken", "abort"})
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("dpsynth_platform.console.pages", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        day=lambda at: at[:10],
+        drawing=drawing,
+        moment=moment,
+        number_of=number_of,
+        query=query,
+        small=small,
+        tone=tone,
+        upper_bound=upper_bound,
+        words=words,
+    )
+    return environment
+
+
+def render(template: str, **values: Any) -> str:
+    """The text of a template, everything in it escaped but what is `Markup` already."""
+    return _environment().get_template(template).render(**values)
+
+
+def stylesheet() -> str:
+    """The style sheet of every page."""
+    source, _, _ = PackageLoader("dpsynth_platform.console.pages", "templates").get_source(
+        _environment(), "console.css"
+    )
+    return source
+
+
+def tone(state: str) -> str:
+    """The colour in which a state is shown beside its word: `good`, `care`, `bad` or none."""
+    state = state.lower()
+    return "good" if state in _GOOD else "care" if state in _CARE else "bad" if state in _BAD else ""
+
+
+def query(values: dict[str, Any], **changed: Any) -> str:
+    """A query string of what is not empty: `?text=census&page=2`; values can be changed one by one."""
+    kept = {name: value for name, value in (values | changed).items() if value not in (None, "", False)}
+    return f"?{urlencode(kept)}" if kept else ""
+
+
+def drawing(svg: str, title: str) -> Markup:
+    """A drawing of the library's as it is, or a word in its place where it is anything but shapes and text."""
+    try:
+        check_svg(title, svg)
+    except ReleaseRefused as refusal:
+        return Markup('<p class="notice red">{}</p>').format(escape(str(refusal)))
+    return Markup(svg)  # noqa: S704 - checked above

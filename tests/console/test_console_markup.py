@@ -1,0 +1,43 @@
+"""Words of the console's pages as HTML."""
+
+import pytest
+
+from dpsynth_platform.console.pages.markup import drawing, query, tone
+from dpsynth_platform.console.pages.sign_in import sign_in_page
+from dpsynth_platform.svg import bar_chart
+
+
+def test_the_sign_in_page_escapes_what_it_is_given_and_asks_for_nothing_elsewhere() -> None:
+    page = sign_in_page(
+        csrf="token-1", onward='/releases?text="><script>', error="<b>no</b>", provider="Example & Sons"
+    )
+    assert "<script" not in page and "<b>" not in page
+    assert 'name="csrf" value="token-1"' in page
+    assert "Sign in with Example &amp; Sons" in page
+    assert "http" not in page
+
+
+def test_without_local_users_the_sign_in_page_has_no_form() -> None:
+    page = sign_in_page(csrf="t", onward="/", passwords=False, provider="Example")
+    assert "<form" not in page and "/sign-in/oidc?next=%2F" in page
+
+
+def test_a_query_keeps_what_is_not_empty() -> None:
+    assert query({"text": "a&b", "state": None, "page": 2}, page=3) == "?text=a%26b&page=3"
+    assert query({"text": ""}) == ""
+
+
+@pytest.mark.parametrize(
+    "state, shade", [("published", "good"), ("Waiting", "care"), ("refused", "bad"), ("draft", "")]
+)
+def test_states_have_their_tone(state: str, shade: str) -> None:
+    assert tone(state) == shade
+
+
+@pytest.mark.parametrize("fault", ["<script>alert(1)</script>", '<a href="https://example.org"><text>x</text></a>'])
+def test_only_plain_drawings_stand_in_a_page(fault: str) -> None:
+    plain = bar_chart(["a"], {"n": [1.0]}, title="Bars", description="One bar.", x_label="x", y_label="y")
+    assert drawing(plain, "Bars") == plain
+    broken = plain.replace("</svg>", f"{fault}</svg>")
+    shown = drawing(broken, "Bars")
+    assert "<svg" not in shown and "example.org" not in shown and "alert" not in shown

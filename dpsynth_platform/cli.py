@@ -22,6 +22,7 @@ import typer
 from dpsynth_platform.audit_command import audit_app
 from dpsynth_platform.bound_command import bound_app
 from dpsynth_platform.compute.choice import check_usable, engine_choice
+from dpsynth_platform.console_command import console_app
 from dpsynth_platform.contracts import contract_json_schema
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.ledger_command import authority_app
@@ -57,6 +58,7 @@ app.add_typer(bound_app, name="bound")
 app.add_typer(scrub_app, name="scrub")
 app.add_typer(quality_app, name="quality")
 app.add_typer(synth_app, name="synth")
+app.add_typer(console_app, name="console")
 ledger_app.add_typer(authority_app)
 
 

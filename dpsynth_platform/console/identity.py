@@ -59,11 +59,13 @@ class SignedIn:
         identity: who it was when the request came.
         csrf: the token that a form or a request that changes something must carry. Never shown elsewhere.
         again: looks the session up anew. Raises `SignedOut` where it has ended.
+        handle: what the session is called inside; it opens nothing.
     """
 
     identity: Identity
     csrf: str
     again: Callable[[], Identity]
+    handle: str
 
 
 def signed_in(request: HTTPConnection) -> SignedIn:

@@ -26,18 +26,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from dpsynth_platform import serving
 from dpsynth_platform.errors import ConfigurationError, LedgerError, LineageRefused
 from dpsynth_platform.lineage import ingest
 from dpsynth_platform.lineage.producers import Producer, whose
 from dpsynth_platform.lineage.redaction import safe_error
 from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.serving import listening_at
 
 PATH = "/api/v1/lineage"
 OWN_MACHINE = ("127.0.0.1", "localhost")
@@ -92,41 +93,13 @@ def listen(host: str, port: int, producers: Sequence[Producer]) -> socket.socket
             f"--host {host}: without tokens whoever reaches the receiver may report; accepted: "
             f"{' or '.join(OWN_MACHINE)}, or DPSYNTH_LINEAGE_TOKENS with a file that `dpsynth lineage token` wrote"
         )
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen()  # whoever is told the address may connect at once
-    except (OSError, OverflowError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else "no such port"
-        raise ConfigurationError(f"--host {host} --port {port} cannot be listened on: {why.lower()}") from None
-    return listening
+    return listening_at(host, port)
 
 
 def serve(listening: socket.socket, app: Starlette, limits: Limits | None = None) -> None:
     """Serves until the process is asked to end; requests that are being served are finished first."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(_WithoutTracebacks("%(asctime)s %(levelname)s %(message)s"))
-    for name in (__name__, "uvicorn"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.INFO if name == __name__ else logging.WARNING)
-    config = uvicorn.Config(
-        app,
-        http="h11",
-        ws="none",
-        lifespan="off",
-        loop="asyncio",
-        log_config=None,
-        access_log=False,  # it would tell what the client wrote
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=(limits or Limits()).connections,
-        timeout_keep_alive=5,
-        timeout_graceful_shutdown=10,
-    )
-    uvicorn.Server(config).run(sockets=[listening])
+    connections = (limits or Limits()).connections
+    serving.serve(listening, app, logs=(__name__,), connections=connections, ws="none", lifespan="off")
 
 
 class _Problem(Exception):
@@ -308,10 +281,3 @@ def _told(request: Request, producer: str, status: int) -> None:
     path = request.url.path if request.url.path in (PATH, f"{PATH}/batch", "/health") else "*"
     method = request.method if request.method in ("GET", "POST") else "*"
     _log.info("%s %s %s %d", producer, method, path, status)
-
-
-class _WithoutTracebacks(logging.Formatter):
-    """A traceback may quote what was sent, or the data; only its last type is told."""
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - the library's name
-        return safe_error(ei[1])[1] if ei and ei[1] is not None else ""

@@ -29,6 +29,9 @@ HEAVY = (
     "spacy",
     "duckdb",
     "plotly",
+    "nicegui",
+    "fastapi",
+    "argon2",
 )
 OURS = ("dpsynth_platform", "assets", "resources", "sensors")
 USES_DAGSTER = {"definitions.py", "running.py", "rehearsal.py"}

@@ -1,0 +1,126 @@
+"""The console put together: the gate, the sign-in, the API and the pages.
+
+What belongs here: which part stands where, and what NiceGUI must not do by itself. What does not: any of the parts.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from http import HTTPStatus
+
+import nicegui
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from nicegui import Client, ui
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from dpsynth_platform import serving
+from dpsynth_platform.console import access, api, oidc, sign_in
+from dpsynth_platform.console.access import Access, Desk
+from dpsynth_platform.console.configuration import ConsoleSettings
+from dpsynth_platform.console.identity import signed_in
+from dpsynth_platform.console.problems import UNEXPECTED, Problem, problem_of
+from dpsynth_platform.errors import DpsynthError, SignedOut
+from dpsynth_platform.lineage.redaction import safe_error
+from dpsynth_platform.people import visible
+from dpsynth_platform.settings import Settings
+
+TITLE = "dpsynth governance console"
+CONNECTIONS = 500
+_LIBRARY = f"/_nicegui/{nicegui.__version__}/"
+_FOREIGN_LOGS = ("nicegui", "asyncio", "concurrent.futures")
+
+_log = logging.getLogger(__name__)
+
+
+def application(settings: Settings, console: ConsoleSettings) -> FastAPI:
+    """The console as an ASGI application. NiceGUI knows one for each process.
+
+    Raises:
+        ConfigurationError: the console's database cannot be used.
+    """
+    app = without_pages(settings, console)
+    for kind, answer in ((404, _no_such_page), (DpsynthError, _page_refused), (Exception, _page_failed)):
+        nicegui.app.add_exception_handler(kind, answer)
+    ui.run_with(app, title=TITLE, language="en-US", show_welcome_message=False)
+    return app
+
+
+def without_pages(settings: Settings, console: ConsoleSettings) -> FastAPI:
+    """The gate, the sign-in and the API. Raises `ConfigurationError`: the console's database cannot be used."""
+    app = FastAPI(
+        title=TITLE,
+        version="1",
+        openapi_url=f"{api.PREFIX}/openapi.json",
+        docs_url=None,  # its scripts come from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.add_middleware(Access, desk=Desk.of(console), session_of_page=_session_of_page, library=_LIBRARY)
+    app.add_exception_handler(HTTPException, _http_problem)
+    app.add_exception_handler(RequestValidationError, _not_acceptable)
+    app.router.routes.extend([Route(access.HEALTH, _health, methods=["GET"]), *sign_in.routes()])
+    app.include_router(api.router(settings))
+    return app
+
+
+def serve(listening: socket.socket, app: FastAPI) -> None:
+    """Serves the console until the process is asked to end."""
+    for name in _FOREIGN_LOGS:
+        logging.getLogger(name).addFilter(_without_words)
+    logs = (access.__name__, sign_in.__name__, oidc.__name__, __name__, *_FOREIGN_LOGS)
+    serving.serve(listening, app, logs=logs, connections=CONNECTIONS)
+
+
+def _session_of_page(page: str) -> str | None:
+    """The session for which NiceGUI made a page."""
+    client = Client.instances.get(page)
+    try:
+        return signed_in(client.request).handle if client else None
+    except (RuntimeError, SignedOut):  # it was made for nobody
+        return None
+
+
+async def _health(request: Request) -> Response:
+    return JSONResponse({"state": "ok"})
+
+
+def _http_problem(request: Request, error: Exception) -> Response:
+    """The framework's own refusals: no such address, another method, a body that cannot be read."""
+    if isinstance(error, Problem):
+        raise error
+    status = error.status_code if isinstance(error, HTTPException) else 400
+    code = HTTPStatus(status).phrase.lower().replace(" ", "-")
+    headers = error.headers if isinstance(error, HTTPException) else None
+    return Problem(status, code, f"accepted: what {api.PREFIX}/openapi.json describes", headers).response()
+
+
+def _not_acceptable(request: Request, error: Exception) -> Response:
+    """Where a request is not as described; of what was sent nothing is told."""
+    faults = error.errors() if isinstance(error, RequestValidationError) else []
+    words = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+    return Problem(422, "not-acceptable", visible(words)).response()
+
+
+def _no_such_page(request: Request, error: Exception) -> Response:
+    problem = Problem(404, "no-such-place", "there is nothing at this address")
+    return problem.response() if request.url.path.startswith(access.API) else problem.page()
+
+
+def _page_refused(request: Request, error: Exception) -> Response:
+    return (problem_of(error) if isinstance(error, DpsynthError) else UNEXPECTED).page()
+
+
+def _page_failed(request: Request, error: Exception) -> Response:
+    return UNEXPECTED.page()
+
+
+def _without_words(record: logging.LogRecord) -> bool:
+    """A library's line of the log without what it quotes: addresses, what a browser sent, the text of errors."""
+    error = record.exc_info[1] if record.exc_info else record.msg if isinstance(record.msg, BaseException) else None
+    what = safe_error(error)[1] if error is not None else "a line of its own"
+    record.msg, record.args, record.exc_info = f"{record.name}, {record.module} {record.lineno}: {what}", (), None
+    return True

@@ -1,0 +1,189 @@
+"""Local users of the console: names, roles and passwords.
+
+What belongs here: adding, changing and removing them, and whether a password is right. What does not: how often one may
+try (`attempts`), and being signed in (`sessions`).
+
+Passwords are kept as Argon2id hashes of the library's defaults (RFC 9106, the second recommended option). A name that
+nobody has takes as long to refuse as a wrong password. Two names that look alike are one person's (`people.person_key`),
+as everywhere in the platform.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import secrets
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from dpsynth_platform.console.identity import Identity
+from dpsynth_platform.console.roles import ROLES, Role
+from dpsynth_platform.console.store import Store
+from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.people import person_key, recorded
+
+PASSWORD = "password"  # noqa: S105 - how somebody signed in
+SHORTEST_PASSWORD = 15
+LONGEST_PASSWORD = 1000
+LONGEST_NAME = 200
+FEWEST_CHARACTERS = 5
+_hasher = PasswordHasher()
+
+
+@dataclass(frozen=True)
+class User:
+    """A local user. The password's hash stays in the database.
+
+    Attributes:
+        changed: when roles or password last changed: ISO 8601, UTC.
+    """
+
+    name: str
+    roles: frozenset[Role]
+    changed: str
+
+
+class Users:
+    """The local users of one console."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def all(self) -> list[User]:
+        """Every user, by name."""
+        with self._store.read() as connection:
+            rows = connection.execute("SELECT name, roles, changed FROM user ORDER BY name").fetchall()
+        return [User(name, roles_from(roles), changed) for name, roles, changed in rows]
+
+    def add(self, name: str, roles: Iterable[str], password: str) -> User:
+        """Adds a user. Raises `ConfigurationError`: name, roles or password are not acceptable, or the name is taken."""
+        user = User(checked_name(name, "NAME"), checked_roles(roles), _now())
+        kept = _hasher.hash(_checked_password(password, name))
+        with self._store.write() as connection:
+            added = connection.execute(
+                "INSERT INTO user VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                (person_key(name), name, roles_text(user.roles), kept, user.changed),
+            )
+            if added.rowcount == 0:
+                raise ConfigurationError(f"{name!r}: there is a user of that name, or of one that looks alike")
+        return user
+
+    def change_password(self, name: str, password: str) -> None:
+        """Changes a password, and ends the user's sessions. Raises `ConfigurationError`."""
+        self._change(name, "password", _hasher.hash(_checked_password(password, name)))
+
+    def change_roles(self, name: str, roles: Iterable[str]) -> None:
+        """Changes a user's roles, and ends their sessions. Raises `ConfigurationError`."""
+        self._change(name, "roles", roles_text(checked_roles(roles)))
+
+    def remove(self, name: str) -> None:
+        """Removes a user, and ends their sessions. What they decided stays in the ledger. Raises `ConfigurationError`."""
+        key = person_key(name)
+        with self._store.write() as connection:
+            if connection.execute("DELETE FROM user WHERE key = ?", (key,)).rowcount == 0:
+                raise _nobody(name)
+            connection.execute("DELETE FROM session WHERE key = ? AND how = ?", (key, PASSWORD))
+
+    def verified(self, name: str, password: str) -> Identity | None:
+        """Who that is, or None: no such user, or a wrong password. Takes as long whichever it is."""
+        with self._store.read() as connection:
+            row = connection.execute(
+                "SELECT name, roles, password FROM user WHERE key = ?", (person_key(name),)
+            ).fetchone()
+        known, roles, kept = row or ("", "", _nobodys_hash())
+        plain = _normal(password[: LONGEST_PASSWORD + 1])
+        try:
+            _hasher.verify(kept, plain)
+        except (VerificationError, InvalidHashError):
+            return None
+        if row is None:
+            return None
+        if _hasher.check_needs_rehash(kept):
+            self._keep_better_hash(name, kept, _hasher.hash(plain))
+        return Identity(known, roles_from(roles), PASSWORD)
+
+    def _change(self, name: str, column: str, value: str) -> None:
+        key = person_key(name)
+        with self._store.write() as connection:
+            changed = connection.execute(
+                f"UPDATE user SET {column} = ?, changed = ? WHERE key = ?",  # noqa: S608 - one of two columns of ours
+                (value, _now(), key),
+            )
+            if changed.rowcount == 0:
+                raise _nobody(name)
+            connection.execute("DELETE FROM session WHERE key = ? AND how = ?", (key, PASSWORD))
+
+    def _keep_better_hash(self, name: str, was: str, now: str) -> None:
+        """After the library's defaults grew; not where somebody changed the password meanwhile."""
+        with self._store.write() as connection:
+            connection.execute(
+                "UPDATE user SET password = ? WHERE key = ? AND password = ?", (now, person_key(name), was)
+            )
+
+
+def checked_name(name: str, where: str) -> str:
+    """A name as it may stand in the ledger. Raises `ConfigurationError`."""
+    if len(name) > LONGEST_NAME:
+        raise ConfigurationError(f"{where}: {len(name)} characters; accepted: at most {LONGEST_NAME}")
+    return recorded(name, where)
+
+
+def checked_roles(roles: Iterable[str]) -> frozenset[Role]:
+    """Roles by their names. Raises `ConfigurationError` for an unknown one, or none."""
+    found = set(roles)
+    unknown = sorted(found - set(ROLES))
+    if unknown or not found:
+        raise ConfigurationError(f"--role: {repr(unknown[0]) if unknown else 'none'}; accepted: {', '.join(ROLES)}")
+    return frozenset(role for role in ROLES if role in found)
+
+
+def roles_text(roles: Iterable[Role]) -> str:
+    """Roles as they are kept."""
+    return ",".join(role for role in ROLES if role in set(roles))
+
+
+def roles_from(text: str) -> frozenset[Role]:
+    """Roles as they were kept; one that this version does not know counts for nothing."""
+    kept = text.split(",")
+    return frozenset(role for role in ROLES if role in kept)
+
+
+def _checked_password(password: str, name: str) -> str:
+    """A password in its normal form. Raises `ConfigurationError`, which shows nothing of it."""
+    plain = _normal(password)
+    problem = ""
+    if not SHORTEST_PASSWORD <= len(plain) <= LONGEST_PASSWORD:
+        problem = f"{len(plain)} characters"
+    elif len(set(plain)) < FEWEST_CHARACTERS:
+        problem = "hardly two characters differ"
+    elif person_key(name) in person_key(plain):
+        problem = "it holds the user's name"
+    if problem:
+        raise ConfigurationError(
+            f"password: {problem}; accepted: {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters, several words for "
+            "instance, without the name"
+        )
+    return plain
+
+
+def _normal(password: str) -> str:
+    """The same text whichever keyboard wrote it."""
+    return unicodedata.normalize("NFKC", password)
+
+
+@functools.cache
+def _nobodys_hash() -> str:
+    """A hash that no password has."""
+    return _hasher.hash(secrets.token_urlsafe(32))
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat()
+
+
+def _nobody(name: str) -> ConfigurationError:
+    return ConfigurationError(f"{name!r}: there is no such user; those there are: dpsynth console user list")

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -104,18 +105,16 @@ class Desk:
     hashing: asyncio.Semaphore
 
     @classmethod
-    def of(cls, console: ConsoleSettings) -> Desk:
+    def of(cls, console: ConsoleSettings, clock: Callable[[], float] = time.time) -> Desk:
         """The desk of a console. Raises `ConfigurationError` where its database cannot be used."""
         ways = [
             way for way, there in ((PASSWORD, console.local), (OIDC, console.oidc), (PROXY, console.proxy)) if there
         ]
         store = Store(console.home)
-        sessions = Sessions(store, console.sessions, ways)
+        sessions = Sessions(store, console.sessions, ways, clock)
         back = f"{console.url}{OIDC_BACK}"
-        provider = Provider(console.oidc, console.oidc_secret, back, store) if console.oidc else None
-        return cls(
-            console, Users(store), sessions, Attempts(), provider, asyncio.Semaphore(_PASSWORDS_AT_ONCE)
-        )
+        provider = Provider(console.oidc, console.oidc_secret, back, store, clock) if console.oidc else None
+        return cls(console, Users(store), sessions, Attempts(clock), provider, asyncio.Semaphore(_PASSWORDS_AT_ONCE))
 
     @property
     def cookie(self) -> str:
@@ -336,7 +335,11 @@ class _Request:
     def _kind(self) -> str:
         """What of the path may be logged: the names in it are the reader's to know."""
         first = self._path.split("/", 2)[1]
-        return f"/{first}" if first.replace("-", "").replace("_", "").isalnum() and first.isascii() and len(first) <= 40 else "*"
+        return (
+            f"/{first}"
+            if first.replace("-", "").replace("_", "").isalnum() and first.isascii() and len(first) <= 40
+            else "*"
+        )
 
     @property
     def _asked_for(self) -> str:

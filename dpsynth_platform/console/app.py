@@ -42,15 +42,15 @@ def application(settings: Settings, console: ConsoleSettings) -> FastAPI:
     Raises:
         ConfigurationError: the console's database cannot be used.
     """
-    app = without_pages(settings, console)
+    app = without_pages(settings, Desk.of(console))
     for kind, answer in ((404, _no_such_page), (DpsynthError, _page_refused), (Exception, _page_failed)):
         nicegui.app.add_exception_handler(kind, answer)
     ui.run_with(app, title=TITLE, language="en-US", show_welcome_message=False)
     return app
 
 
-def without_pages(settings: Settings, console: ConsoleSettings) -> FastAPI:
-    """The gate, the sign-in and the API. Raises `ConfigurationError`: the console's database cannot be used."""
+def without_pages(settings: Settings, desk: Desk) -> FastAPI:
+    """The gate, the sign-in and the API."""
     app = FastAPI(
         title=TITLE,
         version="1",
@@ -59,7 +59,7 @@ def without_pages(settings: Settings, console: ConsoleSettings) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.add_middleware(Access, desk=Desk.of(console), session_of_page=_session_of_page, library=_LIBRARY)
+    app.add_middleware(Access, desk=desk, session_of_page=_session_of_page, library=_LIBRARY)
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _not_acceptable)
     app.router.routes.extend([Route(access.HEALTH, _health, methods=["GET"]), *sign_in.routes()])

@@ -3,8 +3,8 @@
 What belongs here: counting tries, by the name that was tried and by the address they came from. What does not: whether
 a password is right (`users`).
 
-Counted in this process's memory alone: a name that was typed may be a password by mistake, and is written nowhere. A try
-counts before its password is looked at, so that many at once are no way around.
+Counted in this process's memory alone: a name that was typed may be a password by mistake, and is written nowhere. A
+try counts before its password is looked at, so that many at once are no way around.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Attempts:
     """The failed tries of late.
 
     Args:
-        clock: seconds, never set back.
+        clock: seconds of the epoch.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._tries: dict[_Key, deque[float]] = {}
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -123,6 +123,10 @@ class Oidc(_Mapped):
         return self.metadata or f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
 
 
+def _same_names() -> Roles:
+    return {role: [role] for role in ROLES}
+
+
 class Proxy(_Mapped):
     """A proxy in front of the console that signs people in and says who they are.
 
@@ -139,8 +143,8 @@ class Proxy(_Mapped):
     secret_file: Path
     name_header: HeaderName = "X-Dpsynth-User"
     roles_header: HeaderName = "X-Dpsynth-Roles"
-    secret_header: HeaderName = "X-Dpsynth-Proxy-Secret"
-    roles: Roles = Field(default_factory=lambda: {role: [role] for role in ROLES})
+    secret_header: HeaderName = "X-Dpsynth-Proxy-Secret"  # noqa: S105 - a header's name
+    roles: Roles = Field(default_factory=_same_names)
 
     @field_validator("addresses")
     @classmethod
@@ -199,7 +203,7 @@ class ConsoleSettings:
     url: str
     home: Path
     local: bool = True
-    sessions: SessionLimits = SessionLimits()
+    sessions: SessionLimits = field(default_factory=SessionLimits)
     oidc: Oidc | None = None
     proxy: Proxy | None = None
     oidc_secret: str = ""
@@ -247,8 +251,8 @@ def console_settings(settings: Settings, host: str, port: int) -> ConsoleSetting
     """
     if not settings.console_url and host not in THIS_MACHINE:
         raise ConfigurationError(
-            f"--host {host}: other machines reach it there; accepted: {', '.join(THIS_MACHINE)}, or DPSYNTH_CONSOLE_URL "
-            "with the https address of the proxy in front of it"
+            f"--host {host}: other machines reach it there; accepted: {', '.join(THIS_MACHINE)}, or "
+            "DPSYNTH_CONSOLE_URL with the https address of the proxy in front of it"
         )
     file = _read(settings.console)
     name = f"[{host}]" if ":" in host else host

@@ -65,7 +65,7 @@ class SignedIn:
     identity: Identity
     csrf: str
     again: Callable[[], Identity]
-    handle: str
+    handle: str = ""
 
 
 def signed_in(request: HTTPConnection) -> SignedIn:

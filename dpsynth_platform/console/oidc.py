@@ -1,7 +1,7 @@
 """Signing in through an OpenID Connect provider: the code flow with PKCE, by Authlib.
 
-What belongs here: sending somebody to the provider, and what to believe when they come back. What does not: sessions and
-cookies (`sign_in`), and which roles follow from which groups (`configuration`).
+What belongs here: sending somebody to the provider, and what to believe when they come back. What does not: sessions
+and cookies (`sign_in`), and which roles follow from which groups (`configuration`).
 
 Believed is only what the provider signed for this console and this very sign-in: `state` must be one that was given to
 this browser and not used yet, the code is exchanged with the verifier that only the console has, and the ID token must
@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 from authlib.integrations.base_client import OAuthError
@@ -90,7 +90,8 @@ class Provider:
         with self._store.write() as connection:
             connection.execute("DELETE FROM departure WHERE began < ?", (now - WAY_SECONDS,))
             connection.execute(
-                "DELETE FROM departure WHERE state IN (SELECT state FROM departure ORDER BY began DESC LIMIT -1 OFFSET ?)",
+                "DELETE FROM departure WHERE state IN "
+                "(SELECT state FROM departure ORDER BY began DESC LIMIT -1 OFFSET ?)",
                 (_MOST_AWAY,),
             )
             connection.execute(
@@ -169,7 +170,7 @@ class Provider:
             token = client.fetch_token(
                 metadata["token_endpoint"], grant_type="authorization_code", code=code, code_verifier=verifier
             )
-            keys = KeySet.import_key_set(_fetched(client, metadata["jwks_uri"]))
+            keys = KeySet.import_key_set(cast("Any", _fetched(client, metadata["jwks_uri"])))
             decoded = jwt.decode(
                 token.get("id_token") or "",
                 keys,
@@ -192,7 +193,7 @@ class Provider:
             raise _silent() from None
         except (JoseError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise _unbelievable(type(error).__name__) from None
-        return claims
+        return dict(claims)
 
     def _identity(self, claims: Mapping[str, Any]) -> Identity:
         """Raises `Problem` where the claims name nobody, or give no role."""
@@ -210,7 +211,7 @@ class Provider:
         return Identity(known, roles, OIDC)
 
 
-def _fetched(client: Any, url: str) -> Mapping[str, Any]:
+def _fetched(client: Any, url: str) -> dict[str, Any]:
     """A JSON object. Raises `Problem`."""
     try:
         response = client.get(url, withhold_token=True)

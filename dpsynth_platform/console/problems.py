@@ -66,8 +66,8 @@ class Problem(HTTPException):
         return HTMLResponse(
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
             '<meta name="viewport" content="width=device-width, initial-scale=1"></head>'
-            f'<body><main><h1>{title}</h1><p>{html.escape(self.detail)}</p><p><a href="/">Overview</a></p></main></body>'
-            "</html>",
+            f"<body><main><h1>{title}</h1><p>{html.escape(self.detail)}</p>"
+            '<p><a href="/">Overview</a></p></main></body></html>',
             self.status,
             self.headers,
         )

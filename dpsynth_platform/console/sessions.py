@@ -105,7 +105,7 @@ def handle_of(token: str) -> str:
 
 
 def csrf_of(token: str) -> str:
-    """The token that a request of this session must carry to change something; the session's does not follow from it."""
+    """The token that a request of this session must carry to change something; nothing follows from it."""
     return hmac.new(token.encode(), b"dpsynth console csrf", hashlib.sha256).hexdigest()
 
 

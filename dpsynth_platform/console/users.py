@@ -4,8 +4,8 @@ What belongs here: adding, changing and removing them, and whether a password is
 try (`attempts`), and being signed in (`sessions`).
 
 Passwords are kept as Argon2id hashes of the library's defaults (RFC 9106, the second recommended option). A name that
-nobody has takes as long to refuse as a wrong password. Two names that look alike are one person's (`people.person_key`),
-as everywhere in the platform.
+nobody has takes as long to refuse as a wrong password. Two names that look alike are one person's
+(`people.person_key`), as everywhere in the platform.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Users:
         return [User(name, roles_from(roles), changed) for name, roles, changed in rows]
 
     def add(self, name: str, roles: Iterable[str], password: str) -> User:
-        """Adds a user. Raises `ConfigurationError`: name, roles or password are not acceptable, or the name is taken."""
+        """Adds a user. Raises `ConfigurationError`: name, roles or password are not accepted, or the name is taken."""
         user = User(checked_name(name, "NAME"), checked_roles(roles), _now())
         kept = _hasher.hash(_checked_password(password, name))
         with self._store.write() as connection:
@@ -81,7 +81,7 @@ class Users:
         self._change(name, "roles", roles_text(checked_roles(roles)))
 
     def remove(self, name: str) -> None:
-        """Removes a user, and ends their sessions. What they decided stays in the ledger. Raises `ConfigurationError`."""
+        """Removes a user, and ends their sessions; what they decided stays. Raises `ConfigurationError`."""
         key = person_key(name)
         with self._store.write() as connection:
             if connection.execute("DELETE FROM user WHERE key = ?", (key,)).rowcount == 0:

@@ -15,8 +15,9 @@ from assets import audit, bounded, canaries, clearance, model, quality, raw, rel
 from assets.guard import Caught, guarded
 from assets.lineage import finished_run, step_run
 from assets.process import die_with_run
-from assets.shown import actual_columns, declared_columns, metadata_value
+from assets.shown import actual_columns, console_page, declared_columns, metadata_value
 from assets.step import Outcome, Step, StepContext
+from dpsynth_platform.console.addresses import dataset_page
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.lineage.emitter import Delivery, StepRun
 from dpsynth_platform.people import REQUESTED_BY_TAG, recorded
@@ -48,9 +49,16 @@ class RunWord(dg.Config):
     spend_again: str = ""
 
 
-def build_line(contract: DataContract, family: FamilyBudget, user: str) -> list[dg.AssetsDefinition]:
-    """The assets of one dataset, in order; group = dataset, key = `<dataset>/<step>`."""
-    return [_asset(step, contract, family, user) for step in LINE]
+def build_line(contract: DataContract, family: FamilyBudget, user: str, console: str = "") -> list[dg.AssetsDefinition]:
+    """The assets of one dataset, in order; group = dataset, key = `<dataset>/<step>`.
+
+    Args:
+        contract: of the dataset.
+        family: its budget.
+        user: who runs what no tag names anybody for.
+        console: the console's address, for links to it; empty: there is none.
+    """
+    return [_asset(step, contract, family, user, console) for step in LINE]
 
 
 def partitions_of(contract: DataContract) -> dg.MonthlyPartitionsDefinition | None:
@@ -60,7 +68,7 @@ def partitions_of(contract: DataContract) -> dg.MonthlyPartitionsDefinition | No
     return dg.MonthlyPartitionsDefinition(start_date=str(contract.release.start), fmt="%Y-%m")
 
 
-def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str) -> dg.AssetsDefinition:
+def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, console: str) -> dg.AssetsDefinition:
     @dg.asset(
         key=[contract.dataset, step.name],
         deps=[dg.AssetKey([contract.dataset, upstream]) for upstream in step.upstream],
@@ -70,7 +78,8 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str) 
         kinds=set(step.kinds),
         tags={"dpsynth/zone": step.zone, "dpsynth/family": contract.family}
         | ({"dpsynth/demo": "true"} if contract.demo else {}),
-        metadata={"dagster/column_schema": declared_columns(step, contract), "zone": step.zone},
+        metadata={"dagster/column_schema": declared_columns(step, contract), "zone": step.zone}
+        | ({"console": dg.MetadataValue.url(console + dataset_page(contract.dataset))} if console else {}),
         code_version=step.code_version,
         partitions_def=partitions_of(contract),
         pool=step.pool,
@@ -122,7 +131,8 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str) 
             raise dg.Failure(description=done.message, metadata={"code": done.code}, allow_retries=False)
         outcome, finished = done
         _warn(context, emitter.complete(finished))
-        return _result(outcome, declared_columns(step, contract))
+        links = {"console": console_page(console, step, place, outcome)} if console else {}
+        return _result(outcome, declared_columns(step, contract), links)
 
     return compute
 
@@ -138,7 +148,9 @@ def _runner(tags: Mapping[str, str], user: str) -> str:
     return recorded(tags.get(REQUESTED_BY_TAG, user), f"run tag {REQUESTED_BY_TAG}")
 
 
-def _result(outcome: Outcome, declared: dg.TableSchema) -> dg.MaterializeResult[None]:
+def _result(
+    outcome: Outcome, declared: dg.TableSchema, links: Mapping[str, dg.UrlMetadataValue]
+) -> dg.MaterializeResult[None]:
     columns = declared if outcome.schema is None else actual_columns(outcome.schema)
     shown = {name: metadata_value(value) for name, value in outcome.metadata.items()}
     return dg.MaterializeResult(
@@ -147,6 +159,7 @@ def _result(outcome: Outcome, declared: dg.TableSchema) -> dg.MaterializeResult[
             "dagster/column_schema": columns,
             "reused": outcome.reused,
             **shown,
+            **links,
         },
         data_version=dg.DataVersion(outcome.record.content_hash[:32]),
     )

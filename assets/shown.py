@@ -10,8 +10,12 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from assets.step import Step
+from assets.step import Outcome, Step
+from dpsynth_platform.console import addresses
 from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.storage import Place
+
+_OF_CANDIDATES = ("synthetic", "audit", "quality")
 
 
 def picture(svg: str) -> dg.MarkdownMetadataValue:
@@ -36,6 +40,17 @@ def declared_columns(step: Step, contract: DataContract) -> dg.TableSchema:
     if step.fields:
         return dg.TableSchema([dg.TableColumn(name, kind, meaning) for name, kind, meaning in step.fields])
     return dg.TableSchema([dg.TableColumn(name, column.type) for name, column in contract.columns.items()])
+
+
+def console_page(console: str, step: Step, place: Place, outcome: Outcome) -> dg.UrlMetadataValue:
+    """Where the console at an address shows what a step made: a release, a candidate's evidence, else the dataset."""
+    if outcome.published is not None:
+        page = addresses.release_page(outcome.published.release_id)
+    elif step.name in _OF_CANDIDATES:
+        page = addresses.candidate_page(place.dataset, place.period)
+    else:
+        page = addresses.dataset_page(place.dataset)
+    return dg.MetadataValue.url(console + page)
 
 
 def metadata_value(value: Any) -> Any:

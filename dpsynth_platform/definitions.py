@@ -35,7 +35,11 @@ def build_definitions(settings: Settings, **overrides: object) -> dg.Definitions
     candidates = [candidate_job(contract) for contract in contracts]
     releases = [release_job(contract) for contract in contracts]
     return dg.Definitions(
-        assets=[asset for contract, family in loaded for asset in build_line(contract, family, settings.user)],
+        assets=[
+            asset
+            for contract, family in loaded
+            for asset in build_line(contract, family, settings.user, settings.console_url)
+        ],
         asset_checks=[check for contract, family in loaded for check in build_checks(contract, family)],
         jobs=[*candidates, *releases],
         schedules=[

@@ -1,0 +1,43 @@
+"""Where the console shows what: the address of each page, below the console's own.
+
+What belongs here: paths, with names in them quoted. What does not: the pages. Names are those of datasets, families,
+releases, ledger entries and nodes of the lineage graph: nothing of anybody's data is ever part of an address.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlencode
+
+
+def family_page(family: str) -> str:
+    """One family's budget."""
+    return f"/families/{_name(family)}"
+
+
+def dataset_page(dataset: str) -> str:
+    """One dataset's contract, runs and releases."""
+    return f"/datasets/{_name(dataset)}"
+
+
+def release_page(release: str) -> str:
+    """One release's dossier."""
+    return f"/releases/{_name(release)}"
+
+
+def candidate_page(dataset: str, period: str | None = None) -> str:
+    """The present candidate of a dataset and period, where it is approved or refused."""
+    return f"/candidates/{_name(dataset)}" + (f"/{_name(period)}" if period else "")
+
+
+def entry_page(entry: str) -> str:
+    """One ledger entry."""
+    return f"/ledger/{_name(entry)}"
+
+
+def node_page(node: str) -> str:
+    """The lineage graph around a node."""
+    return f"/lineage?{urlencode({'node': node})}"
+
+
+def _name(text: str) -> str:
+    return quote(text, safe="")

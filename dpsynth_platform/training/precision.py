@@ -25,7 +25,8 @@ def precision_of(device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        fast = device.type == "cpu" and bool(torch.cpu.get_capabilities().get("amx_bf16"))
+        known = torch.cpu.get_capabilities()
+        fast = device.type == "cpu" and any(known.get(name) for name in ("amx_bf16", "avx512_bf16"))
     return torch.bfloat16 if fast else EXACT
 
 

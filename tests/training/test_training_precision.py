@@ -36,7 +36,8 @@ def logical_batch(made, rows):
     ("device", "capabilities", "expected"),
     [
         ("cpu", {"amx_bf16": True, "avx512_bf16": True}, torch.bfloat16),
-        ("cpu", {"amx_bf16": False, "avx512_bf16": True}, torch.float32),
+        ("cpu", {"amx_bf16": False, "avx512_bf16": True}, torch.bfloat16),
+        ("cpu", {"amx_bf16": False, "avx512_bf16": False, "avx512_f": True}, torch.float32),
         ("cpu", {"architecture": "aarch64"}, torch.float32),
         ("cuda", {}, torch.bfloat16),
         ("mps", {"amx_bf16": True}, torch.float32),

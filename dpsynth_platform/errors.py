@@ -26,6 +26,12 @@ class ConfigurationError(DpsynthError):
     code = "configuration"
 
 
+class NotFound(DpsynthError):
+    """What somebody asked to look at is not there; the message names it, and what is."""
+
+    code = "not-found"
+
+
 class ContractError(DpsynthError):
     """A contract or family file is not acceptable; the message names key path, value and what is accepted."""
 

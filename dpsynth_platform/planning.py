@@ -6,7 +6,7 @@ What belongs here: the public inputs of a mechanism put together. What does not:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,12 @@ def run_key(contract: DataContract, source: PinnedSource, period: str | None, pl
 
 def changes(before: DataContract, now: DataContract) -> list[str]:
     """Keys of a contract that differ and that the mechanism depends on, so that they make another run."""
-    return list(_differences(before.mechanism_snapshot(), now.mechanism_snapshot(), ""))
+    return differences(before.mechanism_snapshot(), now.mechanism_snapshot())
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Keys, as paths, of which two contracts or parts of them say different things."""
+    return list(_differences(dict(before), dict(now), ""))
 
 
 def _differences(before: Any, now: Any, path: str) -> Iterator[str]:

@@ -119,7 +119,7 @@ class Storage:
     def read(self, place: Place, step: str) -> StepRecord | None:
         """The step's current record, or None."""
         try:
-            return StepRecord(**json.loads(self._record_path(place, step).read_text(encoding="utf-8")))
+            return StepRecord(**json.loads(self.record_path(place, step).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
 
@@ -188,17 +188,17 @@ class Storage:
             lineage_run=lineage_run,
             ran_by=ran_by | {run_key: sorted({*ran_by.get(run_key, ()), runner} - {""})},
         )
-        write_durably(self._record_path(place, step), json.dumps(asdict(record), indent=1))
+        write_durably(self.record_path(place, step), json.dumps(asdict(record), indent=1))
         return record
 
     def exists(self, record: StepRecord) -> bool:
         """Whether a record's output is still there; a record without a directory is its own output."""
         return record.path is None or Path(record.path).is_dir()
 
-    def places(self) -> list[Place]:
-        """Every dataset and period that has a record."""
+    def places(self, dataset: str = "*") -> list[Place]:
+        """Every dataset and period that has a record, or those of one dataset."""
         found = []
-        for path in sorted(self.root.glob("*/*/")):
+        for path in sorted(self.root.glob(f"{dataset}/*/")):
             if any(path.glob("*.json")):
                 found.append(Place(path.parent.name, None if path.name == "all" else path.name))
         return found
@@ -211,7 +211,8 @@ class Storage:
     def _base(self, place: Place) -> Path:
         return self.root / place.dataset / (place.period or "all")
 
-    def _record_path(self, place: Place, step: str) -> Path:
+    def record_path(self, place: Place, step: str) -> Path:
+        """The file of a step's record."""
         return self._base(place) / f"{step}.json"
 
 

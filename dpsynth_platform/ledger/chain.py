@@ -125,6 +125,13 @@ def head(connection: Connection) -> Head:
     return Head(row.sequence, row.hash) if row else Head(0, GENESIS)
 
 
+def holds(connection: Connection, link: Head) -> bool:
+    """Whether a link is one of the chain; the beginning, sequence 0, always is."""
+    column = schema.event.c
+    found = connection.execute(select(column.hash).where(column.sequence == link.sequence)).scalar_one_or_none()
+    return (found or GENESIS) == link.hash
+
+
 def events(
     connection: Connection, *, after: int = 0, kinds: Iterable[str] | None = None, subject: str | None = None
 ) -> list[ChainEvent]:

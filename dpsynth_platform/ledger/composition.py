@@ -15,12 +15,13 @@ Entries of different units or adjacencies have no common guarantee here: they ar
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.ledger.records import CostRequest
+from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger.records import ChainEvent, CostRequest, Entry
 from dpsynth_platform.privacy.renyi import RenyiCurve
 
 Bound = Literal["pld", "renyi", "basic"]
@@ -100,3 +101,54 @@ def _renyi(requests: Sequence[CostRequest], delta: float) -> float:
     )
     rest = delta - math.fsum(item.delta_slack for item in requests) * _UP
     return total.epsilon(rest)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a family had spent after one event of the chain. Public.
+
+    Attributes:
+        entry: what was charged or given back; None where the cap was set or raised.
+        epsilon: of all charged entries together, by their Renyi curves at the cap's delta, for a unit in every one of
+            them; infinite where slacks take all of that delta.
+        cap: the cap's epsilon from then on.
+    """
+
+    event: ChainEvent
+    entry: Entry | None
+    epsilon: float
+    cap: float
+
+
+def spent_over_time(events: Iterable[ChainEvent], entries: Mapping[str, Entry], family: str) -> Iterator[Spent]:
+    """What a family's account had spent after each event that changed it, in order.
+
+    Holds, like `compose`, if the plans were fixed in advance. An entry is charged from its reservation on.
+
+    Args:
+        events: of the chain, in order.
+        entries: by id; those of other families are passed over.
+    """
+    cap: Mapping[str, float] = {}
+    charged: dict[str, Entry] = {}
+    for event in events:
+        entry = entries.get(event.subject)
+        if event.kind in (chain.OPENED, chain.RAISED) and event.subject == family:
+            cap, entry = event.payload["cap"], None
+        elif entry is None or entry.family != family or event.kind not in (chain.RESERVED, chain.VOID):
+            continue
+        elif event.kind == chain.RESERVED:
+            charged[entry.entry_id] = entry
+        else:
+            charged.pop(entry.entry_id, None)
+        yield Spent(event, entry, _composed(charged.values(), cap["delta"]), cap["epsilon"])
+
+
+def _composed(entries: Collection[Entry], delta: float) -> float:
+    """By Renyi curves alone; infinite where the slacks of thresholds take all of the delta."""
+    if not entries:
+        return 0.0
+    requests = [entry.request for entry in entries]
+    if math.fsum(item.delta_slack for item in requests) * _UP >= delta:
+        return math.inf
+    return _renyi(requests, delta)

@@ -261,6 +261,24 @@ class Head:
 
 
 @dataclass(frozen=True)
+class News:
+    """What the ledger holds at one moment, but for its participants.
+
+    Attributes:
+        after: the events are those after this one; 0 where they are all.
+        events: in order.
+        accounts: all of them, by name.
+        entries: all of them, in the order in which they were reserved.
+    """
+
+    head: Head
+    after: int
+    events: tuple[ChainEvent, ...]
+    accounts: tuple[Account, ...]
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
 class VerificationReport:
     """What `Ledger.verify` found; without problems the ledger is as it was written."""
 

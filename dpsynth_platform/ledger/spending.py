@@ -7,6 +7,7 @@ goes to a file for one user's eyes that belongs in the restricted zone, never in
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -46,6 +47,20 @@ class OwnerSpending:
     def to_json(self) -> dict[str, Any]:
         """The report as plain JSON values."""
         return asdict(self)
+
+    def shares(self, steps: int = 10) -> tuple[tuple[float, float, float], ...]:
+        """The charged owners by what they have left: (from, to, share) in equal steps up to the most that can be left.
+
+        Each step holds what is above its lower end, the first one also who has nothing left. Coarser than `classes`:
+        for those who may see the operator's numbers, and not who took part in what.
+        """
+        if not self.owners:
+            return ()
+        width, counts = self.epsilon_left_unspent / steps, [0.0] * steps
+        for item in self.classes:
+            step = math.ceil(item["epsilon_left"] / width) - 1 if width else 0
+            counts[min(max(step, 0), steps - 1)] += item["owners"]
+        return tuple((step * width, (step + 1) * width, count / self.owners) for step, count in enumerate(counts))
 
 
 def owner_spending(family: str, sealed: RenyiFilter, standing: Standing | None) -> OwnerSpending:

@@ -45,6 +45,7 @@ from dpsynth_platform.ledger.records import (
     Decision,
     Entry,
     Head,
+    News,
     OverlapPolicy,
     VerificationReport,
 )
@@ -278,6 +279,18 @@ class Ledger:
             lambda connection: verdicts.epsilon_left(connection, rows.get_account(connection, family), delta)
         )
 
+    def remaining(self, family: str, request: CostRequest, *, most: int) -> int:
+        """How many more requests like one would be admitted, one after another, at most so many. Reserves nothing.
+
+        In `per-owner` mode that is for an owner who was never charged.
+
+        Raises:
+            LedgerError: there is no such account.
+        """
+        return self._database.read(
+            lambda connection: verdicts.remaining(connection, rows.get_account(connection, family), request, most)
+        )
+
     def reserve(
         self,
         family: str,
@@ -499,6 +512,31 @@ class Ledger:
     def head(self) -> Head:
         """The chain's last link, for signing."""
         return self._database.read(chain.head)
+
+    def news(self, known: Head) -> News | None:
+        """Everything that is public, as of one moment; of the chain only what came after a link that is known already.
+
+        Args:
+            known: the last link that the caller has.
+
+        Returns:
+            None where the chain still ends with that link.
+        """
+
+        def work(connection: Connection) -> News | None:
+            last = chain.head(connection)
+            if last == known:
+                return None
+            after = known.sequence if chain.holds(connection, known) else 0
+            return News(
+                head=last,
+                after=after,
+                events=tuple(chain.events(connection, after=after)),
+                accounts=tuple(rows.accounts(connection)),
+                entries=tuple(rows.entries(connection, None)),
+            )
+
+        return self._database.read(work)
 
     # Records of what happens around entries
 

@@ -119,6 +119,18 @@ def epsilon_left(connection: Connection, account: Account, delta: float) -> floa
     return account.filter.left_beside(_counted(connection, account), delta)
 
 
+def remaining(connection: Connection, account: Account, request: CostRequest, most: int) -> int:
+    """How many more requests like this one fit, at most so many."""
+    if request.guarantee.delta > account.delta:
+        return 0
+    total, cost = _counted(connection, account), account.filter.cost(request.curve, request.delta_slack)
+    for number in range(most):
+        total = add_up(total, cost)
+        if not account.filter.admits(total):
+            return number
+    return most
+
+
 @dataclass(frozen=True)
 class Refusal:
     """Why a request is blocked: a word for the chain and a message for people."""

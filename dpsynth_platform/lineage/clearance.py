@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 Decision = Literal["compose", "exclude", "block", "refuse"]
 Kind = Literal["family", "namespace", "source", "base-model", "unknown", "unprotected", "unproven", "foreign-word"]
 
-_SAID: dict[Kind, str] = {
+SAID: Mapping[Kind, str] = {
     "family": "an earlier mechanism of the same family",
     "namespace": "a mechanism of another family of the same identity namespace",
     "source": "a mechanism on the same table, or on what it was made from",
@@ -73,6 +73,7 @@ _SAID: dict[Kind, str] = {
     "unproven": "a claimed ledger entry that the ledger does not bear out",
     "foreign-word": "a model whose origin is the word of other producers alone, for which nobody here vouches",
 }
+"""What each kind of finding is, in words."""
 CLEARANCE = "clearance"
 """Under what a clearance's record keeps all of it."""
 _NEVER: tuple[Kind, ...] = ("unknown", "unprotected")
@@ -115,7 +116,7 @@ class Finding:
     def words(self) -> str:
         """In a sentence without its end."""
         told = f" (told by {', '.join((*self.told_by, *_events(self.events)))})" if self.told_by else ""
-        return f"{_SAID[self.kind]}{told}: {' -> '.join(self.path)}"
+        return f"{SAID[self.kind]}{told}: {' -> '.join(self.path)}"
 
     @property
     def number(self) -> int:

@@ -52,6 +52,12 @@ def public_event(event: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
+def public_facets(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The facets of a dataset as far as they may be shown to anybody, by name."""
+    kept: dict[str, Any] = _facets("dataset")(found)
+    return kept
+
+
 TEXT = text(LONGEST_TEXT)
 UUID = matching(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 TIME = matching(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})")

@@ -198,6 +198,15 @@ def search(connection: Connection, text: str, names: Collection[DatasetName]) ->
     return by_name({there.id: there for node in found.values() for there in _behind(connection, node)}.values())
 
 
+def holding(connection: Connection, text: str, most: int) -> list[Node]:
+    """Nodes with a text in their name; see `LineageStore.holding`."""
+    column = tables.node.c
+    named = or_(column.name.icontains(text, autoescape=True), column.namespace.icontains(text, autoescape=True))
+    told = or_(column.facets != "{}", column.kind != "dataset")
+    query = select(tables.node).where(named, told).order_by(column.id.desc()).limit(most)
+    return [_node(row) for row in connection.execute(query)]
+
+
 def _behind(connection: Connection, node: Node) -> list[Node]:
     """What a name that was only ever mentioned as a symlink leads to; any other node itself."""
     if node.facets:

@@ -54,6 +54,11 @@ class Node:
         """For each facet the sequence number of the event that it came with."""
         return {name: kept["event"] for name, kept in self._kept.items()}
 
+    def origin_of(self, facet: str) -> Origin:
+        """Who told a facet."""
+        origin: Origin = self._kept[facet]["origin"]
+        return origin
+
     @cached_property
     def is_told_by_us(self) -> bool:
         """Whether a facet of it is of ours."""

@@ -169,6 +169,10 @@ class LineageStore:
             names.append(dataset_name(text))
         return self.database.read(lambda connection: rows.search(connection, text, names))
 
+    def holding(self, text: str, *, most: int) -> list[Node]:
+        """Nodes with a text in their name or namespace, of any case, the newest first; without mere other names."""
+        return self.database.read(lambda connection: rows.holding(connection, text, most))
+
     def edges(self, name: DatasetName) -> list[Edge]:
         """Every edge at a node, above and below, as it was told."""
         return self.database.read(lambda connection: rows.edges_at(connection, name))

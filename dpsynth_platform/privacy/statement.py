@@ -230,6 +230,14 @@ class Tuning:
 
 UNTUNED = Tuning()
 
+HIDDEN = {
+    "add-or-remove": "what their records say, and whether they are in the data at all",
+    "zero-out": "what their records say, but not how many people there are",
+    "replace-one": "what their records say, but not how many people there are",
+    "fixed-graph": "what their records say, but not whose records they are",
+}
+"""What neighbours by each adjacency differ in, so that a guarantee hides it."""
+
 
 @dataclass(frozen=True)
 class Elsewhere:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.digests import canonical_digest
@@ -99,6 +99,9 @@ class LedgerReads(Protocol):
         """Approvals of a candidate, and refusals and withdrawals of what its entry paid for, in the order of record."""
 
 
+_Decision = TypeVar("_Decision", bound=Decision)
+
+
 @dataclass(frozen=True)
 class Candidate:
     """What could be released: exact content with all that it rests on. An approval names its digest.
@@ -150,20 +153,23 @@ class CheckedEvidence:
     edition: int = 1
 
 
-def candidate_of(storage: Storage, place: Place, contract: DataContract) -> Candidate:
+def candidate_of(storage: Storage, place: Place, contract: DataContract, *, read: bool = True) -> Candidate:
     """The candidate as it lies in storage now, with content hashes computed from the files.
 
-    `contract` is the snapshot that `raw` sealed.
+    Args:
+        contract: the snapshot that `raw` sealed.
+        read: False: the hashes are those of the records, and files are only looked for. For lists; whoever decides or
+            publishes reads them.
 
     Raises:
         ReleaseRefused: a record or an output is missing, changed after it was recorded, or made from other inputs.
     """
-    return _candidate(place, contract, _records(storage, place))
+    return _candidate(place, contract, _records(storage, place, read=read))
 
 
-def _records(storage: Storage, place: Place) -> dict[str, StepRecord]:
+def _records(storage: Storage, place: Place, *, read: bool = True) -> dict[str, StepRecord]:
     """The evidence's records, each with its content as it was recorded, made from one another and from one training."""
-    records = {step: _record(storage, place, step) for step in EVIDENCE_STEPS}
+    records = {step: _record(storage, place, step, read=read) for step in EVIDENCE_STEPS}
     for record in records.values():
         _check_links(place, record, records)
     try:
@@ -326,13 +332,13 @@ def check_news(place: Place, before: Clearance, now: Clearance) -> None:
         )
 
 
-def standing_approvals(decisions: Sequence[Decision], runners: Collection[str] = ()) -> tuple[Decision, ...]:
+def standing_approvals(decisions: Sequence[_Decision], runners: Collection[str] = ()) -> tuple[_Decision, ...]:
     """The approvals of one candidate that count.
 
     Those after the last refusal and the last withdrawal, one a person, none by a runner or by whoever withdrew.
     """
     excluded = {person_key(name) for name in (*runners, *(item.by for item in _withdrawals(decisions)))}
-    counted: dict[str, Decision] = {}
+    counted: dict[str, _Decision] = {}
     for item in decisions[_last_objection(decisions) + 1 :]:
         if item.decision == APPROVE and person_key(item.by) not in excluded:
             counted.setdefault(person_key(item.by), item)
@@ -412,14 +418,17 @@ def audit_report(place: Place, record: StepRecord) -> dict[str, Any]:
     return report
 
 
-def _record(storage: Storage, place: Place, step: str) -> StepRecord:
+def _record(storage: Storage, place: Place, step: str, *, read: bool) -> StepRecord:
     """One step's record, with its content as it was recorded."""
     try:
         raw = storage.require(place, "raw")
         record = storage.require(place, step, run_key=raw.run_key)
         if step == "raw":
             return record  # its rows may have expired; what counts of it is the sealed contract and the run key
-        content = digest_directory(record.directory) if record.path is not None else canonical_digest(record.facts)
+        directory = record.directory if record.path is not None else None
+        if not read:
+            return record
+        content = digest_directory(directory) if directory is not None else canonical_digest(record.facts)
     except StaleInput as error:
         raise ReleaseRefused(f"evidence is missing or stale: {error}") from None
     if content != record.content_hash:

@@ -42,7 +42,11 @@ class Register:
         place = directory.absolute()
         known = dict.fromkeys((*self.find(release_id).directories, place))
         document = {"directories": [str(item) for item in known], "contacts": list(contacts)}
-        write_durably(self._root / f"{release_id}.json", json.dumps(document, indent=1))
+        write_durably(self.path(release_id), json.dumps(document, indent=1))
+
+    def path(self, release_id: str) -> Path:
+        """The file of a release."""
+        return self._root / f"{release_id}.json"
 
     def find(self, release_id: str) -> Registered:
         """What is known of a release; nothing where it was never registered.
@@ -50,7 +54,7 @@ class Register:
         Raises:
             StaleInput: its file is damaged.
         """
-        path = self._root / f"{release_id}.json"
+        path = self.path(release_id)
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             return Registered(tuple(map(Path, document["directories"])), tuple(document["contacts"]))
@@ -61,4 +65,8 @@ class Register:
 
     def directories(self) -> list[Path]:
         """Every place where any release was shown."""
-        return [place for path in sorted(self._root.glob("*.json")) for place in self.find(path.stem).directories]
+        return [place for release in self.releases() for place in self.find(release).directories]
+
+    def releases(self) -> list[str]:
+        """Ids of all that are registered."""
+        return sorted(path.stem for path in self._root.glob("*.json"))

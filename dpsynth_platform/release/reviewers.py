@@ -73,16 +73,31 @@ def write_reviewers_dossier(
     """
     from dpsynth_platform.release.page import render_reviewers
 
+    document = reviewers_document(storage, ledger, contract, candidate, statement, standing=standing)
+    directory = storage.named_output(Place(candidate.dataset, candidate.period), "dossier", candidate.digest[:16])
+    made = ReviewersDossier(document, directory / JSON_NAME, directory / PAGE_NAME)
+    write_durably(made.json_file, json.dumps(document, indent=1, ensure_ascii=False))
+    write_durably(made.page_file, render_reviewers(document))
+    return made
+
+
+def reviewers_document(
+    storage: Storage,
+    ledger: Ledger,
+    contract: DataContract,
+    candidate: Candidate,
+    statement: PrivacyStatement,
+    *,
+    standing: str,
+) -> dict[str, Any]:
+    """The dossier as JSON values, written nowhere. Takes and raises what `write_reviewers_dossier` does."""
     place = Place(candidate.dataset, candidate.period)
     document = _document(storage, ledger, place, contract, candidate, statement, standing)
     document = json.loads(json.dumps(document, allow_nan=False))
     for breach in schema.breaches(document, schema.REVIEWERS):
         raise ReleaseRefused(f"the reviewers' dossier is not as its schema asks: at {breach.where} it {breach.message}")
-    directory = storage.named_output(place, "dossier", candidate.digest[:16])
-    made = ReviewersDossier(document, directory / JSON_NAME, directory / PAGE_NAME)
-    write_durably(made.json_file, json.dumps(document, indent=1, ensure_ascii=False))
-    write_durably(made.page_file, render_reviewers(document))
-    return made
+    checked: dict[str, Any] = document
+    return checked
 
 
 def _overlaps(storage: Storage, place: Place, candidate: Candidate) -> dict[str, Any]:
@@ -129,26 +144,35 @@ def _document(
 def _counts(ledger: Ledger, candidate: Candidate, records: Mapping[str, StepRecord]) -> list[dict[str, Any]]:
     """Exact counts along the line, in its order; what was not recorded is left out."""
     participants = int(ledger.participants(candidate.entry_id).size)
-    known: list[tuple[str, str, Any]] = [
-        ("scrubbed", "records with an owner", _fact(records, "scrubbed", "rows")),
-        ("scrubbed", "owners", _fact(records, "scrubbed", "owners")),
-        ("clearance", "owners cleared for the mechanism", participants),
-        ("canaries", "fictional owners", _fact(records, "canaries", "canaries")),
-        ("bounded", "records before bounding", _fact(records, "bounded", "rows_before")),
-        ("bounded", "records with a repeated key", _fact(records, "bounded", "repeated_keys")),
-        ("bounded", "records that the mechanism read", _fact(records, "bounded", "rows")),
-        ("bounded", "owners whose records it read", _fact(records, "bounded", "owners")),
-        ("bounded", "of the records, fictional", _fact(records, "bounded", "canary_rows")),
-        ("synthetic", "synthetic rows", _fact(records, "synthetic", "rows")),
-    ]
-    owners = _fact(records, "scrubbed", "owners")
+    owners = records["scrubbed"].facts.get("owners") if "scrubbed" in records else None
+    cleared = [("owners cleared for the mechanism", participants)]
     if owners is not None:
-        known.insert(3, ("clearance", "owners held out for tests, or left out", owners - participants))
-    return [{"step": step, "what": what, "count": count} for step, what, count in known if count is not None]
+        cleared.append(("owners held out for tests, or left out", owners - participants))
+    found = []
+    for step in ("scrubbed", "clearance", "canaries", "bounded", "synthetic"):
+        counted = cleared if step == "clearance" else counts_of(records[step]) if step in records else []
+        found += [{"step": step, "what": what, "count": count} for what, count in counted]
+    return found
 
 
-def _fact(records: Mapping[str, StepRecord], step: str, name: str) -> Any:
-    return records[step].facts.get(name) if step in records else None
+_COUNTED: Mapping[str, Mapping[str, str]] = {
+    "scrubbed": {"rows": "records with an owner", "owners": "owners"},
+    "canaries": {"canaries": "fictional owners"},
+    "bounded": {
+        "rows_before": "records before bounding",
+        "repeated_keys": "records with a repeated key",
+        "rows": "records that the mechanism read",
+        "owners": "owners whose records it read",
+        "canary_rows": "of the records, fictional",
+    },
+    "synthetic": {"rows": "synthetic rows"},
+}
+
+
+def counts_of(record: StepRecord) -> list[tuple[str, int]]:
+    """What a step counted exactly, in words; what was not recorded is left out."""
+    named = _COUNTED.get(record.step, {})
+    return [(what, record.facts[name]) for name, what in named.items() if record.facts.get(name) is not None]
 
 
 def _spend(ledger: Ledger, contract: DataContract, candidate: Candidate) -> dict[str, Any]:
@@ -172,8 +196,13 @@ def _spend(ledger: Ledger, contract: DataContract, candidate: Candidate) -> dict
 def _audit(place: Place, record: StepRecord) -> dict[str, Any]:
     return {
         "report": evidence.audit_report(place, record),
-        "plots": _plots(record.directory, {"roc": "Who was told from whom", "scores": "Scores of the canaries"}),
+        "plots": plots_of_audit(record),
     }
+
+
+def plots_of_audit(record: StepRecord) -> dict[str, str]:
+    """The drawings of an audit, SVG by title. Of canaries only, so that they may be published."""
+    return _plots(record.directory, {"roc": "Who was told from whom", "scores": "Scores of the canaries"})
 
 
 def _quality(record: StepRecord | None, candidate: Candidate) -> dict[str, Any] | None:

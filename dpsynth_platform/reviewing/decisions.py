@@ -11,14 +11,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.ledger.records import Decision
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lineage.clearance import Clearance
 from dpsynth_platform.planning import load_dataset
 from dpsynth_platform.privacy.figures import moment
+from dpsynth_platform.privacy.statement import PrivacyStatement
 from dpsynth_platform.release import evidence
-from dpsynth_platform.release.reviewers import write_reviewers_dossier
+from dpsynth_platform.release.evidence import Candidate
+from dpsynth_platform.release.reviewers import plots_of_audit, reviewers_document, write_reviewers_dossier
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
@@ -65,8 +68,37 @@ class Review:
         return asdict(self)
 
 
-def review(settings: Settings, place: Place) -> Review:
-    """The present candidate of a dataset, with its reviewers' dossier, which is written anew.
+@dataclass(frozen=True)
+class Gathered:
+    """The evidence of one candidate, read from its files.
+
+    Attributes:
+        contract: the snapshot that `raw` sealed.
+        family: the budget of its family, as its file declares it now.
+        report: the audit's report, on fictional canaries.
+        statement: what a release of it would promise.
+        decided: all decisions on it, in order.
+        standing: as of `Review`.
+        releasable: whether it only lacks approvals, if anything.
+        approved: whether it lacks nothing.
+    """
+
+    place: Place
+    contract: DataContract
+    family: FamilyBudget
+    candidate: Candidate
+    report: dict[str, Any]
+    cleared: Clearance
+    statement: PrivacyStatement
+    runners: tuple[str, ...]
+    decided: tuple[Decision, ...]
+    standing: str
+    releasable: bool
+    approved: bool
+
+
+def gather(settings: Settings, place: Place) -> Gathered:
+    """The present candidate of a dataset. Every file of its evidence is read; nothing is written.
 
     Raises:
         ReleaseRefused: there is no candidate.
@@ -76,31 +108,87 @@ def review(settings: Settings, place: Place) -> Review:
     _, family = load_dataset(settings, place.dataset)
     candidate = evidence.candidate_of(storage, place, contract)
     report = evidence.audit_report(place, storage.require(place, "audit"))
-    quality = storage.read(place, "quality")
-    rows = json.loads((quality.directory / "rows.json").read_text(encoding="utf-8")) if quality else []
     cleared = evidence.clearance_of(place, storage.require(place, "clearance"))
     statement = evidence.statement_of(contract, family, store, candidate.entry_id, candidate.method, cleared)
     runners = evidence.candidate_runners(storage, place)
-    standing = _standing(storage, place, contract, store, runners)
-    dossier = write_reviewers_dossier(storage, store, contract, candidate, statement, standing=standing)
-    return Review(
-        place=place.label,
-        candidate=candidate.digest,
-        guarantee=statement.plain_words(),
-        verdict=report["verdict"],
-        audit_summary=report["summary"],
-        audit_rows=[attack_row(attack) for attack in report["attacks"]],
-        quality_rows=rows,
+    decided = store.approvals(candidate.digest, candidate.entry_id)
+    refusal, releasable = _refusal(storage, place, contract, store, runners)
+    return Gathered(
+        place=place,
+        contract=contract,
+        family=family,
+        candidate=candidate,
+        report=report,
+        cleared=cleared,
+        statement=statement,
         runners=runners,
-        approvals=tuple(_in_words(item) for item in store.approvals(candidate.digest, candidate.entry_id)),
-        release=published_as(storage, place, candidate.digest),
-        standing=standing,
-        dossier=str(dossier.page_file),
-        audit=report,
+        decided=tuple(decided),
+        standing=f"not releasable now: {refusal}" if refusal else "all evidence holds and it is approved",
+        releasable=releasable,
+        approved=refusal is None,
     )
 
 
-def approve(settings: Settings, place: Place, by: str, reason: str, *, after_withdrawal: bool = False) -> Decision:
+def audit_plots(settings: Settings, place: Place) -> dict[str, str]:
+    """The drawings of the present audit, SVG by title."""
+    return plots_of_audit(Storage(settings.restricted).require(place, "audit"))
+
+
+def reviewers_document_of(settings: Settings, gathered: Gathered) -> dict[str, Any]:
+    """The reviewers' dossier of a candidate as JSON, written nowhere. Restricted. Raises `ReleaseRefused`."""
+    return reviewers_document(
+        Storage(settings.restricted),
+        accounts.ledger(settings),
+        gathered.contract,
+        gathered.candidate,
+        gathered.statement,
+        standing=gathered.standing,
+    )
+
+
+def review(settings: Settings, place: Place) -> Review:
+    """The present candidate of a dataset, with its reviewers' dossier, which is written anew.
+
+    Raises:
+        ReleaseRefused: there is no candidate.
+    """
+    storage, found = Storage(settings.restricted), gather(settings, place)
+    quality = storage.read(place, "quality")
+    rows = json.loads((quality.directory / "rows.json").read_text(encoding="utf-8")) if quality else []
+    dossier = write_reviewers_dossier(
+        storage,
+        accounts.ledger(settings),
+        found.contract,
+        found.candidate,
+        found.statement,
+        standing=found.standing,
+    )
+    return Review(
+        place=place.label,
+        candidate=found.candidate.digest,
+        guarantee=found.statement.plain_words(),
+        verdict=found.report["verdict"],
+        audit_summary=found.report["summary"],
+        audit_rows=[attack_row(attack) for attack in found.report["attacks"]],
+        quality_rows=rows,
+        runners=found.runners,
+        approvals=tuple(_in_words(item) for item in found.decided),
+        release=published_as(storage, place, found.candidate.digest),
+        standing=found.standing,
+        dossier=str(dossier.page_file),
+        audit=found.report,
+    )
+
+
+def approve(
+    settings: Settings,
+    place: Place,
+    by: str,
+    reason: str,
+    *,
+    after_withdrawal: bool = False,
+    seen: str | None = None,
+) -> Decision:
     """Records an approval of the present candidate.
 
     Args:
@@ -109,13 +197,15 @@ def approve(settings: Settings, place: Place, by: str, reason: str, *, after_wit
         by: the reviewer.
         reason: free words, kept for ever.
         after_withdrawal: the explicit word for content of which a release was withdrawn.
+        seen: digest of the candidate that the reviewer looked at, where that was a while ago.
 
     Raises:
-        ReleaseRefused: the candidate could not be released whoever approves; or the approver ran it or withdrew a
-            release of it; or the word is missing, or out of place.
+        ReleaseRefused: the candidate could not be released whoever approves; or it is not the one that was seen; or
+            the approver ran it or withdrew a release of it; or the word is missing, or out of place.
     """
     storage, store = Storage(settings.restricted), accounts.ledger(settings)
     candidate = evidence.check_content(storage, place, sealed_contract(storage, place), store).candidate
+    _check_seen(place, candidate, seen)
     return store.approve(
         candidate.digest,
         by=by,
@@ -126,11 +216,24 @@ def approve(settings: Settings, place: Place, by: str, reason: str, *, after_wit
     )
 
 
-def refuse(settings: Settings, place: Place, by: str, reason: str) -> Decision:
-    """Records a refusal of the present candidate; it needs a reason, which is kept for ever."""
+def refuse(settings: Settings, place: Place, by: str, reason: str, *, seen: str | None = None) -> Decision:
+    """Records a refusal of the present candidate; it needs a reason, which is kept for ever.
+
+    Raises:
+        ReleaseRefused: there is no candidate, or it is not the one that was seen (see `approve`).
+    """
     storage, store = Storage(settings.restricted), accounts.ledger(settings)
     candidate = evidence.candidate_of(storage, place, sealed_contract(storage, place))
+    _check_seen(place, candidate, seen)
     return store.refuse(candidate.digest, by=by, entry_id=candidate.entry_id, reason=reason)
+
+
+def _check_seen(place: Place, candidate: Candidate, seen: str | None) -> None:
+    if seen is not None and seen != candidate.digest:
+        raise ReleaseRefused(
+            f"{place.label}: the candidate is not the one that you looked at: it was made anew since. Look at it as it "
+            "is now, and decide then"
+        )
 
 
 def _in_words(decision: Decision) -> str:
@@ -152,12 +255,20 @@ def sealed_contract(storage: Storage, place: Place) -> DataContract:
     return DataContract.model_validate(raw.facts["contract"])
 
 
-def _standing(storage: Storage, place: Place, contract: DataContract, store: Ledger, runners: Sequence[str]) -> str:
+def _refusal(
+    storage: Storage, place: Place, contract: DataContract, store: Ledger, runners: Sequence[str]
+) -> tuple[str | None, bool]:
+    """Why it cannot be released now, if so; and whether all but its approvals holds."""
     try:
-        evidence.check_evidence(storage, place, contract, store, runners=runners)
+        checked = evidence.check_content(storage, place, contract, store)
     except ReleaseRefused as refusal:
-        return f"not releasable now: {refusal}"
-    return "all evidence holds and it is approved"
+        return str(refusal), False
+    decided = store.approvals(checked.candidate.digest, checked.candidate.entry_id)
+    try:
+        evidence.check_approvals(place, contract, decided, (*runners, checked.entry.request.runner))
+    except ReleaseRefused as refusal:
+        return str(refusal), True
+    return None, True
 
 
 def attack_row(attack: dict[str, Any]) -> tuple[str, ...]:

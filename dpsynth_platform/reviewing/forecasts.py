@@ -24,7 +24,7 @@ from dpsynth_platform.lineage.clearance import Clearance, clear
 from dpsynth_platform.planning import changes, cost_request, load_dataset, plan_release, run_key
 from dpsynth_platform.privacy.figures import number_of, rounded, upper_bound
 from dpsynth_platform.privacy.guarantee import Guarantee, tier
-from dpsynth_platform.privacy.statement import WORDS, privacy_statement
+from dpsynth_platform.privacy.statement import HIDDEN, WORDS, privacy_statement
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.settings import Settings, embedded_ledger
 from dpsynth_platform.source import pin
@@ -94,7 +94,7 @@ class Forecast:
             (
                 "whom it protects",
                 f"each {target.unit}, with at most {number_of(target.max_contributions, 'record')} used; hidden is "
-                f"{_HIDDEN[target.adjacency]}",
+                f"{HIDDEN[target.adjacency]}",
             ),
             (
                 "how well",
@@ -142,14 +142,6 @@ class Forecast:
             "be another model and another payment, and nothing is given back; only the contract and the source as "
             "they were then use the one that is paid for"
         )
-
-
-_HIDDEN = {
-    "add-or-remove": "what their records say, and whether they are in the data at all",
-    "zero-out": "what their records say, but not how many people there are",
-    "replace-one": "what their records say, but not how many people there are",
-    "fixed-graph": "what their records say, but not whose records they are",
-}
 
 
 def _of(described: dict[str, Any], *names: str) -> dict[str, float]:

@@ -6,6 +6,7 @@ held against. What does not: the checks themselves (`release.verify`, `ledger.ve
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +17,24 @@ from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.release.heads import WITHDRAWN, KnownChain
 from dpsynth_platform.release.layout import ATTESTATION
 from dpsynth_platform.release.tombstone import is_withdrawn
-from dpsynth_platform.release.verify import VerificationReport, verify_releases
+from dpsynth_platform.release.verify import VerificationReport, verify_release, verify_releases
 from dpsynth_platform.reviewing import accounts, releases
+from dpsynth_platform.reviewing.chronicle import chronicle
+from dpsynth_platform.reviewing.kept import Kept, state_of, tree_state
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.vault import SIGNING_KEY, Vault
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A verification of a release, with when its files were read for it (ISO 8601, UTC)."""
+
+    report: VerificationReport
+    at: str
+
+
+_CHECKED: Kept[Checked] = Kept(4000)
+_READ: Kept[Checked] = Kept(4000)
 
 
 @dataclass(frozen=True)
@@ -97,6 +112,33 @@ def verify_all(
         key = public_pem(Vault(settings.vault).signing_key().public_key())
         chain = chain or _own_chain(settings)
     return verify_releases(paths, key, chain=chain)
+
+
+def checked(settings: Settings, path: Path, *, rows: bool = True, anew: bool = False) -> Checked:
+    """The verification of one release of this deployment, as long as no file of it and nothing about it changes.
+
+    Args:
+        settings: the deployment.
+        path: the release's directory.
+        rows: whether the table's files are read, too; else only whether each is there.
+        anew: read everything again all the same.
+
+    Raises:
+        VerificationFailed: there is no such directory.
+    """
+    kept, now = _READ if rows else _CHECKED, chronicle(settings)
+    known = now.known_chain if accounts.has_ledger(settings) else None
+    key_file = settings.vault / f"{SIGNING_KEY}.key"
+    state = (tree_state(path), state_of([key_file]), now.readings, path.name in now.known_chain.withdrawn)
+    if anew:
+        kept.forget(path)
+
+    def make() -> Checked:
+        at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        key = public_key(settings)[0].encode() if _has_signing_key(settings) else None
+        return Checked(verify_release(path, key, chain=known if key else None, rows=rows), at)
+
+    return kept.get(path, state, make)
 
 
 def _own_chain(settings: Settings) -> KnownChain | None:

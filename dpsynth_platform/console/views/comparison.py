@@ -1,0 +1,129 @@
+"""A release or a candidate beside the release before it.
+
+What belongs here: what of two dossiers is compared, in words. What does not: finding and verifying them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpsynth_platform.console.views.base import View
+from dpsynth_platform.console.views.listing import Listed, find, place_of, signed_dossier
+from dpsynth_platform.planning import differences
+from dpsynth_platform.privacy.figures import upper_bound
+from dpsynth_platform.release.dossier import contract_summary
+from dpsynth_platform.release.evidence import standing_approvals
+from dpsynth_platform.reviewing import decisions
+from dpsynth_platform.reviewing.chronicle import Chronicle, Publication
+from dpsynth_platform.settings import Settings
+
+
+@dataclass(frozen=True)
+class Difference(View):
+    """One thing in which two releases differ or agree.
+
+    Attributes:
+        before, now: in words.
+        same: whether they are alike.
+    """
+
+    what: str
+    before: str
+    now: str
+    same: bool
+
+
+@dataclass(frozen=True)
+class ComparisonView(View):
+    """A release or candidate beside the release of the same dataset before it.
+
+    Attributes:
+        previous: id of the release before.
+        problem: why the two cannot be compared, or None.
+    """
+
+    previous: str
+    previous_place: str
+    differences: tuple[Difference, ...]
+    problem: str | None
+
+
+@dataclass(frozen=True)
+class Side:
+    """What of a release or candidate is compared."""
+
+    guarantee: Mapping[str, Any]
+    method: str
+    rows: int | None
+    audit: Mapping[str, Any]
+    contract: Mapping[str, Any]
+    approvals: int
+
+    @classmethod
+    def of_dossier(cls, dossier: Mapping[str, Any]) -> Side:
+        """Of a release."""
+        return cls(
+            guarantee=dossier["guarantee"],
+            method=dossier["mechanism"]["method"],
+            rows=dossier["synthetic"]["rows"],
+            audit=dossier["audit"]["report"],
+            contract=dossier["contract"],
+            approvals=len(dossier["approvals"]),
+        )
+
+    @classmethod
+    def of_candidate(cls, gathered: decisions.Gathered) -> Side:
+        """Of a candidate."""
+        statement = gathered.statement
+        return cls(
+            guarantee=statement.guarantee.to_json() | {"tier": statement.tier},
+            method=gathered.candidate.method,
+            rows=None,
+            audit=gathered.report,
+            contract=contract_summary(gathered.contract),
+            approvals=len(standing_approvals(gathered.decided, gathered.runners)),
+        )
+
+    def words(self) -> Iterator[tuple[str, str]]:
+        """What is told one by one, with its value in words."""
+        yield "epsilon", f"{upper_bound(self.guarantee['epsilon'], 4)} ({self.guarantee['tier']})"
+        yield "delta", upper_bound(self.guarantee["delta"])
+        yield "who is protected", f"one {self.guarantee['unit']} ({self.guarantee['adjacency']})"
+        yield "most records of one unit", str(self.guarantee["max_contributions"])
+        yield "method", self.method
+        yield "rows", "not drawn for release yet" if self.rows is None else f"{self.rows:,}"
+        yield (
+            "audit",
+            f"{self.audit['verdict']}; attacks prove epsilon at least {self.audit['epsilon_lower_bound']:.2f}",
+        )
+        yield "columns", ", ".join(self.contract["columns"])
+        yield "approvals", str(self.approvals)
+
+
+def release_before(
+    settings: Settings, known: Chronicle, dataset: str, publication: Publication | None
+) -> Listed | None:
+    """The release of the same dataset before another one, or before now; withdrawn ones are passed over."""
+    earlier = [
+        item
+        for item in known.published_of(dataset)
+        if item.withdrawn is None and (publication is None or item.sequence < publication.sequence)
+    ]
+    return find(settings, known, earlier[-1].release) if earlier else None
+
+
+def beside(settings: Settings, previous: Listed, now: Side) -> ComparisonView:
+    """What is compared, or why it cannot be."""
+    dossier, place = signed_dossier(settings, previous), place_of(previous).label
+    if dossier is None:
+        return ComparisonView(previous.id, place, (), "the release before is not what was signed, or is not there")
+    before = Side.of_dossier(dossier)
+    told = [
+        Difference(what, was, words, was == words)
+        for (what, was), (_, words) in zip(before.words(), now.words(), strict=True)
+    ]
+    changed = ", ".join(differences(before.contract, now.contract))
+    told.append(Difference("contract", "", f"changed: {changed}" if changed else "the same", not changed))
+    return ComparisonView(previous.id, place, tuple(told), None)

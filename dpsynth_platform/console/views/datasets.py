@@ -1,0 +1,255 @@
+"""The pages of datasets: the contract in words, what was run, and what came of it.
+
+What belongs here: reading contracts, step records and releases for somebody with certain actions. What does not:
+running anything, and what a run would cost beyond what `reviewing.forecasts` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from dpsynth_platform.console.roles import Action
+from dpsynth_platform.console.views.base import View, require
+from dpsynth_platform.console.views.dossiers import CountView, GuaranteeView, guarantee_view, may_see_counts
+from dpsynth_platform.console.views.families import EntryRow, entry_row
+from dpsynth_platform.console.views.listing import ReleaseRow, newest_first, place_of, row_of
+from dpsynth_platform.contract_words import column_words, contract_words
+from dpsynth_platform.contracts import DataContract, leaves_out_in_silence
+from dpsynth_platform.errors import NotFound
+from dpsynth_platform.lineage.naming import dataset_name
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.release.evidence import EVIDENCE_STEPS
+from dpsynth_platform.release.reviewers import counts_of
+from dpsynth_platform.reviewing import catalogue
+from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import STEPS, Place, Storage
+
+
+@dataclass(frozen=True)
+class DatasetRow(View):
+    """A dataset in a list.
+
+    Attributes:
+        guarantee: what one release of it is to claim.
+        cadence: `monthly`, or None.
+        releases: how many were published, withdrawn ones included.
+        last_release: id of the newest one.
+    """
+
+    dataset: str
+    description: str
+    demonstration: bool
+    family: str
+    unit: str
+    guarantee: GuaranteeView
+    cadence: str | None
+    releases: int
+    last_release: str | None
+    last_released_at: str | None
+
+
+@dataclass(frozen=True)
+class StepView(View):
+    """What a step left at its last run.
+
+    Attributes:
+        made_at: ISO 8601, UTC.
+        runner: who ran it.
+        there: whether its output is there; else it has expired.
+        current: whether it belongs to the same run as `raw`; else an earlier contract, source or plan made it.
+        counts: exact numbers; for `READ_SPEND`, and see `dossiers.may_see_counts`.
+        lineage_run: its OpenLineage run id.
+    """
+
+    step: str
+    made_at: str
+    runner: str
+    there: bool
+    current: bool
+    counts: tuple[CountView, ...] | None
+    lineage_run: str
+
+
+@dataclass(frozen=True)
+class PeriodView(View):
+    """What was run of a dataset, or of one of its periods.
+
+    Attributes:
+        steps: in the line's order; those that were never run are left out.
+        candidate: whether all that a candidate needs is there; its own page says more.
+        release: id of the last release of it.
+    """
+
+    period: str | None
+    place: str
+    steps: tuple[StepView, ...]
+    candidate: bool
+    release: str | None
+
+
+@dataclass(frozen=True)
+class DatasetView(View):
+    """One dataset.
+
+    Attributes:
+        contract: what it declares, as (what, in words), in the order of reading.
+        columns: each with its declaration in words.
+        contacts: people to ask.
+        file: the contract's file on the server.
+        node: its source's name in the lineage graph.
+        periods: what was run, the latest first.
+        entries: its ledger entries, the newest first.
+        releases: the newest first.
+    """
+
+    row: DatasetRow
+    contract: tuple[tuple[str, str], ...]
+    columns: tuple[tuple[str, str], ...]
+    contacts: tuple[str, ...]
+    file: str
+    node: str
+    periods: tuple[PeriodView, ...]
+    entries: tuple[EntryRow, ...]
+    releases: tuple[ReleaseRow, ...]
+
+
+@dataclass(frozen=True)
+class DatasetsView(View):
+    """All datasets with a sound contract, by name.
+
+    Attributes:
+        text: as it was asked for.
+        faults: what is wrong with the other contracts, a line each.
+    """
+
+    rows: tuple[DatasetRow, ...]
+    text: str
+    faults: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PlanView(View):
+    """What a run of a dataset would do and cost, from public facts.
+
+    Attributes:
+        rows: (what, in words), for readers who are no experts; what is left of the cap stands in it, so that it is for
+            `READ_SPEND`.
+        fits: whether it would be admitted.
+    """
+
+    dataset: str
+    period: str | None
+    rows: tuple[tuple[str, str], ...]
+    fits: bool
+
+
+def datasets(settings: Settings, allowed: Collection[Action], text: str = "") -> DatasetsView:
+    """All datasets, or those whose name, family or description holds a text.
+
+    Raises:
+        NotAllowed: the asker may not read.
+    """
+    require(allowed, Action.READ)
+    known, declared = chronicle(settings), catalogue.catalogue(settings)
+    wanted = text.strip().casefold()
+    rows = [_row(known, contract) for contract, _ in declared.datasets.values()]
+    found = [
+        row for row in rows if any(wanted in told.casefold() for told in (row.dataset, row.family, row.description))
+    ]
+    return DatasetsView(tuple(found), text, tuple(declared.faults.values()))
+
+
+def dataset(settings: Settings, allowed: Collection[Action], name: str) -> DatasetView:
+    """One dataset.
+
+    Raises:
+        NotAllowed: the asker may not read.
+        NotFound: no sound contract declares it.
+    """
+    require(allowed, Action.READ)
+    known, declared = chronicle(settings), catalogue.catalogue(settings)
+    if name not in declared.datasets:
+        raise NotFound(declared.faults.get(name) or f"dataset {name!r}: no contract declares it")
+    contract, family = declared.datasets[name]
+    releases = [item for item in newest_first(settings, known) if place_of(item).dataset == name]
+    entries = [item for item in known.entries.values() if item.request.dataset == name]
+    return DatasetView(
+        row=_row(known, contract),
+        contract=tuple(contract_words(contract)),
+        columns=tuple((column, column_words(contract, column)) for column in contract.columns),
+        contacts=tuple(contract.owners),
+        file=str(settings.contracts / f"{name}.yaml"),
+        node=str(dataset_name(contract.source.uri)),
+        periods=tuple(_periods(settings, allowed, known, name, silent=leaves_out_in_silence(contract, family))),
+        entries=tuple(entry_row(item) for item in reversed(entries)),
+        releases=tuple(row_of(settings, item) for item in releases),
+    )
+
+
+def plan(settings: Settings, allowed: Collection[Action], name: str, period: str | None = None) -> PlanView:
+    """What a run would do and cost. Calibrates the plan, which takes seconds where a method has much to choose from.
+
+    Raises:
+        NotAllowed: the asker may not see what is left of a budget.
+        NotFound: no sound contract declares it.
+        ConfigurationError: the period is none of the dataset's.
+        DpsynthError: the plan cannot be made.
+    """
+    from dpsynth_platform.reviewing.forecasts import forecast
+
+    require(allowed, Action.READ_SPEND)
+    if name not in catalogue.catalogue(settings).datasets:
+        raise NotFound(f"dataset {name!r}: no sound contract declares it")
+    found = forecast(settings, name, period)
+    return PlanView(name, period, tuple(found.rows()), found.fits)
+
+
+def _row(known: Chronicle, contract: DataContract) -> DatasetRow:
+    published = known.published_of(contract.dataset)
+    return DatasetRow(
+        dataset=contract.dataset,
+        description=contract.description,
+        demonstration=contract.demo,
+        family=contract.family,
+        unit=contract.privacy.unit,
+        guarantee=guarantee_view(Guarantee.target(contract)),
+        cadence=contract.release.cadence,
+        releases=len(published),
+        last_release=published[-1].release if published else None,
+        last_released_at=published[-1].at if published else None,
+    )
+
+
+def _periods(
+    settings: Settings, allowed: Collection[Action], known: Chronicle, name: str, *, silent: bool
+) -> Iterator[PeriodView]:
+    released = {item.place.period: item.release for item in known.published_of(name)}
+    for place in catalogue.places_of(settings, name):
+        steps = tuple(_steps(settings, allowed, place, silent=silent))
+        yield PeriodView(
+            period=place.period,
+            place=place.label,
+            steps=steps,
+            candidate={*EVIDENCE_STEPS} <= {step.step for step in steps if step.current},
+            release=released.get(place.period),
+        )
+
+
+def _steps(settings: Settings, allowed: Collection[Action], place: Place, *, silent: bool) -> Iterator[StepView]:
+    raw = catalogue.record_of(settings, place, "raw")
+    for step in STEPS:
+        record = catalogue.record_of(settings, place, step)
+        if record is None:
+            continue
+        seen = may_see_counts(allowed, step, silent=silent)
+        yield StepView(
+            step=step,
+            made_at=record.created_at,
+            runner=record.runner,
+            there=Storage(settings.restricted).exists(record),
+            current=raw is not None and record.run_key == raw.run_key,
+            counts=tuple(CountView(step, what, count) for what, count in counts_of(record)) if seen else None,
+            lineage_run=record.lineage_run,
+        )

@@ -1,0 +1,166 @@
+"""Finding releases: as the ledger's chain records them, with where they lie and whether they are what was signed.
+
+What belongs here: rows of lists, and reading a dossier that is as it was signed. What does not: pages.
+
+A list looks at every release on it: documents are held against their signature, and of the table's files it is seen
+whether they are there. A release's own page reads those, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dpsynth_platform.console.views.base import View
+from dpsynth_platform.console.views.dossiers import DecisionView, GuaranteeView, decision_view, guarantee_view
+from dpsynth_platform.errors import NotFound
+from dpsynth_platform.release import layout
+from dpsynth_platform.release.tombstone import is_withdrawn
+from dpsynth_platform.release.verify import VerificationReport
+from dpsynth_platform.reviewing import catalogue, verification
+from dpsynth_platform.reviewing.chronicle import Chronicle, Publication
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import Place
+
+ReleaseState = Literal["published", "withdrawn", "withdrawal-unfinished", "damaged", "missing", "unrecorded"]
+
+
+STATE_WORDS: dict[ReleaseState, str] = {
+    "published": "published",
+    "withdrawn": "withdrawn",
+    "withdrawal-unfinished": "withdrawn, but not to its end: repeat dpsynth release withdraw",
+    "damaged": "broken: it is not what was signed",
+    "missing": "broken: its directory is not there",
+    "unrecorded": "broken: the ledger records no such release",
+}
+
+
+@dataclass(frozen=True)
+class ReleaseRow(View):
+    """One release in a list.
+
+    Attributes:
+        state: see `STATE_WORDS`; `state_words` is its sentence.
+        at: when it was published, ISO 8601, UTC; empty where the ledger does not say.
+        entry: id of the ledger entry that paid for it.
+        guarantee: what was reserved for it; None where the ledger does not record it.
+        approved_by: the names whose approvals counted.
+    """
+
+    id: str
+    dataset: str
+    period: str | None
+    place: str
+    state: ReleaseState
+    state_words: str
+    at: str
+    entry: str | None
+    family: str | None
+    guarantee: GuaranteeView | None
+    approved_by: tuple[str, ...]
+    withdrawn: DecisionView | None
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A release that was found: as the chain records it, or only as a directory."""
+
+    id: str
+    publication: Publication | None
+    directory: Path | None
+
+
+def newest_first(settings: Settings, known: Chronicle) -> list[Listed]:
+    """All releases: those that the chain records, the newest first, and then directories that it does not know."""
+    there = catalogue.published(settings)
+    recorded = [
+        Listed(item.release, item, _directory(settings, item.release, there)) for item in known.publications.values()
+    ]
+    strange = [Listed(name, None, path) for name, path in sorted(there.items()) if name not in known.publications]
+    return [*reversed(recorded), *strange]
+
+
+def find(settings: Settings, known: Chronicle, release_id: str) -> Listed:
+    """A release by its id. Raises `NotFound`."""
+    there, publication = catalogue.published(settings), known.publications.get(release_id)
+    if publication is None and release_id not in there:
+        raise NotFound(f"release {release_id!r}: there is none; accepted: an id that the list of releases shows")
+    return Listed(release_id, publication, _directory(settings, release_id, there))
+
+
+def row_of(settings: Settings, listed: Listed) -> ReleaseRow:
+    """A release as lists show it. Its documents are held against their signature; its table is not read."""
+    publication, state = listed.publication, _state(settings, listed)
+    place = place_of(listed)
+    return ReleaseRow(
+        id=listed.id,
+        dataset=place.dataset,
+        period=place.period,
+        place=place.label,
+        state=state,
+        state_words=STATE_WORDS[state],
+        at=publication.at if publication else "",
+        entry=publication.entry.entry_id if publication else None,
+        family=publication.entry.family if publication else None,
+        guarantee=guarantee_view(publication.entry.request.guarantee) if publication else None,
+        approved_by=tuple(item.by for item in publication.approvals) if publication else (),
+        withdrawn=decision_view(publication.withdrawn) if publication and publication.withdrawn else None,
+    )
+
+
+def place_of(listed: Listed) -> Place:
+    """Whose release it is; of one that the ledger does not know, what its directory is called."""
+    if listed.publication is not None:
+        return listed.publication.place
+    return Place(listed.directory.parent.name if listed.directory else listed.id)
+
+
+def signed_dossier(settings: Settings, listed: Listed) -> dict[str, Any] | None:
+    """A release's dossier, or None where it is not what was signed."""
+    if listed.directory is None:
+        return None
+    before = verification.checked(settings, listed.directory, rows=False)
+    document = _read_dossier(listed.directory)
+    after = verification.checked(settings, listed.directory, rows=False)
+    # The same verification twice: no file was another one while the dossier was read.
+    return document if before is after and is_as_signed(after.report) else None
+
+
+def is_as_signed(report: VerificationReport) -> bool:
+    """Whether a dossier itself is what was signed, whatever became of the files beside it."""
+    return not any(item.kind in _TRUST or item.file == layout.DOSSIER for item in report.problems)
+
+
+_TRUST = ("signature", "schema", "chain-head")
+"""Kinds of failure after which nothing that a dossier says can be believed."""
+
+
+def _directory(settings: Settings, release_id: str, there: Mapping[str, Path]) -> Path | None:
+    """Where a release lies: the last place where it was shown and is."""
+    shown = [path for path in catalogue.directories(settings, release_id) if path.is_dir()]
+    return shown[-1] if shown else there.get(release_id)
+
+
+def _state(settings: Settings, listed: Listed) -> ReleaseState:
+    if listed.publication is None:
+        return "unrecorded"
+    if listed.directory is None:
+        return "missing"
+    gone = listed.publication.withdrawn is not None or is_withdrawn(listed.directory)
+    if gone and (not is_withdrawn(listed.directory) or layout.has_rows(listed.directory)):
+        return "withdrawal-unfinished"
+    if not verification.checked(settings, listed.directory, rows=False).report.ok:
+        return "damaged"
+    return "withdrawn" if gone else "published"
+
+
+def _read_dossier(directory: Path) -> dict[str, Any] | None:
+    """A dossier that was verified a moment ago; None where it has become another since."""
+    try:
+        document = json.loads((directory / layout.DOSSIER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None

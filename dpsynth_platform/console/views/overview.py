@@ -1,0 +1,147 @@
+"""The overview: what waits for somebody, the budgets, and what was released lately.
+
+What belongs here: what everybody looks at first, in few lines. What does not: details, which have pages of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from dpsynth_platform.console.roles import Action
+from dpsynth_platform.console.views.base import View, require
+from dpsynth_platform.console.views.dossiers import GuaranteeView, guarantee_view
+from dpsynth_platform.console.views.families import FamilyRow, families
+from dpsynth_platform.console.views.listing import ReleaseRow, newest_first, row_of
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.release import evidence
+from dpsynth_platform.reviewing import catalogue
+from dpsynth_platform.reviewing.chronicle import Chronicle, Recorded, chronicle
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import Storage
+
+RECENT = 8
+"""Releases that are listed."""
+
+
+@dataclass(frozen=True)
+class Waiting(View):
+    """Something that waits for a person.
+
+    Attributes:
+        kind: `candidate` (for a decision), `publication` (approved, and not published yet), or `raise` (somebody asks
+            for a larger cap, and somebody else must approve it).
+        title: the dataset with its period, or the family.
+        since: ISO 8601, UTC.
+        why: what it waits for, in a sentence.
+        event: number of the event that asks for the raise, else None.
+    """
+
+    kind: Literal["candidate", "publication", "raise"]
+    title: str
+    dataset: str | None
+    period: str | None
+    family: str
+    since: str
+    why: str
+    guarantee: GuaranteeView | None
+    event: int | None
+
+
+@dataclass(frozen=True)
+class Overview(View):
+    """What everybody looks at first.
+
+    Attributes:
+        waiting: what waited longest first.
+        budgets: all families, by name.
+        recent: the newest releases first.
+        faults: what is wrong with contracts and family files, a line each.
+        datasets, releases: how many there are.
+    """
+
+    waiting: tuple[Waiting, ...]
+    budgets: tuple[FamilyRow, ...]
+    recent: tuple[ReleaseRow, ...]
+    faults: tuple[str, ...]
+    datasets: int
+    releases: int
+
+
+def overview(settings: Settings, allowed: Collection[Action]) -> Overview:
+    """The overview of a deployment.
+
+    Raises:
+        NotAllowed: the asker may not read.
+    """
+    require(allowed, Action.READ)
+    known, declared = chronicle(settings), catalogue.catalogue(settings)
+    budgets, found = families(settings, allowed), newest_first(settings, known)
+    waiting = [*_candidates(settings, known), *_raises(budgets)]
+    return Overview(
+        waiting=tuple(sorted(waiting, key=lambda item: item.since)),
+        budgets=budgets,
+        recent=tuple(row_of(settings, item) for item in found[:RECENT]),
+        faults=(*declared.family_faults.values(), *declared.faults.values()),
+        datasets=len(declared.datasets),
+        releases=len(found),
+    )
+
+
+def _candidates(settings: Settings, known: Chronicle) -> Iterator[Waiting]:
+    for recorded in known.candidates.values():
+        contract = catalogue.sealed_contract(settings, recorded.place)
+        if contract is None or known.is_published(recorded.digest) or known.is_refused(recorded):
+            continue
+        if is_present(settings, recorded, contract):
+            yield _waiting(settings, known, recorded, contract)
+
+
+def is_present(settings: Settings, recorded: Recorded, contract: DataContract) -> bool:
+    """Whether a candidate that the chain records is the one that lies in storage, by the records there."""
+    try:
+        found = evidence.candidate_of(Storage(settings.restricted), recorded.place, contract, read=False)
+    except ReleaseRefused:
+        return False
+    return found.digest == recorded.digest
+
+
+def _waiting(settings: Settings, known: Chronicle, recorded: Recorded, contract: DataContract) -> Waiting:
+    place, request = recorded.place, recorded.entry.request
+    decided = known.decisions_on(recorded.digest, recorded.entry.entry_id)
+    runners = (*evidence.candidate_runners(Storage(settings.restricted), place), request.runner)
+    try:
+        evidence.check_approvals(place, contract, decided, runners)
+        kind: Literal["candidate", "publication"] = "publication"
+        why = "approved; the approvals sensor, or the next run, publishes it"
+    except ReleaseRefused as lacking:
+        kind, why = "candidate", str(lacking)
+    return Waiting(
+        kind=kind,
+        title=place.label,
+        dataset=place.dataset,
+        period=place.period,
+        family=recorded.entry.family,
+        since=recorded.at,
+        why=why,
+        guarantee=guarantee_view(request.guarantee),
+        event=None,
+    )
+
+
+def _raises(budgets: Collection[FamilyRow]) -> Iterator[Waiting]:
+    for row in budgets:
+        for asked in row.raises:
+            yield Waiting(
+                kind="raise",
+                title=row.family,
+                dataset=None,
+                period=None,
+                family=row.family,
+                since=asked.at,
+                why=f"{asked.by} asks for {asked.words}; somebody else must approve it",
+                guarantee=None,
+                event=asked.event,
+            )

@@ -31,12 +31,15 @@ if TYPE_CHECKING:
 def body(step: StepContext) -> Outcome:
     """Attacks, judges, draws."""
     from dpsynth_platform.audit.canaries import read_canaries
+    from dpsynth_platform.audit.canary_cost import canary_cost
     from dpsynth_platform.audit.fdp import renyi_profile
     from dpsynth_platform.audit.plots import roc_plot, score_plot
     from dpsynth_platform.audit.scores import scores_table
     from dpsynth_platform.audit.scoring import score_canaries
     from dpsynth_platform.audit.text_scoring import score_texts
     from dpsynth_platform.audit.verdict import judge
+    from dpsynth_platform.synth.tabular.model import load_model
+    from dpsynth_platform.synth.text.dp_finetune import columns_model
 
     contract, raw = step.sealed()
     canaries, model, synthetic = step.same_run(raw, "canaries", "model", "synthetic")
@@ -48,15 +51,17 @@ def body(step: StepContext) -> Outcome:
     if record is None or report is None:
         bait = read_canaries(canaries.directory / "table")
         rows = pa.Table.from_batches(read_table(synthetic.directory / "table"))
+        columns = model.directory if contract.written is None else columns_model(model.directory)
         if contract.written is None:
-            scored = score_canaries(bait, model.directory, rows)
+            scored = score_canaries(bait, columns, rows)
         else:
             step.progress("asking the language model about the canaries' texts")
             scored = score_texts(contract, step.plan(raw), bait, model.directory, rows)
         entry = step.ledger.entry(step.storage.require(step.place, "clearance", run_key=raw.run_key).facts["entry_id"])
         cost, claim = entry.request, entry.request.guarantee
         curve = renyi_profile(cost.curve, cost.delta_slack, epsilon=claim.epsilon, delta=claim.delta)
-        alone = judge(contract, step.place.period, bait.included, scored, curve=curve)
+        lost = canary_cost(contract, bait, load_model(columns), rows)
+        alone = judge(contract, step.place.period, bait.included, scored, curve=curve, cost=lost)
         report = _beside_the_family(step, contract, entry, alone)
         inputs = [canaries, model, synthetic]
         with step.storage.new_output(step.place, SCORES) as directory:
@@ -154,12 +159,13 @@ STEP = Step(
     upstream=("canaries", "model", "synthetic"),
     kinds=frozenset({"python"}),
     zone="operator",
-    code_version="2",
+    code_version="3",
     body=body,
     fields=(
         ("verdict", "string", "pass, fail or inconclusive; the release is refused unless it passes"),
         ("epsilon_lower_bound", "float", "what the attacks prove, at the stated confidence"),
         ("highest_bound", "float", "the most that this audit could have proved"),
+        ("cost", "json", "the canaries' share of what was counted, and how far they moved each column"),
         ("attacks", "json", "guesses, bound, TPR at 1% FPR with interval and AUC of each attack"),
     ),
 )

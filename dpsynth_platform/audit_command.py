@@ -186,6 +186,7 @@ def audit_show(
         shown.say()
         shown.table(HEADER, audit.table())
         return
+    from dpsynth_platform.audit.canary_cost import COST_HEADER, cost_rows
     from dpsynth_platform.audit.verdict import AuditReport
 
     report = AuditReport.from_json(document).to_json()
@@ -193,6 +194,9 @@ def audit_show(
     shown.say(report["summary"])
     shown.say()
     shown.table(AUDIT_HEADER, [attack_row(item) for item in report["attacks"]])
+    if report["cost"] is not None:
+        shown.say()
+        shown.table(COST_HEADER, cost_rows(report["cost"]))
 
 
 @dataclass(frozen=True)

@@ -130,12 +130,17 @@ def overlap_scores(canaries: Sequence[str], texts: Iterable[str], length: int = 
         texts: the synthetic ones.
         length: of a run, in characters; a text that is shorter scores 0.
     """
-    runs = [{text[start : start + length] for start in range(len(text) - length + 1)} for text in canaries]
+    runs = [runs_of(text, length) for text in canaries]
     wanted: frozenset[str] = frozenset().union(*runs)
     found: set[str] = set()
     for text in texts:
-        found.update(wanted.intersection(text[start : start + length] for start in range(len(text) - length + 1)))
+        found.update(wanted.intersection(runs_of(text, length)))
     return np.array([len(own & found) / max(1, len(own)) for own in runs], dtype=np.float64)
+
+
+def runs_of(text: str, length: int = RUN) -> set[str]:
+    """All runs of `length` characters in a text; none if it is shorter."""
+    return {text[start : start + length] for start in range(len(text) - length + 1)}
 
 
 @dataclass(frozen=True)

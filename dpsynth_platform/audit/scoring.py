@@ -21,7 +21,7 @@ from dpsynth_platform.audit.attacks import (
 from dpsynth_platform.audit.canaries import CanarySet
 from dpsynth_platform.audit.tables.evidence import Evidence
 from dpsynth_platform.audit.tables.marginal_aware import counts_attack
-from dpsynth_platform.synth.tabular.model import load_model, log_likelihood
+from dpsynth_platform.synth.tabular.model import Model, load_model, log_likelihood
 
 
 def score_canaries(canaries: CanarySet, model_directory: Path, synthetic: pa.Table) -> list[Scored]:
@@ -37,7 +37,21 @@ def score_canaries(canaries: CanarySet, model_directory: Path, synthetic: pa.Tab
         AccountingError: there are no synthetic rows.
     """
     model = load_model(model_directory)
-    evidence = Evidence(
+    evidence = canary_evidence(canaries, model, synthetic)
+    return [
+        Scored(MEASUREMENTS, counts_attack(evidence)),
+        Scored(LIKELIHOOD, log_likelihood(model, evidence.targets)),
+        Scored(NEAREST, nearest_scores(evidence.target_codes, evidence.synthetic_codes)),
+    ]
+
+
+def canary_evidence(canaries: CanarySet, model: Model, synthetic: pa.Table) -> Evidence:
+    """All that may be looked at: the canaries' values, a model that was fitted with them, and rows drawn from it.
+
+    Raises:
+        AccountingError: there are no synthetic rows, or they lack a modelled column.
+    """
+    return Evidence(
         domain=model.domain,
         targets=canaries.values.combine_chunks(),
         synthetic=synthetic,
@@ -45,8 +59,3 @@ def score_canaries(canaries: CanarySet, model_directory: Path, synthetic: pa.Tab
         records_per_target=canaries.records_per_owner,
         model=model,
     )
-    return [
-        Scored(MEASUREMENTS, counts_attack(evidence)),
-        Scored(LIKELIHOOD, log_likelihood(model, evidence.targets)),
-        Scored(NEAREST, nearest_scores(evidence.target_codes, evidence.synthetic_codes)),
-    ]

@@ -28,6 +28,7 @@ from scipy import stats
 from dpsynth_platform.audit import bounds, fdp
 from dpsynth_platform.audit.attacks import Scored
 from dpsynth_platform.audit.bounds import Coins, Rate, Scores
+from dpsynth_platform.audit.canary_cost import CanaryCost
 from dpsynth_platform.audit.cumulative import Earlier, FamilyStanding
 from dpsynth_platform.audit.policy import Policy, attacks_on, check_gates
 from dpsynth_platform.audit.risk import Risk, bounds_at, frontier, measure_risk
@@ -116,6 +117,7 @@ class AuditReport:
         cumulative: `gate` or `report`: what the family's audits together do.
         family: what they say, this one included; None where they were not asked.
         earlier: whether an earlier audit of this mechanism failed, and what follows from that.
+        cost: what the canaries cost in quality; None where that was not asked.
     """
 
     dataset: str
@@ -140,6 +142,7 @@ class AuditReport:
     cumulative: str = "gate"
     family: FamilyStanding | None = None
     earlier: Earlier = "none"
+    cost: CanaryCost | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as `from_json` reads them, with the summary in words."""
@@ -157,7 +160,7 @@ class AuditReport:
             AccountingError: it is no report of an audit, or one of a later version.
         """
         known = {field.name for field in fields(cls)}
-        family = document.get("family")
+        family, cost = document.get("family"), document.get("cost")
         try:
             return cls(
                 **{key: value for key, value in document.items() if key in known}
@@ -167,6 +170,7 @@ class AuditReport:
                     "gates": None if document.get("gates") is None else tuple(document["gates"]),
                     "rate_limits": tuple(RateLimit(**limit) for limit in document.get("rate_limits", ())),
                     "family": None if family is None else FamilyStanding(**family),
+                    "cost": None if cost is None else CanaryCost.from_json(cost),
                 }
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -181,7 +185,8 @@ class AuditReport:
         """The audit in plain words."""
         together = self.family.words if self.family and self.family.words not in self.reasons else ""
         loosened = _LOOSENED if self.earlier == "told" else ""
-        parts = [self._setting, self._finding, self._plainly, self._power, together, loosened]
+        cost = self.cost.words if self.cost else ""
+        parts = [self._setting, self._finding, self._plainly, self._power, together, loosened, cost]
         return " ".join(part for part in parts if part)
 
     @property
@@ -257,6 +262,7 @@ def judge(
     epsilon: float | None = None,
     delta: float | None = None,
     curve: fdp.Curve | None = None,
+    cost: CanaryCost | None = None,
 ) -> AuditReport:
     """Compares what the attacks proved with the claim, by the contract's policy.
 
@@ -273,6 +279,7 @@ def judge(
         epsilon: the release's own epsilon, where it is smaller than the contract's.
         delta: the release's delta, where it is not the contract's.
         curve: all that the plan claims, as `fdp.renyi_profile` makes it; the family's evidence rests on it.
+        cost: what the canaries cost in quality; told, and no verdict rests on it.
 
     Raises:
         AccountingError: there are scores of other canaries than there are coins.
@@ -307,6 +314,7 @@ def judge(
         gates=policy.gates,
         rate_limits=policy.rate_limits,
         cumulative="gate" if policy.cumulative else "report",
+        cost=cost,
     )
 
 

@@ -73,10 +73,12 @@ class Evidence:
     @property
     def counted(self) -> int:
         """What a target would count for in the model's counts: its records, or one where owners are counted."""
-        if self.model is None:
-            return self.records_per_target
-        owners = Guarantee.from_json(self.model.plan.guarantee).weighting == "owners"
-        return 1 if owners else self.records_per_target
+        return 1 if self.counts_owners else self.records_per_target
+
+    @property
+    def counts_owners(self) -> bool:
+        """Whether the model counts owners, each as one, instead of records; False where there is no model."""
+        return self.model is not None and Guarantee.from_json(self.model.plan.guarantee).weighting == "owners"
 
     @property
     def population(self) -> pa.Table:

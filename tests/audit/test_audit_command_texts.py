@@ -82,7 +82,7 @@ def test_unusual_texts_alone_can_be_asked_about(use: Use) -> None:
         (("--model", "model", *TABLES[2:]), "--text: missing"),
         (("--model", "./nowhere", *TABLES[2:], "--text", "post"), "neither a directory nor a GGUF file"),
         ((*TABLES, "--text", "post", "--outliers", "1.5"), "a share in (0, 1)"),
-        ((*TABLES, "--text", "post", "--attack", "n-gram model"), "a reference of other texts"),
+        ((*TABLES, "--text", "post", "--attack", "n-gram model"), "a reference of the same"),
     ],
 )
 def test_what_cannot_be_audited_is_said(use: Use, arguments: tuple[str, ...], words: str) -> None:

@@ -13,6 +13,6 @@
 """
 
 from dpsynth_platform.audit.tables.evidence import Evidence
-from dpsynth_platform.audit.tables.registry import ATTACKS, TableAttack, attacks
+from dpsynth_platform.audit.tables.registry import ATTACKS, attacks
 
-__all__ = ["ATTACKS", "Evidence", "TableAttack", "attacks"]
+__all__ = ["ATTACKS", "Evidence", "attacks"]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dpsynth_platform.audit.registry import Need
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
@@ -64,6 +65,17 @@ class Evidence:
                 f"audit: {len(self.domain.unknown)} columns of unknown values, {self.records_per_target} records a "
                 "target; accepted: a domain with the values that the mechanism learned, at least one record"
             )
+
+    @property
+    def held(self) -> frozenset[Need]:
+        """What attacks find here besides targets and release."""
+        there: dict[Need, bool] = {
+            "model": self.model is not None,
+            "reference": self.reference is not None,
+            "shadows": self.shadows is not None,
+            "samples": self.shadows is not None and bool(self.shadows.queries),
+        }
+        return frozenset(need for need, is_there in there.items() if is_there)
 
     @property
     def publishable(self) -> bool:

@@ -13,6 +13,6 @@ canaries from the base model.
 """
 
 from dpsynth_platform.audit.texts.evidence import TextEvidence
-from dpsynth_platform.audit.texts.registry import TEXT_ONLY_ATTACKS, TextAttack, attacks
+from dpsynth_platform.audit.texts.registry import TEXT_ONLY_ATTACKS, attacks
 
-__all__ = ["TEXT_ONLY_ATTACKS", "TextAttack", "TextEvidence", "attacks"]
+__all__ = ["TEXT_ONLY_ATTACKS", "TextEvidence", "attacks"]

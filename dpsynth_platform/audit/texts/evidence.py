@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dpsynth_platform.audit.registry import Need
 from dpsynth_platform.errors import AccountingError
 
 
@@ -33,6 +34,11 @@ class TextEvidence:
         for name, texts in known.items():
             if texts is not None and not len(texts):
                 raise AccountingError(f"audit: the {name} are empty; accepted: at least one text")
+
+    @property
+    def held(self) -> frozenset[Need]:
+        """What attacks find here besides targets and release."""
+        return frozenset() if self.reference is None else frozenset(["reference"])
 
     @property
     def publishable(self) -> bool:

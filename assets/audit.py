@@ -25,6 +25,7 @@ from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_row
 from dpsynth_platform.storage import SCORES, StepRecord, read_table
 
 if TYPE_CHECKING:
+    from dpsynth_platform.audit.texts.reconstruction import Reconstructed
     from dpsynth_platform.audit.verdict import AuditReport
 
 
@@ -36,7 +37,7 @@ def body(step: StepContext) -> Outcome:
     from dpsynth_platform.audit.plots import roc_plot, score_plot
     from dpsynth_platform.audit.scores import scores_table
     from dpsynth_platform.audit.scoring import score_canaries
-    from dpsynth_platform.audit.text_scoring import score_texts
+    from dpsynth_platform.audit.text_scoring import reconstructed_texts, score_texts
     from dpsynth_platform.audit.verdict import judge
     from dpsynth_platform.synth.tabular.model import load_model
     from dpsynth_platform.synth.text.dp_finetune import columns_model
@@ -51,17 +52,20 @@ def body(step: StepContext) -> Outcome:
     if record is None or report is None:
         bait = read_canaries(canaries.directory / "table")
         rows = pa.Table.from_batches(read_table(synthetic.directory / "table"))
-        columns = model.directory if contract.written is None else columns_model(model.directory)
+        back: tuple[Reconstructed, ...] = ()
         if contract.written is None:
+            columns = model.directory
             scored = score_canaries(bait, columns, rows)
         else:
             step.progress("asking the language model about the canaries' texts")
-            scored = score_texts(contract, step.plan(raw), bait, model.directory, rows)
+            columns, plan = columns_model(model.directory), step.plan(raw)
+            scored = score_texts(contract, plan, bait, model.directory, rows)
+            back = reconstructed_texts(plan, bait, model.directory)
         entry = step.ledger.entry(step.storage.require(step.place, "clearance", run_key=raw.run_key).facts["entry_id"])
         cost, claim = entry.request, entry.request.guarantee
         curve = renyi_profile(cost.curve, cost.delta_slack, epsilon=claim.epsilon, delta=claim.delta)
         lost = canary_cost(contract, bait, load_model(columns), rows)
-        alone = judge(contract, step.place.period, bait.included, scored, curve=curve, cost=lost)
+        alone = judge(contract, step.place.period, bait.included, scored, curve=curve, cost=lost, reconstructed=back)
         report = _beside_the_family(step, contract, entry, alone)
         inputs = [canaries, model, synthetic]
         with step.storage.new_output(step.place, SCORES) as directory:

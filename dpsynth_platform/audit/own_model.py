@@ -14,8 +14,6 @@ from typing import Any
 from dpsynth_platform.audit.attacks import LIKELIHOOD, TEXT_LIKELIHOOD, Floats, Scored, likelihood_scores
 from dpsynth_platform.audit.bounds import Coins
 from dpsynth_platform.audit.texts.reconstruction import (
-    EXACT,
-    NEAR,
     RECONSTRUCTION,
     Reconstructed,
     count_reconstructed,
@@ -52,7 +50,7 @@ def score_model(
     asked, tokenizer = load(base_model(model, cache, hub=hub))
     start = int(tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id)
     texts = _tokens(tokenizer, targets, min(MOST_TOKENS, context_length(asked) - 1))
-    likeness = reconstruct(asked, texts, start)
+    likeness = reconstruct(asked, texts, [[start]] * len(texts))
     likelihood = _log_likelihoods(asked, texts, start)
     scored = Scored(LIKELIHOOD, likelihood)
     if base is not None:
@@ -61,8 +59,7 @@ def score_model(
         if own.get_vocab() != tokenizer.get_vocab():
             raise ConfigurationError(f"base model {base!r}: its tokens are not those of {model!r}; accepted: its base")
         scored = Scored(TEXT_LIKELIHOOD, likelihood_scores(_log_likelihoods(before, texts, start), likelihood))
-    counted = tuple(count_reconstructed(likeness, included, least) for least in (EXACT, NEAR))
-    return [scored, Scored(RECONSTRUCTION, likeness)], counted
+    return [scored, Scored(RECONSTRUCTION, likeness)], count_reconstructed(likeness, included)
 
 
 def _tokens(tokenizer: Any, targets: Sequence[str], most: int) -> list[list[int]]:

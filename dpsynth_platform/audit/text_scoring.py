@@ -1,7 +1,9 @@
-"""Running every attack on a model that writes texts: those on its columns, and two on the texts.
+"""Running every attack on a model that writes texts: those on its columns, and two on the texts; and reconstruction.
 
 What belongs here: asking the trained language model, and the synthetic texts, about the canaries' texts. What does not:
-the attacks' arithmetic (`attacks`), the coins, real records.
+the attacks' arithmetic (`attacks`), real records; and the coins, but for counting what came back.
+
+Reconstruction is told and decides nothing: one more attack that decides would raise what all must prove.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from dpsynth_platform.audit.attacks import TEXT_LIKELIHOOD, TEXT_OVERLAP, Scored
 from dpsynth_platform.audit.canaries import CanarySet
 from dpsynth_platform.audit.scoring import score_canaries
 from dpsynth_platform.audit.tables.evidence import MOST_ROWS
+from dpsynth_platform.audit.texts.reconstruction import Reconstructed, count_reconstructed, reconstruct
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.text.dp_finetune import columns_model, log_likelihoods
+from dpsynth_platform.synth.text.dp_finetune import columns_model, log_likelihoods, model_with_rows
 
 
 def score_texts(
@@ -46,6 +49,28 @@ def score_texts(
         Scored(TEXT_LIKELIHOOD, likelihood_scores(*log_likelihoods(plan, directory, values))),
         Scored(TEXT_OVERLAP, overlap_scores(texts, (text for text in written if text))),
     ]
+
+
+def reconstructed_texts(plan: SealedPlan, canaries: CanarySet, directory: Path) -> tuple[Reconstructed, ...]:
+    """How many canaries' texts the trained model goes on with, told their prompt and first half; exactly, and nearly.
+
+    Args:
+        plan: that the model was trained by.
+        canaries: included and held-out ones.
+        directory: of the complete model.
+
+    Returns:
+        Nothing where all coins fell alike: then there is nothing to compare with.
+
+    Raises:
+        MechanismFailed: the directory holds no complete model, or training would not read a canary's record.
+    """
+    included = canaries.included
+    if included.all() or not included.any():
+        return ()
+    model, rows = model_with_rows(plan, directory, canaries.values)
+    likeness = reconstruct(model, [text for _, text in rows], [prompt for prompt, _ in rows])
+    return count_reconstructed(likeness, included)
 
 
 def _without(canaries: CanarySet, written: str) -> CanarySet:

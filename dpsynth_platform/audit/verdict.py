@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from scipy import stats
@@ -34,6 +34,9 @@ from dpsynth_platform.audit.policy import Policy, attacks_on, check_gates
 from dpsynth_platform.audit.risk import Risk, bounds_at, frontier, measure_risk
 from dpsynth_platform.contracts import DataContract, RateLimit
 from dpsynth_platform.errors import AccountingError
+
+if TYPE_CHECKING:
+    from dpsynth_platform.audit.texts.reconstruction import Reconstructed
 
 Verdict = Literal["pass", "fail", "inconclusive"]
 
@@ -118,6 +121,7 @@ class AuditReport:
         family: what they say, this one included; None where they were not asked.
         earlier: whether an earlier audit of this mechanism failed, and what follows from that.
         cost: what the canaries cost in quality; None where that was not asked.
+        reconstructed: of a language model, how many canaries' texts it goes on with; told, and no verdict rests on it.
     """
 
     dataset: str
@@ -143,6 +147,7 @@ class AuditReport:
     family: FamilyStanding | None = None
     earlier: Earlier = "none"
     cost: CanaryCost | None = None
+    reconstructed: tuple[Reconstructed, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as `from_json` reads them, with the summary in words."""
@@ -171,6 +176,7 @@ class AuditReport:
                     "rate_limits": tuple(RateLimit(**limit) for limit in document.get("rate_limits", ())),
                     "family": None if family is None else FamilyStanding(**family),
                     "cost": None if cost is None else CanaryCost.from_json(cost),
+                    "reconstructed": _read_reconstructed(document.get("reconstructed", ())),
                 }
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -186,7 +192,8 @@ class AuditReport:
         together = self.family.words if self.family and self.family.words not in self.reasons else ""
         loosened = _LOOSENED if self.earlier == "told" else ""
         cost = self.cost.words if self.cost else ""
-        parts = [self._setting, self._finding, self._plainly, self._power, together, loosened, cost]
+        back = [item.words for item in self.reconstructed]
+        parts = [self._setting, self._finding, self._plainly, self._power, together, loosened, *back, cost]
         return " ".join(part for part in parts if part)
 
     @property
@@ -263,6 +270,7 @@ def judge(
     delta: float | None = None,
     curve: fdp.Curve | None = None,
     cost: CanaryCost | None = None,
+    reconstructed: tuple[Reconstructed, ...] = (),
 ) -> AuditReport:
     """Compares what the attacks proved with the claim, by the contract's policy.
 
@@ -280,6 +288,7 @@ def judge(
         delta: the release's delta, where it is not the contract's.
         curve: all that the plan claims, as `fdp.renyi_profile` makes it; the family's evidence rests on it.
         cost: what the canaries cost in quality; told, and no verdict rests on it.
+        reconstructed: of a language model; likewise.
 
     Raises:
         AccountingError: there are scores of other canaries than there are coins.
@@ -315,6 +324,7 @@ def judge(
         rate_limits=policy.rate_limits,
         cumulative="gate" if policy.cumulative else "report",
         cost=cost,
+        reconstructed=reconstructed,
     )
 
 
@@ -503,6 +513,14 @@ def _rates(policy: Policy, included: Coins, scored: Sequence[Scored], confidence
             elif most > limit.true_positive_rate:
                 unsure.append(f"{said}, and by so few canaries it may be {100 * most:.1f}%; accepted are {accepted}.")
     return failed, unsure
+
+
+def _read_reconstructed(found: Sequence[dict[str, Any]]) -> tuple[Reconstructed, ...]:
+    if not found:
+        return ()  # most reports are of tables, and what comes with attacks on texts is slow to import
+    from dpsynth_platform.audit.texts.reconstruction import Reconstructed
+
+    return tuple(Reconstructed(**item) for item in found)
 
 
 def _beyond(bound: float, threshold: float, confidence: float) -> str:

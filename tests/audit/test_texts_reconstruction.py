@@ -69,17 +69,24 @@ def test_continuations_are_the_likeliest_tokens_one_by_one(monkeypatch: pytest.M
 def test_a_text_without_a_second_half_does_not_come_back() -> None:
     model = tiny_llama()
     own = continuations(model, [[1, 7, 8]], [2])[0]
-    assert reconstruct(model, [[], [5], [7, 8, *own]], 1).tolist() == [0, 0, 1]
+    assert reconstruct(model, [[], [5], [7, 8, *own]], [[1]] * 3).tolist() == [0, 0, 1]
+
+
+def test_a_prompt_is_told_beside_the_first_half() -> None:
+    model = tiny_llama()
+    own = continuations(model, [[1, 40, 41, 7, 8]], [2])[0]
+    assert own != continuations(model, [[1, 7, 8]], [2])[0]
+    assert reconstruct(model, [[7, 8, *own]], [[1, 40, 41]]).tolist() == [1]
 
 
 def test_what_came_back_is_counted_beside_what_can_be_guessed() -> None:
     likeness, included = np.array([1.0, 0.8, 0.2, 0.9, 0.0]), np.array([True, True, True, False, False])
-    exact, near = (count_reconstructed(likeness, included, least) for least in (1.0, 0.75))
+    exact, near = count_reconstructed(likeness, included)
     assert (exact.members, exact.held_out, exact.of_members, exact.of_held_out) == (1, 0, 3, 2)
     assert (near.members, near.held_out) == (2, 1)
     assert "word for word for 1 of 3" in exact.words and "at least 75% alike" in near.words
     with pytest.raises(AccountingError, match="accepted: some of either"):
-        count_reconstructed(likeness, np.ones(5, bool), 1.0)
+        count_reconstructed(likeness, np.ones(5, bool))
 
 
 def test_a_model_that_learned_by_heart_gives_its_members_back(

@@ -15,6 +15,7 @@ from dpsynth_platform.audit.canary_cost import CanaryCost, ColumnCost, Echo
 from dpsynth_platform.audit.cumulative import standing_of
 from dpsynth_platform.audit.fdp import gaussian_curve, gaussian_mu
 from dpsynth_platform.audit.plots import roc_plot, score_plot
+from dpsynth_platform.audit.texts.reconstruction import Reconstructed
 from dpsynth_platform.audit.verdict import AuditReport, claim_p_value, judge, shortage_of, with_family
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import AccountingError, ContractError
@@ -112,11 +113,13 @@ def test_a_generator_that_copies_records_is_caught_by_the_nearest_rows(contract:
 def test_the_report_survives_json(contract: DataContract) -> None:
     included = coins()
     cost = CanaryCost(500, False, 1e5, 0.005, 0.02, (ColumnCost("level", 0.004, 0.01),), Echo(2000, 3, 2))
-    report = judge(contract, "2026-01", included, scored(included.astype(float)), cost=cost)
+    back = (Reconstructed(1.0, 4, 250, 0, 250, 0.06), Reconstructed(0.75, 9, 250, 1, 250, 0.01))
+    report = judge(contract, "2026-01", included, scored(included.astype(float)), cost=cost, reconstructed=back)
     document = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert AuditReport.from_json(document) == report
     assert document["summary"] == report.summary
     assert "0.5% (by what the contract declares, 2% at most)" in report.summary
+    assert "the model went on word for word for 4 of 250 who were in" in report.summary
     assert "Of 2000 synthetic texts, 3 hold 8 characters in a row of a canary that was in, and 2" in report.summary
 
 

@@ -14,8 +14,8 @@ from test_dp_finetune import GENERATOR, SOURCE, TEXTS, contract_for, fitted
 from text_cases import save_model
 
 from dpsynth_platform.audit.canaries import make_canaries
-from dpsynth_platform.audit.text_scoring import score_texts
-from dpsynth_platform.audit.verdict import AttackResult, judge
+from dpsynth_platform.audit.text_scoring import reconstructed_texts, score_texts
+from dpsynth_platform.audit.verdict import AttackResult, AuditReport, judge
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
 from dpsynth_platform.storage import write_table
@@ -23,8 +23,8 @@ from dpsynth_platform.storage import write_table
 PEOPLE, CANARIES = 60, 300
 
 
-def audited(root: Path, *, steps: int) -> tuple[str, AttackResult]:
-    """The verdict on a model that was trained on few people and half the canaries, and the attack on its texts."""
+def audited(root: Path, *, steps: int) -> tuple[AuditReport, AttackResult]:
+    """The report on a model that was trained on few people and half the canaries, and the attack on its texts."""
     declared = contract_for(
         save_model(root / "base"), steps=steps, batch_size=150, adapter="none", learning_rate=0.02, replay_steps=0
     )
@@ -57,9 +57,10 @@ def audited(root: Path, *, steps: int) -> tuple[str, AttackResult]:
     fitted(plan, root / "bounded", root / "model")
     # No text is drawn: what the model itself remembers is asked for, and rows without texts tell nothing.
     scored = score_texts(contract, plan, canaries, root / "model", ROWS)
-    report = judge(contract, None, canaries.included, scored)
+    back = reconstructed_texts(plan, canaries, root / "model")
+    report = judge(contract, None, canaries.included, scored, reconstructed=back)
     (attack,) = [item for item in report.attacks if item.name == "text likelihood"]
-    return report.verdict, attack
+    return report, attack
 
 
 ROWS = pa.table(
@@ -83,13 +84,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_training_without_noise_fails_its_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpsynth_platform.training.noise.GaussianNoise.add_", lambda self, sums, deviation: sums)
-    verdict, attack = audited(tmp_path, steps=120)
-    assert verdict == "fail"
+    report, attack = audited(tmp_path, steps=120)
+    assert report.verdict == "fail"
     assert attack.epsilon_lower_bound > 0.5
     assert attack.area_under_curve > 0.9
 
 
 def test_training_with_its_noise_passes(tmp_path: Path) -> None:
-    verdict, attack = audited(tmp_path, steps=30)
-    assert verdict == "pass"
+    report, attack = audited(tmp_path, steps=30)
+    assert report.verdict == "pass"
+    exact, near = report.reconstructed
+    assert (exact.members, exact.held_out) == (0, 0) and exact.of_members + exact.of_held_out == CANARIES
+    assert near.likeness == 0.75
     assert attack.epsilon_lower_bound <= 0.5

@@ -70,7 +70,7 @@ class Reconstructed:
         )
 
 
-def reconstruct(model: Any, texts: Sequence[Tokens], start: int) -> Floats:
+def reconstruct(model: Any, texts: Sequence[Tokens], prompts: Sequence[Tokens]) -> Floats:
     """The share of each text's suffix that comes back after its prefix, shape (texts,); 1 is all of it, in place.
 
     A text is cut in the middle; of both halves, the tokens nearest to the cut count.
@@ -78,15 +78,15 @@ def reconstruct(model: Any, texts: Sequence[Tokens], start: int) -> Floats:
     Args:
         model: a causal language model of transformers in evaluation mode.
         texts: their tokens; one of fewer than two tokens has no suffix, and gets 0.
-        start: the token that texts begin with.
+        prompts: what the model reads before each text, at least a token; it is told all of it.
 
     Raises:
         ConfigurationError: the model cannot be asked token by token (`slots.check_slots`).
     """
     prefixes, suffixes = [], []
-    for tokens in texts:
+    for prompt, tokens in zip(prompts, texts, strict=True):
         middle = len(tokens) // 2
-        prefixes.append([start, *tokens[:middle]][-MOST_TOKENS:])
+        prefixes.append([*prompt, *tokens[:middle][-MOST_TOKENS:]])
         suffixes.append(list(tokens[middle : middle + MOST_TOKENS]) if middle else [])
     found = continuations(model, prefixes, [len(suffix) for suffix in suffixes])
     return np.array([_likeness(own, suffix) for own, suffix in zip(found, suffixes, strict=True)], dtype=np.float64)
@@ -123,24 +123,26 @@ def continuations(model: Any, prompts: Sequence[Tokens], lengths: Sequence[int])
     return found
 
 
-def count_reconstructed(likeness: Floats, included: Coins, least: float) -> Reconstructed:
-    """How many suffixes came back among those who were in, and among the others.
+def count_reconstructed(likeness: Floats, included: Coins) -> tuple[Reconstructed, ...]:
+    """How many suffixes came back among those who were in, and among the others: exactly, and nearly.
 
     Args:
         likeness: what `reconstruct` gives.
         included: who was in, same shape.
-        least: likeness from which on it counts.
 
     Raises:
         AccountingError: one of the groups is empty.
     """
     if included.all() or not included.any():
         raise AccountingError("audit: what comes back is compared with held-out texts; accepted: some of either")
-    back = likeness >= least
-    members, held_out = int(back[included].sum()), int(back[~included].sum())
     of_members, of_held_out = int(included.sum()), int((~included).sum())
-    p_value = excess_p_value(members, of_members, held_out, of_held_out)
-    return Reconstructed(least, members, of_members, held_out, of_held_out, p_value)
+    counted = []
+    for least in (EXACT, NEAR):
+        back = likeness >= least
+        members, held_out = int(back[included].sum()), int(back[~included].sum())
+        p_value = excess_p_value(members, of_members, held_out, of_held_out)
+        counted.append(Reconstructed(least, members, of_members, held_out, of_held_out, p_value))
+    return tuple(counted)
 
 
 def _likeness(found: Sequence[int], suffix: Sequence[int]) -> float:

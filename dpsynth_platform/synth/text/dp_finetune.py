@@ -48,7 +48,7 @@ from dpsynth_platform.synth.text import sealing, trained
 from dpsynth_platform.synth.text.base_models import BaseModel, load
 from dpsynth_platform.synth.text.examples import Examples, write_examples
 from dpsynth_platform.synth.text.filtering import Rules, sample_records
-from dpsynth_platform.synth.text.layout import Encoder, Given, text_of
+from dpsynth_platform.synth.text.layout import Encoder, Given, TextLayout, text_of
 from dpsynth_platform.synth.text.sampling import Sampling
 from dpsynth_platform.synth.text.sealing import TextParameters
 
@@ -255,21 +255,46 @@ def log_likelihoods(
         directory: of the complete model.
         records: the layout's columns.
     """
+    parameters, base = _base_of(plan)
+    texts = _texts(parameters.layout, records)
+    model, tokenizer = load(base)
+    encoder = Encoder(parameters.layout, tokenizer)
+    before = trained.mean_log_likelihoods(model, encoder, texts)
+    model, _ = trained.load_trained(base, parameters.training, directory)
+    return before, trained.mean_log_likelihoods(model, encoder, texts)
+
+
+def model_with_rows(
+    plan: SealedPlan, directory: Path, records: pa.Table
+) -> tuple[Any, list[tuple[list[int], list[int]]]]:
+    """The trained model as texts are drawn from it, and each record's prompt and text in its tokens.
+
+    Args:
+        plan: that the model was trained by.
+        directory: of the complete model.
+        records: the layout's columns.
+    """
+    parameters, base = _base_of(plan)
+    texts = _texts(parameters.layout, records)
+    model, tokenizer = trained.load_for_sampling(base, parameters.training, directory, "cpu")
+    return model, trained.encoded(Encoder(parameters.layout, tokenizer), texts)
+
+
+def _base_of(plan: SealedPlan) -> tuple[TextParameters, BaseModel]:
     parameters = TextParameters.of(plan)
     base = trained.deployed(parameters.base_model)
     trained.check_digest(base, parameters.base_digest)
-    layout = parameters.layout
-    model, tokenizer = load(base)
-    encoder = Encoder(layout, tokenizer)
+    return parameters, base
+
+
+def _texts(layout: TextLayout, records: pa.Table) -> list[tuple[Given, str]]:
     texts: list[tuple[Given, str]] = []
     for record in records.select(list(layout.columns)).to_pylist():
         given, body = layout.given(record), layout.body(record)
         if given is None or body is None:
             raise MechanismFailed("a canary's record is not one that training would read")
         texts.append((given, body))
-    before = trained.mean_log_likelihoods(model, encoder, texts)
-    model, _ = trained.load_trained(base, parameters.training, directory)
-    return before, trained.mean_log_likelihoods(model, encoder, texts)
+    return texts
 
 
 def _prepared(base: BaseModel, parameters: TextParameters, device: str = "cpu") -> tuple[Any, Encoder]:

@@ -121,11 +121,16 @@ def mean_log_likelihoods(model: Any, encoder: Encoder, records: Sequence[tuple[G
         encoder: the layout that it was trained with.
         records: prompts and bodies; what is longer than an example is cut off as in training.
     """
+    return rows_log_likelihoods(model, encoded(encoder, records), encoder.eos)
+
+
+def encoded(encoder: Encoder, records: Sequence[tuple[Given, str]]) -> list[tuple[list[int], list[int]]]:
+    """The tokens of each record's prompt, and of its body with its end, cut off as in training."""
     rows = []
     for (given, _), body in zip(records, encoder.bodies([body for _, body in records]), strict=True):
         prompt = encoder.prompt(given)
         rows.append((prompt, [*body, encoder.eos][: encoder.layout.max_tokens - len(prompt)]))
-    return rows_log_likelihoods(model, rows, encoder.eos)
+    return rows
 
 
 def rows_log_likelihoods(

@@ -19,7 +19,7 @@ from dpsynth_platform.errors import AccountingError, ReleaseRefused, SourceError
 from dpsynth_platform.permissions import private_directory, private_files
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
-from dpsynth_platform.terminal import SEVERAL, Json, Period, Shown, command, listed, workspace
+from dpsynth_platform.terminal import SEVERAL, Json, Period, Shown, command, listed, stages, workspace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.audit.own import OwnAudit
     from dpsynth_platform.audit.tables.copies import Copies
     from dpsynth_platform.audit.texts.reconstruction import Reconstructed
+    from dpsynth_platform.synth.interface import Progress
 
 REPORT, ROC, SCORES = "report.json", "roc.svg", "scores.parquet"
 
@@ -62,6 +63,14 @@ def audit_run(
         list[str] | None, typer.Option(help=f"Columns of scores, or attacks on a table, {SEVERAL}; default: all.")
     ] = None,
     synthetic: Annotated[Path | None, typer.Option(help="Instead of scores: a synthetic table to attack.")] = None,
+    synthesis: Annotated[
+        Path | None,
+        typer.Option(help="With --synthetic: what --out of `dpsynth synth table` named; its model is attacked, too."),
+    ] = None,
+    shadows: Annotated[
+        int | None,
+        typer.Option(min=4, help="With --synthesis: fit so many shadow models (16, say), for attacks that need them."),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -118,6 +127,8 @@ def audit_run(
     _check_together(
         scores=scores,
         synthetic=synthetic,
+        synthesis=synthesis,
+        shadows=shadows,
         model=model,
         members=members,
         non_members=non_members,
@@ -131,13 +142,15 @@ def audit_run(
     )
     named = {"synthetic table": synthetic, "members": members, "non-members": non_members, "reference": reference}
     paths = {name: path for name, path in named.items() if path is not None}
-    with workspace("dpsynth-audit-"):
+    with stages(shown) as progress, workspace("dpsynth-audit-"):
         if scores is not None:
             attacked = _scores_of(scores, included, attack, guess_in, guess_out, canaries)
         elif model is not None and text is not None:
             attacked = _model_of(model, base_model, paths, text, outliers, canaries)
         elif text is not None:
             attacked = _texts_of(paths, text, attack, outliers, canaries)
+        elif synthesis is not None:
+            attacked = _synthesis_of(synthesis, paths, attack, shadows or 0, canaries, progress)
         else:
             attacked = _tables_of(paths, attack, categorical, drop, canaries)
         audit = audit_scores(
@@ -215,6 +228,7 @@ _TABLES = frozenset(["synthetic", "members", "non_members"])
 _TOGETHER = {
     "scores": (frozenset(["scores"]), frozenset(["attack"])),
     "rows": (_TABLES, frozenset(["attack", "reference", "categorical", "drop"])),
+    "synthesis": (_TABLES | {"synthesis"}, frozenset(["attack", "reference", "shadows"])),
     "texts": (_TABLES | {"text"}, frozenset(["attack", "reference", "outliers"])),
     "model": (frozenset(["model", "members", "non_members", "text"]), frozenset(["base_model", "outliers"])),
 }
@@ -226,7 +240,8 @@ def _check_together(**options: Any) -> None:
     given = {name for name, value in options.items() if value not in (None, [])}
     if len(given & {"scores", "synthetic", "model"}) > 1:
         raise SourceError("--scores, --synthetic or --model; accepted: one of them")
-    kind = next((name for name in ("scores", "model") if name in given), "texts" if "text" in given else "rows")
+    tables = "texts" if "text" in given else "rows"
+    kind = next((name for name in ("scores", "model", "synthesis") if name in given), tables)
     needed, besides = _TOGETHER[kind]
     if lacking := needed - given:
         raise SourceError(
@@ -267,6 +282,20 @@ def _tables_of(
     evidence = table_evidence(tables, listed(categorical), canaries=canaries)
     included = who_was_in(tables)
     of = f"the synthetic table {paths[SYNTHETIC].name}"
+    scored = score_tables(evidence, listed(attacks))
+    return _Attacked(of, scored, included, evidence.publishable, copies_of(evidence, included))
+
+
+def _synthesis_of(
+    out: Path, paths: dict[str, Path], attacks: list[str] | None, shadows: int, canaries: bool, progress: Progress
+) -> _Attacked:
+    from dpsynth_platform.audit.own_synthesis import synthesis_evidence, with_shadows
+    from dpsynth_platform.audit.own_tables import SYNTHETIC, copies_of, score_tables, who_was_in
+
+    tables = _read_tables(paths)
+    evidence = with_shadows(synthesis_evidence(out, tables, canaries=canaries), shadows, progress=progress)
+    included = who_was_in(tables)
+    of = f"the synthetic table {paths[SYNTHETIC].name} and the model in {out.name}"
     scored = score_tables(evidence, listed(attacks))
     return _Attacked(of, scored, included, evidence.publishable, copies_of(evidence, included))
 

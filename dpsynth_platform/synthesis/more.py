@@ -141,6 +141,17 @@ def more_rows(
         return place.guarded(lambda: drawn(place))
 
 
+def paid_model(out: Path) -> tuple[Earlier, Path]:
+    """What an output's last run left, and the directory of its model, as the ledger knows it.
+
+    Raises:
+        ConfigurationError: there is no model, or its ledger is gone.
+        MechanismFailed: the model is gone, or was changed.
+    """
+    earlier = Earlier.read(out)
+    return earlier, _model(Place(out), earlier, _ledger(earlier))
+
+
 def read_given(texts: Sequence[str]) -> dict[str, Values]:
     """Given values as the command takes them: COLUMN=VALUE, COLUMN=LOW..HIGH (either end may lack) or COLUMN=.
 

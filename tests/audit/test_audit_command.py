@@ -14,8 +14,12 @@ import pytest
 from pyarrow import csv
 from typer.testing import CliRunner
 
+from dpsynth_platform.audit.attacks import MEASUREMENTS, Scored
+from dpsynth_platform.audit.canary_cost import CanaryCost, ColumnCost
 from dpsynth_platform.audit.own import NOTICE
+from dpsynth_platform.audit.verdict import judge
 from dpsynth_platform.cli import app
+from dpsynth_platform.contracts import DataContract
 
 SECRET = "Zaphodina Quillmarker"
 Use = Callable[..., tuple[int, str]]
@@ -109,13 +113,30 @@ def test_a_table_that_holds_its_members_is_told_and_marked(use: Use) -> None:
         (("--scores", "scores.csv", "--guess-in", "0.7", "--guess-out", "0.7"), "at most 1 together"),
         (("--scores", "scores.csv", "--epsilon", "-1"), "accepted: epsilon > 0"),
         ((*TABLES[:-1], "narrow.parquet"), "non-members"),
-        ((*TABLES, "--attack", "density ratio"), "needs what is not there: a reference table"),
+        ((*TABLES, "--attack", "density ratio"), "needs what is not there: a reference of the same"),
     ],
 )
 def test_what_cannot_be_audited_is_said(use: Use, arguments: tuple[str, ...], words: str) -> None:
     status, text = use("run", *arguments)
     assert status == 1
     assert words in text and "Traceback" not in text and SECRET not in text
+
+
+def test_the_report_of_a_line_is_shown_with_what_its_canaries_cost(
+    use: Use, tmp_path: Path, contract: DataContract
+) -> None:
+    included = np.arange(500) % 2 == 0
+    scored = [Scored(MEASUREMENTS, np.arange(500.0))]
+    cost = CanaryCost(500, False, 1e5, 0.005, 0.02, (ColumnCost("level", 0.0041, 0.013),))
+    for name, told in (("line.json", cost), ("older.json", None)):
+        report = judge(contract, None, included, scored, cost=told).to_json()
+        (tmp_path / name).write_text(json.dumps(report))
+    status, text = use("show", "line.json")
+    assert status == 0
+    assert "moved by canaries" in text and "0.41%" in text and "1.3%" in text
+    status, text = use("show", "older.json")
+    assert status == 0
+    assert "PASS" in text and "canaries cost" not in text
 
 
 def test_what_cannot_be_shown_is_said(use: Use, tmp_path: Path) -> None:

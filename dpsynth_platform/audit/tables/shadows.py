@@ -104,9 +104,7 @@ def fit_shadows(
         )
     rng = np.random.default_rng(secrets.randbits(256))
     included = _half_each(models, targets, rng)
-    population, wanted = (
-        _as_records(evidence.domain, plan, table) for table in (evidence.population, evidence.targets)
-    )
+    population, wanted = (as_records(evidence.domain, plan, table) for table in (evidence.population, evidence.targets))
     references = population.take(rng.permutation(population.num_rows)[:MOST_REFERENCES])
     asked = pa.concat_tables([wanted, references])
     likelihoods = np.empty((models, asked.num_rows))
@@ -141,7 +139,7 @@ def _half_each(models: int, targets: int, rng: np.random.Generator) -> npt.NDArr
     return np.asarray(order < models // 2)
 
 
-def _as_records(domain: Domain, plan: SealedPlan, table: pa.Table) -> pa.Table:
+def as_records(domain: Domain, plan: SealedPlan, table: pa.Table) -> pa.Table:
     """The modelled columns alone, in the types of the release, whatever types the table has."""
     schema = ReleaseSchema.from_json(plan.release).schema
     codes, rng = domain.encode(table), np.random.default_rng(secrets.randbits(256))

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from dpsynth_platform.audit.attacks import Scored
     from dpsynth_platform.audit.bounds import Coins
     from dpsynth_platform.audit.own import OwnAudit
+    from dpsynth_platform.audit.tables import Evidence
+    from dpsynth_platform.audit.tables.attributes import Inferred
     from dpsynth_platform.audit.tables.copies import Copies
     from dpsynth_platform.audit.texts.reconstruction import Reconstructed
     from dpsynth_platform.synth.interface import Progress
@@ -85,6 +87,10 @@ def audit_run(
     ] = None,
     categorical: Annotated[list[str] | None, typer.Option(help=f"Columns whose numbers are codes, {SEVERAL}.")] = None,
     drop: Annotated[list[str] | None, typer.Option(help=f"Columns to leave out, such as ids, {SEVERAL}.")] = None,
+    sensitive: Annotated[
+        list[str] | None,
+        typer.Option(help=f"With --reference: columns that are to be guessed from the others, {SEVERAL}."),
+    ] = None,
     text: Annotated[
         str | None, typer.Option(help="Column of texts in all tables: attacks on texts, which look at nothing else.")
     ] = None,
@@ -137,6 +143,7 @@ def audit_run(
         attack=attack,
         categorical=categorical,
         drop=drop,
+        sensitive=sensitive,
         text=text,
         outliers=outliers,
     )
@@ -152,7 +159,7 @@ def audit_run(
         elif synthesis is not None:
             attacked = _synthesis_of(synthesis, paths, attack, shadows or 0, canaries, progress)
         else:
-            attacked = _tables_of(paths, attack, categorical, drop, canaries)
+            attacked = _tables_of(paths, attack, categorical, drop, sensitive, canaries)
         audit = audit_scores(
             attacked.of,
             attacked.scored,
@@ -164,6 +171,7 @@ def audit_run(
             confidence=confidence,
             copies=attacked.copies,
             reconstructed=attacked.reconstructed,
+            inferred=attacked.inferred,
         )
     shown.json(audit.to_json())
     shown.say(audit.summary)
@@ -222,12 +230,13 @@ class _Attacked:
     publishable: bool
     copies: tuple[Copies, ...] = ()
     reconstructed: tuple[Reconstructed, ...] = ()
+    inferred: tuple[Inferred, ...] = ()
 
 
 _TABLES = frozenset(["synthetic", "members", "non_members"])
 _TOGETHER = {
     "scores": (frozenset(["scores"]), frozenset(["attack"])),
-    "rows": (_TABLES, frozenset(["attack", "reference", "categorical", "drop"])),
+    "rows": (_TABLES, frozenset(["attack", "reference", "categorical", "drop", "sensitive"])),
     "synthesis": (_TABLES | {"synthesis"}, frozenset(["attack", "reference", "shadows"])),
     "texts": (_TABLES | {"text"}, frozenset(["attack", "reference", "outliers"])),
     "model": (frozenset(["model", "members", "non_members", "text"]), frozenset(["base_model", "outliers"])),
@@ -274,30 +283,43 @@ def _tables_of(
     attacks: list[str] | None,
     categorical: list[str] | None,
     drop: list[str] | None,
+    sensitive: list[str] | None,
     canaries: bool,
 ) -> _Attacked:
-    from dpsynth_platform.audit.own_tables import SYNTHETIC, copies_of, score_tables, table_evidence, who_was_in
+    from dpsynth_platform.audit.own_tables import SYNTHETIC, table_evidence, who_was_in
 
     tables = _read_tables(paths, listed(drop))
     evidence = table_evidence(tables, listed(categorical), canaries=canaries)
-    included = who_was_in(tables)
     of = f"the synthetic table {paths[SYNTHETIC].name}"
-    scored = score_tables(evidence, listed(attacks))
-    return _Attacked(of, scored, included, evidence.publishable, copies_of(evidence, included))
+    return _rows_attacked(of, evidence, who_was_in(tables), attacks, listed(sensitive))
 
 
 def _synthesis_of(
     out: Path, paths: dict[str, Path], attacks: list[str] | None, shadows: int, canaries: bool, progress: Progress
 ) -> _Attacked:
     from dpsynth_platform.audit.own_synthesis import synthesis_evidence, with_shadows
-    from dpsynth_platform.audit.own_tables import SYNTHETIC, copies_of, score_tables, who_was_in
+    from dpsynth_platform.audit.own_tables import SYNTHETIC, who_was_in
 
     tables = _read_tables(paths)
     evidence = with_shadows(synthesis_evidence(out, tables, canaries=canaries), shadows, progress=progress)
-    included = who_was_in(tables)
     of = f"the synthetic table {paths[SYNTHETIC].name} and the model in {out.name}"
-    scored = score_tables(evidence, listed(attacks))
-    return _Attacked(of, scored, included, evidence.publishable, copies_of(evidence, included))
+    return _rows_attacked(of, evidence, who_was_in(tables), attacks)
+
+
+def _rows_attacked(
+    of: str, evidence: Evidence, included: Coins, attacks: list[str] | None, sensitive: Collection[str] = ()
+) -> _Attacked:
+    from dpsynth_platform.audit.own_tables import copies_of, score_tables
+    from dpsynth_platform.audit.tables.attributes import count_inferred
+
+    return _Attacked(
+        of,
+        score_tables(evidence, listed(attacks)),
+        included,
+        evidence.publishable,
+        copies_of(evidence, included),
+        inferred=tuple(count_inferred(evidence, included, column) for column in sensitive),
+    )
 
 
 def _texts_of(

@@ -24,6 +24,7 @@ from dpsynth_platform.audit import bounds, fdp
 from dpsynth_platform.audit.attacks import Scored
 from dpsynth_platform.audit.bounds import Coins
 from dpsynth_platform.audit.risk import Risk, measure_risk
+from dpsynth_platform.audit.tables.attributes import Inferred
 from dpsynth_platform.audit.tables.copies import Copies
 from dpsynth_platform.audit.texts.reconstruction import Reconstructed
 from dpsynth_platform.audit.verdict import Verdict, coins_fault, usable
@@ -35,7 +36,7 @@ NOTICE = (
     "NOT PUBLISHABLE: these results compare real people, or rest on a table of real people. No guarantee covers them; "
     "keep them as you keep the data."
 )
-_LISTS = ("attacks", "copies", "reconstructed")
+_LISTS = ("attacks", "copies", "reconstructed", "inferred")
 HEADER = ("attack", "epsilon at least", "Gaussian bound", "TPR at 0.1%", "TPR at 1% FPR", "TPR at 10%", "AUC")
 
 
@@ -80,6 +81,7 @@ class OwnAudit:
         publishable: whether nothing but canaries was compared.
         copies: of a table, how many members have a copy in it, beside others.
         reconstructed: of a language model, how many texts it goes on with, members' beside others'.
+        inferred: of a table, how often sensitive columns are guessed right.
     """
 
     of: str
@@ -95,6 +97,7 @@ class OwnAudit:
     publishable: bool
     copies: tuple[Copies, ...] = ()
     reconstructed: tuple[Reconstructed, ...] = ()
+    inferred: tuple[Inferred, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as `from_json` reads them, with the summary in words."""
@@ -114,7 +117,8 @@ class OwnAudit:
             kept = {key: value for key, value in document.items() if key in known}
             copies = tuple(Copies(**item) for item in document["copies"])
             reconstructed = tuple(Reconstructed(**item) for item in document.get("reconstructed", ()))
-            read = {"attacks": attacks, "copies": copies, "reconstructed": reconstructed}
+            inferred = tuple(Inferred(**item) for item in document.get("inferred", ()))
+            read = {"attacks": attacks, "copies": copies, "reconstructed": reconstructed, "inferred": inferred}
             return cls(**(kept | read | {"reasons": tuple(document["reasons"])}))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = type(error).__name__
@@ -128,6 +132,7 @@ class OwnAudit:
             self._finding,
             *map(_copied, self.copies),
             *(item.words for item in self.reconstructed),
+            *(item.words for item in self.inferred),
             "" if self.publishable else NOTICE,
         ]
         return " ".join(part for part in parts if part)
@@ -160,6 +165,7 @@ def audit_scores(
     confidence: float,
     copies: tuple[Copies, ...] = (),
     reconstructed: tuple[Reconstructed, ...] = (),
+    inferred: tuple[Inferred, ...] = (),
 ) -> OwnAudit:
     """What the scores show, and whether they contradict a claim.
 
@@ -174,6 +180,7 @@ def audit_scores(
         confidence: of all bounds together.
         copies: of a table; they are told, and no verdict rests on them.
         reconstructed: of a language model; likewise.
+        inferred: of a table; likewise.
 
     Raises:
         AccountingError: the numbers do not fit together.
@@ -200,6 +207,7 @@ def audit_scores(
         publishable=publishable,
         copies=copies,
         reconstructed=reconstructed,
+        inferred=inferred,
     )
 
 

@@ -103,6 +103,21 @@ def test_a_table_that_holds_its_members_is_told_and_marked(use: Use) -> None:
     assert status == 1 and "no bound on epsilon follows" in text
 
 
+def test_a_sensitive_column_is_guessed_for_members_beside_others(use: Use, tmp_path: Path) -> None:
+    pq.write_table(people(600), tmp_path / "reference.parquet")
+    asked = (*TABLES, "--reference", "reference.parquet", "--attack", "nearest rows", "--sensitive", "name")
+    status, text = use("run", *asked, "--output", "kept", "--json")
+    assert status == 0
+    (inferred,) = json.loads(text)["inferred"]
+    assert (inferred["column"], inferred["of_members"], inferred["of_held_out"]) == ("name", 300, 300)
+    assert inferred["members"] > inferred["members_without"] + 60 and inferred["p_value"] < 0.001
+    assert abs(inferred["held_out"] - inferred["held_out_without"]) < 60
+    status, text = use("show", "kept")
+    assert "name is guessed right from the table for" in text and SECRET not in text
+    status, text = use("run", *asked[:-1], "none")
+    assert status == 1 and "attribute inference of 'none'; accepted: a modelled column" in " ".join(text.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -113,6 +128,7 @@ def test_a_table_that_holds_its_members_is_told_and_marked(use: Use) -> None:
         (("--scores", "scores.csv", "--guess-in", "0.7", "--guess-out", "0.7"), "at most 1 together"),
         (("--scores", "scores.csv", "--epsilon", "-1"), "accepted: epsilon > 0"),
         ((*TABLES[:-1], "narrow.parquet"), "non-members"),
+        ((*TABLES, "--sensitive", "name"), "a reference table of people who are not in the release"),
         ((*TABLES, "--attack", "density ratio"), "needs what is not there: a reference of the same"),
     ],
 )

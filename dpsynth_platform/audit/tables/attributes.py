@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsynth_platform.audit.attacks import Floats
+from dpsynth_platform.audit.bounds import Coins
+from dpsynth_platform.audit.tables.copies import excess_p_value
 from dpsynth_platform.audit.tables.evidence import Evidence
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
@@ -51,6 +53,63 @@ class AttributeInference:
     def scores(self) -> Floats:
         """How much likelier the release makes each target's true value; higher means rather in."""
         return self.from_release - self.from_population
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """How often a sensitive column is guessed right: for members and for others, from the release and without it.
+
+    Attributes:
+        members, held_out: how many are guessed right from the release.
+        members_without, held_out_without: how many by what the population alone tells.
+        p_value: probability of so many among the members, or more, if the release told no more of them than of others
+            (`copies.excess_p_value`).
+    """
+
+    column: str
+    members: int
+    members_without: int
+    of_members: int
+    held_out: int
+    held_out_without: int
+    of_held_out: int
+    p_value: float
+
+    @property
+    def words(self) -> str:
+        """One sentence."""
+        return (
+            f"{self.column} is guessed right from the table for {self.members} of {self.of_members} who were in "
+            f"({self.members_without} without it), and for {self.held_out} of {self.of_held_out} others "
+            f"({self.held_out_without}; one-sided p-value of the difference {self.p_value:.2g})."
+        )
+
+
+def count_inferred(evidence: Evidence, included: Coins, column: str) -> Inferred:
+    """How often a column is guessed right (`infer_attribute`), for members beside others.
+
+    Args:
+        evidence: as there.
+        included: who was in, shape (targets,).
+        column: name of the sensitive column.
+
+    Raises:
+        AccountingError: as there, or one of the groups is empty.
+    """
+    if included.all() or not included.any():
+        raise AccountingError("audit: guesses of an attribute are compared with others'; accepted: some of either")
+    found = infer_attribute(evidence, column)
+    right, without = found.right_from_release, found.right_from_population
+    counted = {"members": int(right[included].sum()), "held_out": int(right[~included].sum())}
+    sizes = {"of_members": int(included.sum()), "of_held_out": int((~included).sum())}
+    return Inferred(
+        column=column,
+        **counted,
+        **sizes,
+        members_without=int(without[included].sum()),
+        held_out_without=int(without[~included].sum()),
+        p_value=excess_p_value(counted["members"], sizes["of_members"], counted["held_out"], sizes["of_held_out"]),
+    )
 
 
 def infer_attribute(evidence: Evidence, column: str) -> AttributeInference:

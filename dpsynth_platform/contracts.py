@@ -968,6 +968,7 @@ class DataContract(_Part):
             **({} if self.generate.time_limit is None else {"time_limit": self.generate.time_limit}),
             **({} if self.generate.base_model is None else {"base_model": self.generate.base_model}),
             **({} if self.generate.text is None else self._finetuning),
+            **({} if self.audit.canary_texts is None else {"canary_texts": list(self.audit.canary_texts)}),
         }
 
     @property

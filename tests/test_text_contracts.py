@@ -98,6 +98,13 @@ def test_what_decides_the_training_makes_another_run_and_how_texts_are_drawn_doe
     assert (other.mechanism_snapshot() == mail().mechanism_snapshot()) is same
 
 
+def test_canaries_with_other_texts_make_another_run() -> None:
+    """They were trained on: a model has the canaries that it has, whatever the contract says later."""
+    strange = mail(audit={"canary_texts": ["unlikely-ending"]})
+    assert strange.mechanism_snapshot() != mail().mechanism_snapshot()
+    assert "canary_texts" not in mail().mechanism_snapshot(), "runs without a choice keep their keys"
+
+
 def test_records_are_sampled_by_their_public_number() -> None:
     contract = mail()
     assert contract.generate.training is not None

@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
+import pytest
+from argon2 import PasswordHasher
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from dpsynth_platform.console import app as console_app
+from dpsynth_platform.console import users
 from dpsynth_platform.console.access import CSRF_HEADER, Desk
 from dpsynth_platform.console.configuration import ConsoleSettings
 from dpsynth_platform.settings import Settings
@@ -113,3 +116,9 @@ def gate_of(settings: Settings, **changes: Any) -> Gate:
     for name in PEOPLE.keys() - known:
         desk.users.add(name, [PEOPLE[name]], PHRASE)
     return Gate(console_app.without_pages(settings, desk), desk, clock)
+
+
+def quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashing of passwords that takes no time, for tests of other things."""
+    monkeypatch.setattr(users, "_hasher", PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
+    users._nobodys_hash.cache_clear()

@@ -183,13 +183,15 @@ class Access:
             # NiceGUI's own answer to a page that it does not know makes the browser load it again, which leads to the
             # sign-in. It can be asked for nothing else: a second message ends it.
             scope = dict(scope) | {"query_string": _NOBODYS_PAGE}
-            await self._app(scope, _ending(receive, send, _Countdown(1)), send)
+            nobodys = _Ending(receive, send, _Countdown(1))
+            await self._app(scope, nobodys.receive, nobodys.send)
             return
 
         async def lives() -> bool:
             return await run_in_threadpool(self._desk.sessions.find, handle, active=False) is not None
 
-        await self._app(scope, _ending(receive, send, lives), send)
+        living = _Ending(receive, send, lives)
+        await self._app(scope, living.receive, living.send)
 
 
 class _Countdown:
@@ -203,17 +205,27 @@ class _Countdown:
         return self._left >= 0
 
 
-def _ending(receive: Receive, send: Send, lives: Callable[[], Awaitable[bool]]) -> Receive:
-    """What a websocket receives as long as it may; then it is closed, and looks as if the browser had closed it."""
+class _Ending:
+    """A websocket as long as it may live; then it is closed, and looks as if the browser had closed it."""
 
-    async def checked() -> Message:
-        message = await receive()
-        if message["type"] == "websocket.receive" and not await lives():
-            await send({"type": "websocket.close", "code": 4401})
-            return {"type": "websocket.disconnect", "code": 4401}
-        return message
+    def __init__(self, receive: Receive, send: Send, lives: Callable[[], Awaitable[bool]]) -> None:
+        self._receive = receive
+        self._send = send
+        self._lives = lives
+        self._over = False
 
-    return checked
+    async def receive(self) -> Message:
+        """The next message, if it still may come."""
+        message = await self._receive()
+        if message["type"] == "websocket.receive" and not self._over and not await self._lives():
+            await self._send({"type": "websocket.close", "code": 4401})
+            self._over = True
+        return {"type": "websocket.disconnect", "code": 4401} if self._over else message
+
+    async def send(self, message: Message) -> None:
+        """Sends a message; none any more after the end, of which whoever answers may not know yet."""
+        if not self._over:
+            await self._send(message)
 
 
 class _Request:

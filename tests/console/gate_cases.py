@@ -68,7 +68,7 @@ class Browser:
         )
 
     def get(self, path: str, **headers: str) -> httpx.Response:
-        return self.client.get(path, headers=named(headers))
+        return self.client.get(path, headers=as_sent(named(headers)))
 
     def post(
         self, path: str, *, form: dict[str, str] | None = None, json: Any = None, **headers: str
@@ -76,7 +76,7 @@ class Browser:
         """As from a page of the console's own, unless headers say otherwise; empty ones are not sent."""
         sent = {"Origin": self.url, "Sec-Fetch-Site": "same-origin"} | named(headers)
         return self.client.post(
-            path, data=form, json=json, headers={name: value for name, value in sent.items() if value}
+            path, data=form, json=json, headers=as_sent({name: value for name, value in sent.items() if value})
         )
 
     def sign_in(self, name: str, password: str, onward: str = "/", **headers: str) -> httpx.Response:
@@ -96,6 +96,11 @@ class Browser:
 
 def named(headers: dict[str, str]) -> dict[str, str]:
     return {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def as_sent(headers: dict[str, str]) -> dict[str, bytes]:
+    """Headers as they travel, UTF-8 or not."""
+    return {name: value.encode() for name, value in headers.items()}
 
 
 def problem(response: httpx.Response) -> tuple[int, str]:

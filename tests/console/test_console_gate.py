@@ -231,7 +231,7 @@ def test_the_sign_in_needs_its_own_page(gate: Gate) -> None:
 def test_a_change_needs_the_sessions_token(gate: Gate) -> None:
     rita, aud = gate.signed_in("Rita"), gate.signed_in("Aud")
     for token in ("", "x", "é", aud.csrf(), rita.client.cookies["dpsynth"]):
-        assert problem(rita.change("/api/v1/nothing", {}, **{CSRF_HEADER: token.encode()})) == (403, "csrf")
+        assert problem(rita.change("/api/v1/nothing", {}, **{CSRF_HEADER: token})) == (403, "csrf")
     assert problem(rita.change("/api/v1/nothing", {})) == (404, "not-found")
     assert problem(gate.browser().post("/api/v1/nothing", json={})) == (401, "signed-out")
 

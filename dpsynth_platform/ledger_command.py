@@ -47,12 +47,18 @@ def ask_raise(
     as_json: Json = False,
 ) -> None:
     """Asks for a larger cap; nothing changes before somebody else approves, and the family's file declares it."""
-    from dpsynth_platform.reviewing import accounts
+    from dpsynth_platform.reviewing import raises
 
     shown, settings = Shown(as_json), Settings.from_environment()
-    why = _why_so_much(epsilon, delta, recorded(reason, "--reason"), accept_weak_guarantee)
-    event = accounts.ledger(settings).ask_raise(
-        family, epsilon=epsilon, delta=delta, by=acting(by, settings.user), reason=why
+    accepted = accept_weak_guarantee
+    event = raises.ask(
+        settings,
+        family,
+        epsilon=epsilon,
+        delta=delta,
+        by=acting(by, settings.user),
+        reason=recorded(reason, "--reason"),
+        accept_weak=None if accepted is None else recorded(accepted, "--accept-weak-guarantee"),
     )
     shown.json({"family": family, "asked": event.sequence} | event.payload)
     shown.say(f"event {event.sequence}: {event.payload['by']} asks for epsilon {epsilon:g}, delta {delta:g}")
@@ -69,12 +75,11 @@ def approve_raise(
     as_json: Json = False,
 ) -> None:
     """Raises a cap as somebody else asked; from then on the family's file must declare it."""
-    from dpsynth_platform.reviewing import accounts
+    from dpsynth_platform.reviewing import raises
 
     shown, settings = Shown(as_json), Settings.from_environment()
-    account = accounts.ledger(settings).approve_raise(
-        family, asked, by=acting(by, settings.user), reason=recorded(reason, "--reason", optional=True)
-    )
+    words = recorded(reason, "--reason", optional=True)
+    account = raises.approve(settings, family, asked, by=acting(by, settings.user), reason=words)
     file = settings.families / f"{family}.yaml"
     shown.json({"family": family, "cap": {"epsilon": account.epsilon, "delta": account.delta}, "file": str(file)})
     shown.say(f"the cap of {family} is epsilon {account.epsilon:g}, delta {account.delta:g}")
@@ -232,18 +237,6 @@ def check_export(
         shown.say(broken_words(report.events, report.entries))
         raise typer.Exit(1)
     shown.say(whole_words(report.events, report.entries, report.last_at, len(heads)))
-
-
-def _why_so_much(epsilon: float, delta: float, reason: str, accepted: str | None) -> str:
-    """The reason as it is recorded, with the one for a weak cap. Raises `LedgerError` where that is missing."""
-    if epsilon <= WEAK_EPSILON and delta < WEAK_DELTA:
-        return reason
-    if accepted is None:
-        raise LedgerError(
-            f"a cap of epsilon {epsilon:g}, delta {delta:g} is a weak guarantee (epsilon above {WEAK_EPSILON:g}, or "
-            f"delta {WEAK_DELTA:g} or more); accepted: a smaller one, or --accept-weak-guarantee REASON"
-        )
-    return f"{reason}; weak guarantee accepted: {recorded(accepted, '--accept-weak-guarantee')}"
 
 
 def _signer(report: ExportReport) -> str:

@@ -16,6 +16,7 @@ import datetime as dt
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
@@ -28,7 +29,7 @@ from typing import Any
 import pyarrow as pa
 
 from dpsynth_platform.digests import canonical_digest, digest_file
-from dpsynth_platform.errors import StaleInput
+from dpsynth_platform.errors import ConfigurationError, StaleInput
 from dpsynth_platform.permissions import private_directory, private_files
 
 STEPS = (
@@ -45,6 +46,9 @@ STEPS = (
 )
 SCORES = "scores"
 """What the audit keeps beside its report: the canaries' raw scores and coins, which expire with the model."""
+
+
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -209,7 +213,11 @@ class Storage:
         return sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
 
     def _base(self, place: Place) -> Path:
-        return self.root / place.dataset / (place.period or "all")
+        """Where a place's outputs are: always below the root, whoever named the place."""
+        parts = (place.dataset, place.period or "all")
+        if not all(_PART.fullmatch(part) for part in parts):
+            raise ConfigurationError(f"{place.label!r}: accepted: a dataset's name, and a period such as 2026-01")
+        return self.root.joinpath(*parts)
 
     def record_path(self, place: Place, step: str) -> Path:
         """The file of a step's record."""

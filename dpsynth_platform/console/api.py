@@ -1,23 +1,109 @@
 """The console's REST API: all that the pages show and do, for programs.
 
-What belongs here: addresses, parameters, and the actions that each needs. What does not: what is told (`views`), and
-who may come in (`access`). Every answer that is no success is problem JSON.
+What belongs here: addresses, parameters and answers. What does not: what is told and who may see which part of it
+(`views`), and who may come in (`access`). Every answer that is no success is problem JSON (RFC 9457).
 
-Programs sign in as browsers do, or come through the trusted proxy. What changes something needs the header
-`X-CSRF-Token` with what `GET /api/v1/session` tells, and an `Origin` of the console's own.
+Programs sign in as browsers do, or come through the trusted proxy. What changes something, or takes long, is a POST; it
+needs the header `X-CSRF-Token` with what `GET /api/v1/session` tells, and an `Origin` of the console's own. Whoever
+decides is asked for again then: a session may have ended, or its roles changed, since its token was read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.responses import JSONResponse
+from fastapi.security import APIKeyCookie, APIKeyHeader
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from dpsynth_platform.console.identity import signed_in
+from dpsynth_platform.console.access import CSRF_HEADER
+from dpsynth_platform.console.identity import Identity, acting, current, signed_in
+from dpsynth_platform.console.problems import MEDIA_TYPE
 from dpsynth_platform.console.roles import ROLES, Action, Role
+from dpsynth_platform.console.views import candidates, datasets, families, ledger, lineage, overview, raises, releases
+from dpsynth_platform.console.views.candidates import CandidateView, Decided
+from dpsynth_platform.console.views.datasets import DatasetsView, DatasetView, PlanView
+from dpsynth_platform.console.views.dossiers import VerificationView
+from dpsynth_platform.console.views.families import FamilyRow, FamilyView
+from dpsynth_platform.console.views.ledger import EntryView, LedgerVerificationView, LedgerView
+from dpsynth_platform.console.views.lineage import DEEPEST, GraphView, NodeView, PathView, SearchView
+from dpsynth_platform.console.views.listing import ReleaseState
+from dpsynth_platform.console.views.overview import Overview
+from dpsynth_platform.console.views.raises import Asked, Raised
+from dpsynth_platform.console.views.releases import ReleasesView, ReleaseView
+from dpsynth_platform.people import MOST_CHARACTERS
 from dpsynth_platform.settings import Settings
 
 PREFIX = "/api/v1"
+_LONGEST_NAME = 2000
+_LAST_PAGE = 1_000_000
+_LAST_EVENT = 2**31
+
+_NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,62}$"
+Dataset = Annotated[str, Path(pattern=_NAME, description="A dataset's name.")]
+Family = Annotated[str, Path(pattern=_NAME, description="A family's name.")]
+ReleaseId = Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,200}$", description="A release's id.")]
+EntryId = Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,200}$", description="A ledger entry's id.")]
+EventNumber = Annotated[int, Path(ge=0, le=_LAST_EVENT, description="Number of an event in the ledger's chain.")]
+_PERIOD = r"^\d{4}-(0[1-9]|1[0-2])$"
+Period = Annotated[str | None, Query(pattern=_PERIOD, description="Month, for datasets with a cadence.")]
+Text = Annotated[str, Query(max_length=200, description="Part of what is looked for.")]
+Page = Annotated[int, Query(ge=1, le=_LAST_PAGE, description="From 1 on.")]
+NodeName = Annotated[str, Query(max_length=_LONGEST_NAME, description="A node's key, or what people call it.")]
+Depth = Annotated[int, Query(ge=0, le=DEEPEST, description="Steps.")]
+Reason = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS)]
+
+_PROBLEMS = {
+    401: "Nobody is signed in, or the request claims an identity that it must not.",
+    403: "Not for this role, or the request does not come from the console's own pages.",
+    404: "There is nothing of that name.",
+    408: "The request took too long to arrive.",
+    409: "What is there does not allow it.",
+    413: "The request is too large.",
+    421: "The request is for another host.",
+    422: "The request is not as described.",
+}
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Approval(_Body):
+    """An approval of exactly the content that was seen. The reason is kept for ever and must hold no data."""
+
+    candidate: Annotated[str, StringConstraints(max_length=200)] = Field(description="As the candidate's page tells.")
+    period: Annotated[str, StringConstraints(pattern=_PERIOD)] | None = None
+    reason: Reason = ""
+    after_withdrawal: bool = Field(
+        default=False, description="The word for content of which a release was withdrawn before."
+    )
+
+
+class Refusal(_Body):
+    """A refusal of exactly the content that was seen. The reason is kept for ever and must hold no data."""
+
+    candidate: Annotated[str, StringConstraints(max_length=200)] = Field(description="As the candidate's page tells.")
+    period: Annotated[str, StringConstraints(pattern=_PERIOD)] | None = None
+    reason: Reason
+
+
+class LargerCap(_Body):
+    """A larger cap for life. Reasons are kept for ever and must hold no data."""
+
+    epsilon: float = Field(gt=0, le=1e6, allow_inf_nan=False)
+    delta: float = Field(gt=0, lt=1, allow_inf_nan=False)
+    reason: Reason
+    accept_weak_guarantee: Reason | None = Field(default=None, description="Why it may be a weak guarantee.")
+
+
+class Seconding(_Body):
+    """The reason for approving what somebody else asked; kept for ever."""
+
+    reason: Reason = ""
 
 
 @dataclass(frozen=True)
@@ -35,20 +121,228 @@ class Session:
     csrf: str
 
 
-def router(settings: Settings) -> APIRouter:
-    """The addresses of a deployment's console."""
-    api = APIRouter(prefix=PREFIX)
+def router(settings: Settings, cookie: str) -> APIRouter:
+    """The addresses of a deployment's console.
 
-    @api.get("/session", summary="Who is signed in, and what they may do")
-    def session(request: Request) -> Session:
-        here = signed_in(request)
-        who = here.identity
-        return Session(
-            name=who.name,
-            roles=[role for role in ROLES if role in who.roles],
-            how=who.how,
-            actions=[action for action in Action if who.may(action)],
-            csrf=here.csrf,
+    Args:
+        cookie: the name of the session's cookie, for the description.
+    """
+    session = Depends(APIKeyCookie(name=cookie, scheme_name="session", auto_error=False))
+    api = APIRouter(prefix=PREFIX, responses=_problems(), dependencies=[session])
+    api.add_api_route("/session", _session, summary="Who is signed in, and what they may do", tags=["session"])
+    for part in (_families, _datasets, _candidates, _releases, _lineage, _ledger):
+        api.include_router(part(settings))
+
+    @api.get("/overview", summary="What waits, the budgets, and the newest releases", tags=["overview"])
+    def get_overview(who: _Somebody) -> Overview:
+        return overview.overview(settings, who.actions)
+
+    return api
+
+
+def _identity(request: Request) -> Identity:
+    return current(request)
+
+
+def _who_may(action: Action) -> Callable[..., Identity]:
+    """Whoever asks for something that needs an action, as of now."""
+
+    def identity(
+        request: Request, _csrf: Annotated[str | None, Depends(APIKeyHeader(name=CSRF_HEADER, auto_error=False))]
+    ) -> Identity:
+        return acting(request, action)
+
+    return identity
+
+
+_Somebody = Annotated[Identity, Depends(_identity)]
+_Deciding = Annotated[Identity, Depends(_who_may(Action.DECIDE))]
+_Raising = Annotated[Identity, Depends(_who_may(Action.RAISE))]
+_Verifying = Annotated[Identity, Depends(_who_may(Action.VERIFY))]
+
+
+def _session(request: Request) -> Session:
+    here = signed_in(request)
+    who = here.identity
+    return Session(
+        name=who.name,
+        roles=[role for role in ROLES if role in who.roles],
+        how=who.how,
+        actions=[action for action in Action if who.may(action)],
+        csrf=here.csrf,
+    )
+
+
+def _families(settings: Settings) -> APIRouter:
+    api = APIRouter(prefix="/families", tags=["families"])
+
+    @api.get("", summary="Every family's budget")
+    def get_families(who: _Somebody) -> tuple[FamilyRow, ...]:
+        return families.families(settings, who.actions)
+
+    @api.get("/{family}", summary="One family's budget: over time, by owners, and what remains")
+    def get_family(who: _Somebody, family: Family) -> FamilyView:
+        return families.family(settings, who.actions, family)
+
+    @api.post("/{family}/raises", summary="Ask for a larger cap", status_code=201)
+    def post_raise(who: _Raising, family: Family, asked: LargerCap) -> Asked:
+        return raises.ask(
+            settings,
+            who.actions,
+            who.name,
+            family,
+            epsilon=asked.epsilon,
+            delta=asked.delta,
+            reason=asked.reason,
+            accept_weak=asked.accept_weak_guarantee,
+        )
+
+    @api.post("/{family}/raises/{event}/approve", summary="Raise a cap as somebody else asked")
+    def post_raise_approval(who: _Raising, family: Family, event: EventNumber, said: Seconding) -> Raised:
+        return raises.approve(settings, who.actions, who.name, family, event, reason=said.reason)
+
+    return api
+
+
+def _datasets(settings: Settings) -> APIRouter:
+    api = APIRouter(prefix="/datasets", tags=["datasets"])
+
+    @api.get("", summary="Every dataset")
+    def get_datasets(who: _Somebody, text: Text = "") -> DatasetsView:
+        return datasets.datasets(settings, who.actions, text)
+
+    @api.get("/{dataset}", summary="One dataset: its contract in words, runs and releases")
+    def get_dataset(who: _Somebody, dataset: Dataset) -> DatasetView:
+        return datasets.dataset(settings, who.actions, dataset)
+
+    @api.get("/{dataset}/plan", summary="What a run would do and cost")
+    def get_plan(who: _Somebody, dataset: Dataset, period: Period = None) -> PlanView:
+        return datasets.plan(settings, who.actions, dataset, period)
+
+    return api
+
+
+def _candidates(settings: Settings) -> APIRouter:
+    api = APIRouter(prefix="/candidates", tags=["candidates"])
+
+    @api.get("/{dataset}", summary="The present candidate of a dataset, with its evidence")
+    def get_candidate(who: _Somebody, dataset: Dataset, period: Period = None) -> CandidateView:
+        return candidates.candidate(settings, who.actions, dataset, period)
+
+    @api.get("/{dataset}/dossier", summary="Its reviewers' dossier, which compares with real data")
+    def get_dossier(who: _Somebody, dataset: Dataset, period: Period = None) -> dict[str, Any]:
+        return candidates.reviewers_dossier(settings, who.actions, dataset, period)
+
+    @api.post("/{dataset}/approve", summary="Approve it; publishes if that was the last approval needed")
+    def post_approval(who: _Deciding, dataset: Dataset, said: Approval) -> Decided:
+        return candidates.approve(
+            settings,
+            who.actions,
+            who.name,
+            dataset,
+            said.period,
+            candidate=said.candidate,
+            reason=said.reason,
+            after_withdrawal=said.after_withdrawal,
+        )
+
+    @api.post("/{dataset}/refuse", summary="Refuse it, with a reason")
+    def post_refusal(who: _Deciding, dataset: Dataset, said: Refusal) -> Decided:
+        return candidates.refuse(
+            settings, who.actions, who.name, dataset, said.period, candidate=said.candidate, reason=said.reason
         )
 
     return api
+
+
+def _releases(settings: Settings) -> APIRouter:
+    api = APIRouter(prefix="/releases", tags=["releases"])
+
+    @api.get("", summary="Releases, the newest first, page by page")
+    def get_releases(
+        who: _Somebody,
+        text: Text = "",
+        state: ReleaseState | None = None,
+        since: Annotated[
+            str | None, Query(max_length=10, description="Published on this day (YYYY-MM-DD) or later.")
+        ] = None,
+        page: Page = 1,
+    ) -> ReleasesView:
+        return releases.releases(settings, who.actions, text, state, since, page)
+
+    @api.get("/{release}", summary="One release with its dossier, and whether it is what was signed")
+    def get_release(who: _Somebody, release: ReleaseId) -> ReleaseView:
+        return releases.release(settings, who.actions, release)
+
+    @api.post("/{release}/verify", summary="Verify it anew, every byte")
+    def post_verification(who: _Verifying, release: ReleaseId) -> VerificationView:
+        return releases.verify(settings, who.actions, release)
+
+    return api
+
+
+def _lineage(settings: Settings) -> APIRouter:
+    api = APIRouter(prefix="/lineage", tags=["lineage"])
+
+    @api.get("", summary="What lies around a node of the graph; without one, around the newest release")
+    def get_graph(
+        who: _Somebody, node: NodeName = "", up: Depth = 2, down: Depth = 2, collapse: bool = True
+    ) -> GraphView | None:
+        return lineage.graph(settings, who.actions, node, up, down, collapse)
+
+    @api.get("/path", summary="A shortest way between two nodes")
+    def get_path(who: _Somebody, one: NodeName, other: NodeName) -> PathView:
+        return lineage.path(settings, who.actions, one, other)
+
+    @api.get("/search", summary="Nodes by a part of their name")
+    def get_search(who: _Somebody, text: Text) -> SearchView:
+        return lineage.search(settings, who.actions, text)
+
+    @api.get("/node", summary="One node with all that is known of it")
+    def get_node(who: _Somebody, name: NodeName) -> NodeView:
+        return lineage.node(settings, who.actions, name)
+
+    return api
+
+
+def _ledger(settings: Settings) -> APIRouter:
+    api = APIRouter(prefix="/ledger", tags=["ledger"])
+
+    @api.get("", summary="The chain's events, the newest first, page by page")
+    def get_events(
+        who: _Somebody,
+        text: Text = "",
+        kind: Annotated[str | None, Query(max_length=50, description="Only events of this kind.")] = None,
+        page: Page = 1,
+    ) -> LedgerView:
+        return ledger.entries(settings, who.actions, text, kind, page)
+
+    @api.get("/entries/{entry}", summary="One ledger entry")
+    def get_entry(who: _Somebody, entry: EntryId) -> EntryView:
+        return ledger.entry(settings, who.actions, entry)
+
+    @api.post("/verify", summary="Recompute the whole chain, and hold it against the published dossiers")
+    def post_verification(who: _Verifying) -> LedgerVerificationView:
+        return ledger.verify(settings, who.actions)
+
+    @api.get("/export", summary="The ledger for an auditor, signed; nothing of owners")
+    def get_export(who: _Somebody) -> JSONResponse:
+        document = ledger.export(settings, who.actions)
+        return JSONResponse(document, headers={"Content-Disposition": 'attachment; filename="ledger.json"'})
+
+    return api
+
+
+def _problems() -> dict[int | str, dict[str, Any]]:
+    """The answers that are no success, as the description tells of them."""
+    members = {"type": "string", "title": "string", "status": "integer", "detail": "string"}
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": kind} for name, kind in members.items()},
+        "required": list(members),
+        "additionalProperties": False,
+    }
+    return {
+        status: {"description": words, "content": {MEDIA_TYPE: {"schema": schema}}}
+        for status, words in _PROBLEMS.items()
+    }

@@ -21,6 +21,7 @@ from dpsynth_platform.errors import (
     LedgerError,
     LineageRefused,
     NotAllowed,
+    NotFound,
     ReleaseRefused,
     SignedOut,
 )
@@ -31,7 +32,8 @@ _STATUS: tuple[tuple[type[DpsynthError], int], ...] = (
     (NotAllowed, 403),
     (ReleaseRefused, 409),
     (BudgetExceeded, 409),
-    (LineageRefused, 404),
+    (NotFound, 404),
+    (LineageRefused, 409),
     (ContractError, 422),
     (ConfigurationError, 422),
     (LedgerError, 409),

@@ -6,6 +6,7 @@ not: what makes a decision count (`ledger`, `release.evidence`), and publishing 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -37,6 +38,9 @@ from dpsynth_platform.reviewing import catalogue, decisions
 from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
+
+_PUBLISHING = threading.Lock()
+"""A run of the release job takes the process's output for itself: one at a time."""
 
 CandidateState = Literal["waiting", "approved", "refused", "published", "not-releasable", "none"]
 
@@ -177,7 +181,8 @@ def approve(
     words = recorded(reason, "the reason", optional=True)
     load_dataset(settings, dataset)
     made = decisions.approve(settings, place, who, words, after_withdrawal=after_withdrawal, seen=candidate)
-    outcome = publish_if_approved(settings, place, say)
+    with _PUBLISHING:
+        outcome = publish_if_approved(settings, place, say)
     release_id = (
         decisions.published_as(Storage(settings.restricted), place, made.candidate) if outcome.release else None
     )

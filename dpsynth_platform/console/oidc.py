@@ -214,7 +214,7 @@ class Provider:
 def _fetched(client: Any, url: str) -> dict[str, Any]:
     """A JSON object. Raises `Problem`."""
     try:
-        response = client.get(url, withhold_token=True)
+        response = client.request("GET", url, withhold_token=True)
         response.raise_for_status()
         found = response.json()
     except httpx2.HTTPError:

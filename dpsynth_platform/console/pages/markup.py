@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from dpsynth_platform.console import addresses
 from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.privacy.figures import moment, number_of, upper_bound
 from dpsynth_platform.release.dossier import check_svg
@@ -60,6 +61,7 @@ def _environment() -> Environment:
         upper_bound=upper_bound,
         words=words,
     )
+    environment.globals.update(to=addresses)
     return environment
 
 

@@ -1,0 +1,123 @@
+"""The dialog in which somebody confirms what they are about to put on record, with a reason.
+
+What belongs here: asking, saying what is missing or was refused in the dialog itself, and telling what came of it. What
+does not: what is recorded; the read models' functions hand that to the library.
+
+A dialog is opened over a websocket that outlives the session in which the page was made. So whoever confirms is looked
+up again, session and role, before anything is done; and it is done once, however often the button is pressed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nicegui import run, ui
+
+from dpsynth_platform.console.identity import Identity, acting
+from dpsynth_platform.console.pages.frame import Here
+from dpsynth_platform.console.pages.markup import render
+from dpsynth_platform.console.roles import Action
+from dpsynth_platform.errors import DpsynthError, SignedOut
+
+_KEPT = "It is kept in the ledger for ever, so it must hold no data."
+
+
+@dataclass(frozen=True)
+class Question:
+    """What somebody is asked to confirm.
+
+    Attributes:
+        verb: the word on the button, such as `Refuse`.
+        words: what will happen, in sentences.
+        reason_needed: an empty reason is sent back.
+        tick: a further explicit word that has to be given, or None.
+        harm: the button is shown as one that stops something.
+    """
+
+    verb: str
+    title: str
+    words: tuple[str, ...]
+    reason_needed: bool
+    tick: str | None = None
+    harm: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of it.
+
+    Attributes:
+        failures: what went wrong although it is on record.
+        address: the page that shows it.
+    """
+
+    words: tuple[str, ...]
+    address: str
+    failures: tuple[str, ...] = ()
+
+
+def asking(here: Here, action: Action, question: Question, do: Callable[[Identity, str, bool], Answer]) -> None:
+    """A button that opens the dialog; `do` is called with who confirmed, the reason, and whether the tick was set."""
+    dialog = _Dialog(here, action, question, do)
+    ui.html(render("button.html.j2", verb=question.verb, harm=question.harm), sanitize=False, tag="span").on(
+        "click", dialog.open
+    )
+
+
+class _Dialog:
+    """One dialog: built with its page, shown when asked for."""
+
+    def __init__(
+        self, here: Here, action: Action, question: Question, do: Callable[[Identity, str, bool], Answer]
+    ) -> None:
+        self.here, self.action, self.question, self.do = here, action, question, do
+        self.busy = False
+        mark = question.verb.lower().replace(" ", "-")
+        with ui.dialog().props(f'aria-labelledby="ask-{mark}" persistent') as self.dialog, ui.card().classes("ask"):
+            ui.html(render("asking.html.j2", mark=mark, question=question), sanitize=False)
+            needed = "needed" if question.reason_needed else "optional"
+            self.reason = ui.textarea(f"Reason ({needed}). {_KEPT}").props("outlined autofocus autogrow stack-label")
+            self.reason.classes("reason")
+            self.tick = ui.checkbox(question.tick) if question.tick else None
+            self.said = ui.html("", sanitize=False).props("role=alert")
+            with ui.row().classes("choices"):
+                self.back = ui.button("Cancel", on_click=self.dialog.close, color=None).props("no-caps outline")
+                self.sure = ui.button(question.verb, on_click=self.confirm, color=None).props("no-caps unelevated")
+                self.sure.classes("stop" if question.harm else "go")
+
+    def open(self) -> None:
+        self.say("")
+        self.dialog.open()
+
+    def say(self, message: str) -> None:
+        self.said.set_content(render("told.html.j2", message=message))
+
+    async def confirm(self) -> None:
+        if self.busy:
+            return
+        reason = (self.reason.value or "").strip()
+        if self.question.reason_needed and not reason:
+            self.say("A reason is needed: it is what others will read.")
+            self.reason.run_method("focus")
+            return
+        self.busy = True
+        self.sure.props("loading")
+        try:
+            who = acting(self.here.request, self.action)
+            answer = await run.io_bound(self.do, who, reason, bool(self.tick and self.tick.value))
+        except SignedOut as error:
+            self.say(f"{error} Nothing was recorded.")
+        except DpsynthError as error:
+            self.say(str(error))
+        else:
+            self.tell(answer)
+        finally:
+            self.busy = False
+            self.sure.props(remove="loading")
+
+    def tell(self, answer: Answer) -> None:
+        """What came of it, in the dialog's place; the page behind it is out of date now."""
+        self.dialog.clear()
+        with self.dialog, ui.card().classes("ask"):
+            ui.html(render("answer.html.j2", answer=answer), sanitize=False).props("role=status")

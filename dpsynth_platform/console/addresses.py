@@ -1,4 +1,4 @@
-"""Where the console shows what: the address of each page, below the console's own.
+"""Where the console shows what: the address of each page, below the console's own; and of assets in Dagster.
 
 What belongs here: paths, with names in them quoted. What does not: the pages. Names are those of datasets, families,
 releases, ledger entries and nodes of the lineage graph: nothing of anybody's data is ever part of an address.
@@ -37,6 +37,12 @@ def entry_page(entry: str) -> str:
 def node_page(node: str) -> str:
     """The lineage graph around a node."""
     return f"/lineage?{urlencode({'node': node})}"
+
+
+def asset_in_dagster(dagster: str, dataset: str, step: str, period: str | None = None) -> str:
+    """The page of a step's asset in Dagster's own interface, at the address of that."""
+    partition = f"?{urlencode({'partition': period})}" if period else ""
+    return f"{dagster.removesuffix('/')}/assets/{_name(dataset)}/{_name(step)}{partition}"
 
 
 def _name(text: str) -> str:

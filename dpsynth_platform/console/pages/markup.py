@@ -39,6 +39,7 @@ _CARE = frozenset(
     }
 )
 _BAD = frozenset({"refused", "withdrawn", "damaged", "missing", "unrecorded", "weak", "fail", "broken", "abort"})
+_UNITS = {"user": "person", "example": "record", "group": "group"}
 
 
 @lru_cache(maxsize=1)
@@ -61,7 +62,7 @@ def _environment() -> Environment:
         upper_bound=upper_bound,
         words=words,
     )
-    environment.globals.update(to=addresses)
+    environment.globals.update(to=addresses, unit_words=_UNITS)
     return environment
 
 

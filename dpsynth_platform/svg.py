@@ -23,6 +23,7 @@ _COLOURS = ("#0b6e99", "#c4622d", "#5a7d2a", "#7a4e9c", "#8a6d00")
 _STYLE = 'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" font-size="12" fill="#24292f"'
 _MAX_LABEL = 18
 _SLANT = 92
+_HALF_LETTER = 3.4
 
 
 @dataclass(frozen=True)
@@ -199,8 +200,12 @@ def _grid(
     width: int,
     x_words: Callable[[float], str] | None = None,
 ) -> str:
-    words = x_words or "{:,.10g}".format
-    marks = [_text(x_axis.place(tick), y_axis.start + 18, words(tick), anchor="middle") for tick in x_axis.ticks]
+    words = [(x_words or "{:,.10g}".format)(tick) for tick in x_axis.ticks]
+    places = [
+        min(x_axis.place(tick), width - _HALF_LETTER * len(word))
+        for tick, word in zip(x_axis.ticks, words, strict=True)
+    ]
+    marks = [_text(at, y_axis.start + 18, word, anchor="middle") for at, word in zip(places, words, strict=True)]
     return _horizontal_grid(y_axis, y_label, width) + "".join(marks) + _x_title(x_label, width, HEIGHT)
 
 

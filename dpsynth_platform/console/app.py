@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dpsynth_platform import serving
-from dpsynth_platform.console import access, api, oidc, sign_in
+from dpsynth_platform.console import access, api, oidc, pages, sign_in
 from dpsynth_platform.console.access import Access, Desk
 from dpsynth_platform.console.configuration import ConsoleSettings
 from dpsynth_platform.console.identity import signed_in
@@ -45,7 +45,8 @@ def application(settings: Settings, console: ConsoleSettings) -> FastAPI:
     app = without_pages(settings, Desk.of(console))
     for kind, answer in ((404, _no_such_page), (DpsynthError, _page_refused), (Exception, _page_failed)):
         nicegui.app.add_exception_handler(kind, answer)
-    ui.run_with(app, title=TITLE, language="en-US", show_welcome_message=False)
+    pages.register(settings)
+    ui.run_with(app, title=TITLE, language="en-US", tailwind=False, show_welcome_message=False)
     return app
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nicegui import run, ui
+from nicegui import ui
+from starlette.concurrency import run_in_threadpool
 
 from dpsynth_platform.console.identity import Identity, acting
 from dpsynth_platform.console.pages.frame import Here
@@ -74,11 +75,14 @@ class _Dialog:
         self.here, self.action, self.question, self.do = here, action, question, do
         self.busy = False
         mark = question.verb.lower().replace(" ", "-")
-        with ui.dialog().props(f'aria-labelledby="ask-{mark}" persistent') as self.dialog, ui.card().classes("ask"):
+        with (
+            ui.dialog().props(f'aria-labelledby="ask-{mark}" no-backdrop-dismiss') as self.dialog,
+            ui.card().classes("ask"),
+        ):
             ui.html(render("asking.html.j2", mark=mark, question=question), sanitize=False)
             needed = "needed" if question.reason_needed else "optional"
-            self.reason = ui.textarea(f"Reason ({needed}). {_KEPT}").props("outlined autofocus autogrow stack-label")
-            self.reason.classes("reason")
+            self.reason = ui.textarea(f"Reason ({needed})").classes("reason")
+            self.reason.props(f'outlined autofocus stack-label rows=3 hint="{_KEPT}"')
             self.tick = ui.checkbox(question.tick) if question.tick else None
             self.said = ui.html("", sanitize=False).props("role=alert")
             with ui.row().classes("choices"):
@@ -105,7 +109,7 @@ class _Dialog:
         self.sure.props("loading")
         try:
             who = acting(self.here.request, self.action)
-            answer = await run.io_bound(self.do, who, reason, bool(self.tick and self.tick.value))
+            answer = await run_in_threadpool(self.do, who, reason, bool(self.tick and self.tick.value))
         except SignedOut as error:
             self.say(f"{error} Nothing was recorded.")
         except DpsynthError as error:

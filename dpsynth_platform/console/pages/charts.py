@@ -13,6 +13,7 @@ from dpsynth_platform import svg
 from dpsynth_platform.console.views.families import OwnersView, SpentPoint
 
 _FEW_DAYS = 3.0
+_ONE_DAY = 1.0
 _SECONDS_A_DAY = 86_400.0
 
 
@@ -20,7 +21,8 @@ def budget_over_time(spend: Sequence[SpentPoint]) -> str:
     """Epsilon composed so far below the cap, as steps: both hold from one event to the next, and until now."""
     times = [dt.datetime.fromisoformat(point.at).timestamp() / _SECONDS_A_DAY for point in spend]
     end = max(dt.datetime.now(dt.UTC).timestamp() / _SECONDS_A_DAY, times[-1])
-    brief = end - times[0] < _FEW_DAYS
+    span = end - times[0]
+    form = "%H:%M" if span < _ONE_DAY else "%m-%d %H:%M" if span < _FEW_DAYS else "%Y-%m-%d"
     last = spend[-1]
     return svg.line_chart(
         [
@@ -31,9 +33,9 @@ def budget_over_time(spend: Sequence[SpentPoint]) -> str:
         description=(
             f"Epsilon composed so far rose to {last.epsilon:.3g} in {len(spend)} events; the cap is now {last.cap:.3g}."
         ),
-        x_label="hour (UTC)" if brief else "day (UTC)",
+        x_label="time (UTC)",
         y_label="epsilon",
-        x_words=lambda day: _moment(day, "%m-%d %H:%M" if brief else "%Y-%m-%d"),
+        x_words=lambda day: _moment(day, form),
     )
 
 

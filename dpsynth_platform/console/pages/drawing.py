@@ -15,7 +15,8 @@ from markupsafe import Markup
 from dpsynth_platform.console.pages.layout import Layout, layout
 
 _WIDE, _TALL, _GAP, _ROW, _EDGE = 196, 50, 78, 68, 26
-_LONGEST = 25
+_LONGEST = 23
+_END = 8
 _INK, _QUIET, _LINE, _RED = "#1f2a25", "#56625b", "#7c877f", "#9c2b23"
 _FILLS = {
     "dataset": "#f4f1ea",
@@ -97,9 +98,8 @@ def _box(box: Box, x: float, y: float) -> Markup:
     stroke, width = (_RED, 2.4) if box.marks else (_INK, 2.4) if box.here else (_LINE, 1.2)
     words = ", ".join(filter(None, (box.title, box.detail, *(f"finding {mark}" for mark in box.marks))))
     parts = [_shape(box.kind, x, y, _WIDE, _TALL, stroke, width)]
-    label = box.label if len(box.label) <= _LONGEST else f"{box.label[: _LONGEST - 1]}…"
     middle = x + _WIDE / 2
-    parts.append(_text(middle, y + 22, label, 13, _INK, weight="700" if box.here else "500"))
+    parts.append(_text(middle, y + 22, _shortened(box.label), 13, _INK, weight="700" if box.here else "500"))
     parts.append(_text(middle, y + 39, box.detail, 11, _QUIET))
     for index, mark in enumerate(box.marks):
         parts.append(_mark(x + _WIDE - 12 - 32 * index, y, mark))
@@ -111,6 +111,11 @@ def _box(box: Box, x: float, y: float) -> Markup:
     return Markup('<a href="{}" aria-label="{}"{}><title>{}</title>{}</a>').format(
         box.address, words, current, words, Markup("").join(parts)
     )
+
+
+def _shortened(label: str) -> str:
+    """A long name without its middle: what tells ids apart stands at their end."""
+    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - _END - 1]}…{label[-_END:]}"
 
 
 def _shape(kind: str, x: float, y: float, wide: float, tall: float, stroke: str, width: float) -> Markup:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fastapi import Request
-from nicegui import run, ui
+from nicegui import ui
+from starlette.concurrency import run_in_threadpool
 
 from dpsynth_platform.console.identity import Identity, signed_in
-from dpsynth_platform.console.pages.markup import PRODUCT, render, stylesheet
+from dpsynth_platform.console.pages.markup import ICON, PRODUCT, render, stylesheet
 from dpsynth_platform.console.roles import ROLES, Action
 from dpsynth_platform.errors import DpsynthError, NotAllowed, NotFound
 from dpsynth_platform.settings import Settings
@@ -89,7 +90,7 @@ async def shown(
     """
     here = _framed(settings, request, section)
     try:
-        view = await run.io_bound(load, here)
+        view = await run_in_threadpool(load, here)
     except NotFound as error:
         _told(here, "Not found", error, 404)
     except NotAllowed as error:
@@ -107,7 +108,7 @@ def month_ago() -> str:
 
 def page(path: str) -> ui.page:
     """A page at a path, with the settings that all have."""
-    return ui.page(path, title=PRODUCT, response_timeout=_SLOWEST)
+    return ui.page(path, title=PRODUCT, favicon=ICON, response_timeout=_SLOWEST)
 
 
 def _framed(settings: Settings, request: Request, section: str) -> Here:

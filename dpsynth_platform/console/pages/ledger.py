@@ -6,7 +6,8 @@ What belongs here: their order, and the button that verifies. What does not: wha
 from __future__ import annotations
 
 from fastapi import Request
-from nicegui import run, ui
+from nicegui import ui
+from starlette.concurrency import run_in_threadpool
 
 from dpsynth_platform.console.identity import acting
 from dpsynth_platform.console.pages.frame import Here, page, shown
@@ -60,7 +61,7 @@ def _verifying(here: Here) -> None:
         button.props("loading")
         try:
             who = acting(here.request, Action.VERIFY)
-            found = await run.io_bound(views.verify, here.settings, who.actions)
+            found = await run_in_threadpool(views.verify, here.settings, who.actions)
         except DpsynthError as error:
             said.set_content(here.text("verified.html.j2", found=None, message=str(error)))
         else:

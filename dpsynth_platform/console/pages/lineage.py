@@ -124,7 +124,9 @@ def _path_drawing(path: views.PathView) -> Markup | None:
         pairwise(path.nodes), path.relations, strict=True
     )
     arrows = [
-        _arrow(one.key, other.key, relation, labels) if leads == "down" else _arrow(other.key, one.key, relation, labels)
+        _arrow(one.key, other.key, relation, labels)
+        if leads == "down"
+        else _arrow(other.key, one.key, relation, labels)
         for (one, other), (relation, leads) in steps
     ]
     return drawing.graph([_box(node, path.nodes[0].key) for node in path.nodes], arrows, "The way")
@@ -132,7 +134,7 @@ def _path_drawing(path: views.PathView) -> Markup | None:
 
 def _box(node: views.GraphNode, start: str) -> drawing.Box:
     withdrawn = any(note.startswith("withdrawn") for note in node.notes)
-    foreign = not node.own and node.kind not in ("mechanism", "checkpoint")
+    foreign = any(note.startswith("told by other") for note in node.notes)
     detail = ", ".join(filter(None, (node.kind, "withdrawn" if withdrawn else "", "of others" if foreign else "")))
     return drawing.Box(
         key=node.key,

@@ -9,14 +9,19 @@ from typing import cast, get_args
 
 from fastapi import Request
 from markupsafe import Markup
+from nicegui import ui
 
 from dpsynth_platform.console.addresses import candidate_page, dataset_page, release_page
 from dpsynth_platform.console.identity import Identity
 from dpsynth_platform.console.pages.asking import Answer, Question, asking
 from dpsynth_platform.console.pages.frame import Here, month_ago, page, shown
 from dpsynth_platform.console.roles import Action
+from dpsynth_platform.console.views import candidates
 from dpsynth_platform.console.views import releases as views
+from dpsynth_platform.console.views.listing import ReleaseState
 from dpsynth_platform.settings import Settings
+
+_AFTER_WITHDRAWAL = "A release of this content was withdrawn before; I approve it all the same."
 
 
 def register(settings: Settings) -> None:
@@ -51,7 +56,7 @@ def _listed(here: Here) -> views.ReleasesView:
         here.settings,
         here.identity.actions,
         text=here.asked.get("text", ""),
-        state=cast("views.ReleaseState", state) if state in get_args(views.ReleaseState) else None,
+        state=cast("ReleaseState", state) if state in get_args(ReleaseState) else None,
         since=here.asked.get("since") or None,
         page=here.number("page", 1, 1, 10**6),
     )
@@ -59,7 +64,7 @@ def _listed(here: Here) -> views.ReleasesView:
 
 def _list(here: Here, view: views.ReleasesView) -> None:
     here.heading("Releases")
-    here.html("releases.html.j2", view=view, states=get_args(views.ReleaseState), month_ago=month_ago())
+    here.html("releases.html.j2", view=view, states=get_args(ReleaseState), month_ago=month_ago())
 
 
 def _release(here: Here, view: views.ReleaseView) -> None:
@@ -73,12 +78,12 @@ async def _candidate_page(settings: Settings, request: Request, dataset: str, pe
         settings,
         request,
         "Releases",
-        lambda here: views.candidate(here.settings, here.identity.actions, dataset, period),
+        lambda here: candidates.candidate(here.settings, here.identity.actions, dataset, period),
         _candidate,
     )
 
 
-def _candidate(here: Here, view: views.CandidateView) -> None:
+def _candidate(here: Here, view: candidates.CandidateView) -> None:
     here.heading(f"Candidate {view.place}", (("Releases", "/releases"), (view.dataset, dataset_page(view.dataset))))
     here.html("candidate.html.j2", view=view)
     if view.candidate is None:
@@ -90,11 +95,11 @@ def _candidate(here: Here, view: views.CandidateView) -> None:
     here.html("candidate_evidence.html.j2", view=view)
 
 
-def _decide(here: Here, view: views.CandidateView, candidate: str) -> None:
+def _decide(here: Here, view: candidates.CandidateView, candidate: str) -> None:
     """The two buttons. Whether somebody may say it, and what it means, the library decides when they do."""
 
     def approve(who: Identity, reason: str, after_withdrawal: bool) -> Answer:
-        done = views.approve(
+        done = candidates.approve(
             here.settings,
             who.actions,
             who.name,
@@ -107,46 +112,45 @@ def _decide(here: Here, view: views.CandidateView, candidate: str) -> None:
         return _answer(done, view)
 
     def refuse(who: Identity, reason: str, _: bool) -> Answer:
-        done = views.refuse(
+        done = candidates.refuse(
             here.settings, who.actions, who.name, view.dataset, view.period, candidate=candidate, reason=reason
         )
         return _answer(done, view)
 
     name = here.identity.name
-    if view.release is None or view.after_withdrawal:
-        last = view.approvals + 1 >= view.approvals_needed
-        follows = (
-            "It is the last one needed, so the release is published at once." if last else "Others are needed too."
-        )
-        asking(
-            here,
-            Action.DECIDE,
-            Question(
-                verb="Approve",
-                title=f"Approve {view.place}?",
-                words=(f"You approve exactly this content, as {name}. {follows}",),
-                reason_needed=False,
-                tick="A release of this content was withdrawn before; I approve it all the same."
-                if view.after_withdrawal
-                else None,
-            ),
-            approve,
-        )
-    asking(
-        here,
-        Action.DECIDE,
-        Question(
-            verb="Refuse",
-            title=f"Refuse {view.place}?",
-            words=(f"You refuse this content, as {name}. A later approval takes it back.",),
-            reason_needed=True,
-            harm=True,
-        ),
-        refuse,
-    )
+    last = view.approvals + 1 >= view.approvals_needed
+    follows = "It is the last one needed: the release is published at once." if last else "Others are needed, too."
+    with ui.element("section").props("aria-labelledby=decide"):
+        here.html("decide.html.j2", view=view)
+        with ui.element("div").classes("actions"):
+            if view.release is None or view.after_withdrawal:
+                asking(
+                    here,
+                    Action.DECIDE,
+                    Question(
+                        verb="Approve",
+                        title=f"Approve {view.place}?",
+                        words=(f"You approve exactly this content, as {name}. {follows}",),
+                        reason_needed=False,
+                        tick=_AFTER_WITHDRAWAL if view.after_withdrawal else None,
+                    ),
+                    approve,
+                )
+            asking(
+                here,
+                Action.DECIDE,
+                Question(
+                    verb="Refuse",
+                    title=f"Refuse {view.place}?",
+                    words=(f"You refuse this content, as {name}. A later approval takes it back.",),
+                    reason_needed=True,
+                    harm=True,
+                ),
+                refuse,
+            )
 
 
-def _answer(done: views.Decided, view: views.CandidateView) -> Answer:
+def _answer(done: candidates.Decided, view: candidates.CandidateView) -> Answer:
     published = (f"Published as release {done.release}.",) if done.release else ()
     return Answer(
         words=(f"{done.decision.capitalize()} by {done.by}: it is in the ledger.", *published, *done.next_steps),

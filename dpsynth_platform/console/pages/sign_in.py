@@ -6,7 +6,9 @@ are for people with a session.
 
 from __future__ import annotations
 
-from dpsynth_platform.console.pages.markup import PRODUCT, render, stylesheet
+from urllib.parse import quote
+
+from dpsynth_platform.console.pages.markup import ICON, PRODUCT, render, stylesheet
 
 
 def sign_in_page(
@@ -24,6 +26,7 @@ def sign_in_page(
     return render(
         "sign_in.html.j2",
         product=PRODUCT,
+        icon=quote(ICON),
         style=stylesheet(),
         csrf=csrf,
         onward=onward,

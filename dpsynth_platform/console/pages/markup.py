@@ -26,7 +26,8 @@ from dpsynth_platform.release.page import small, words
 PRODUCT = "Governance console"
 ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">'
-    '<path d="M16 2 28 6v9c0 8-5 13-12 15C9 28 4 23 4 15V6z" fill="#16352a"/><path d="m10 16 4 4 8-9" fill="none" stroke="#fff" stroke-width="3"/></svg>'
+    '<path d="M16 2 28 6v9c0 8-5 13-12 15C9 28 4 23 4 15V6z" fill="#16352a"/>'
+    '<path d="m10 16 4 4 8-9" fill="none" stroke="#fff" stroke-width="3"/></svg>'
 )
 """The console's sign in a browser's tab. It stands in each page, since browsers ask for one elsewhere if none does."""
 

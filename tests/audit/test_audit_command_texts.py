@@ -55,7 +55,7 @@ def test_texts_that_hold_their_members_are_told_and_marked(use: Use) -> None:
     assert status == 0
     document = json.loads(said)
     assert document["publishable"] is False and document["targets"] == 400
-    assert len(document["attacks"]) == 4
+    assert len(document["attacks"]) == 3
     areas = {item["name"]: item["risk"]["area_under_curve"]["low"] for item in document["attacks"]}
     assert min(area for name, area in areas.items() if name != "text overlap") > 0.9
     (copies,) = document["copies"]

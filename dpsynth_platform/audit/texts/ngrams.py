@@ -4,9 +4,10 @@ What belongs here: texts as words, the n-gram model, and attacks by its probabil
 Wutschitz, Zanella-Beguelin, Tople & Shokri, "The Canary's Echo: Auditing Privacy Risks of LLM-Generated Synthetic
 Text", ICML 2025). What does not: sets of shared n-grams (`similarity`), language models.
 
-A text that is common anyway is likely under every model. So its probability under the release's model is compared: with
-that under a model of other texts of the population where the attacker has some, otherwise with what its words alone
-would give. Everything is per word, or long texts would drown the others.
+A text that is common anyway is likely under every model. So its probability under the release's model is compared with
+that under a model of other texts of the population. (With what its words alone would give, for an attacker who has no
+others, next to nothing was found, even of a model that had learned its members by heart.) Everything is per word, or
+long texts would drown the others.
 """
 
 from __future__ import annotations
@@ -85,9 +86,3 @@ def reference_attack(evidence: TextEvidence) -> Floats:
         raise AccountingError("audit: this attack compares with a reference; accepted: evidence that has one")
     own = mean_log_probabilities(evidence.targets, evidence.synthetic)
     return own - mean_log_probabilities(evidence.targets, evidence.reference)
-
-
-def alone_attack(evidence: TextEvidence) -> Floats:
-    """How much likelier each target's words follow each other in the release than they would by their frequency."""
-    joined = mean_log_probabilities(evidence.targets, evidence.synthetic)
-    return joined - mean_log_probabilities(evidence.targets, evidence.synthetic, 1)

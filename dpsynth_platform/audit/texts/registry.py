@@ -32,14 +32,6 @@ TEXT_ONLY_ATTACKS = by_name(
     ),
     NamedAttack(
         even(
-            "n-gram model alone",
-            "data",
-            "probability under an n-gram model of the release over that of the words alone",
-        ),
-        ngrams.alone_attack,
-    ),
-    NamedAttack(
-        even(
             "n-gram similarity",
             "data",
             "shared n-grams with the most similar texts of the release, less those elsewhere",

@@ -74,7 +74,8 @@ class CanaryCost:
         owners: whether owners are counted.
         total: what the mechanism counted altogether, as its noisy counts tell; canaries are in it.
         share: counted / total.
-        declared: what the share is at most if the declared number of units is right and each has one record at least.
+        declared: what the share is by the contract alone, if all expected units that are not held out take part, with
+            one record each (with more it is less); None where records have several owners, so that nothing follows.
         columns: of the modelled columns, in their order.
         echo: of texts that a language model writes, else None.
     """
@@ -83,7 +84,7 @@ class CanaryCost:
     owners: bool
     total: float
     share: float
-    declared: float
+    declared: float | None
     columns: tuple[ColumnCost, ...]
     echo: Echo | None = None
 
@@ -98,10 +99,15 @@ class CanaryCost:
     def words(self) -> str:
         """What a reader of the release should know of it."""
         what = number_of(self.counted, "owner" if self.owners else "record")
+        declared = (
+            ""
+            if self.declared is None
+            else f" ({_percent(self.declared)} if all expected units take part with one record each)"
+        )
         said = (
             f"What the canaries cost: they were {what} of about {round(self.total):,} that the mechanism counted, "
-            f"{_percent(self.share)} (by what the contract declares, {_percent(self.declared)} at most), so that they "
-            f"moved no share of the rows by more than {_percent(self.share)}."
+            f"{_percent(self.share)}{declared}, so that they moved no share of the rows by more than "
+            f"{_percent(self.share)}."
         )
         if self.columns:
             most = max(self.columns, key=lambda column: column.canaries)
@@ -152,13 +158,12 @@ def canary_cost(contract: DataContract, canaries: CanarySet, model: Model, synth
             strict=True,
         )
     ]
-    units = contract.privacy.expected_units * (1 - contract.quality.holdout)
     return CanaryCost(
         counted=counted,
         owners=evidence.counts_owners,
         total=total,
         share=share,
-        declared=counted / (counted + units),
+        declared=_declared_share(contract, counted),
         columns=tuple(columns),
         echo=_echo(contract, canaries, included, synthetic.slice(0, MOST_ROWS)),
     )
@@ -187,6 +192,12 @@ def moved_by(share: float, canaries: npt.NDArray[Any], rows: npt.NDArray[Any], c
         return share
     bait, seen = (np.bincount(codes, minlength=cells) / codes.size for codes in (canaries, rows))
     return min(share, share / (1 - share) * float(np.abs(bait - seen).sum()) / 2)
+
+
+def _declared_share(contract: DataContract, counted: int) -> float | None:
+    if contract.privacy.multi_owner:
+        return None
+    return counted / (counted + contract.privacy.expected_units * (1 - contract.quality.holdout))
 
 
 def _column_cost(

@@ -99,5 +99,7 @@ def test_a_models_own_figures_come_near_the_truth(small: DataContract, tmp_path:
     assert f"they were {joined} records of about" in cost.words and "(level)" in cost.words
     assert [row[0] for row in cost_rows(dataclasses.asdict(cost))] == ["level", "insured", "owned"]
     assert CanaryCost.from_json(json.loads(json.dumps(dataclasses.asdict(cost)))) == cost
+    shared = dataclasses.replace(cost, declared=None)  # as where records have several owners
+    assert "expected units" in cost.words and "expected units" not in shared.words
     without = canary_cost(small, canaries, dataclasses.replace(model, total=-3.0), rows)
     assert (without.share, without.total) == (1.0, joined), "a total that noise made of nothing"

@@ -118,7 +118,7 @@ def test_the_report_survives_json(contract: DataContract) -> None:
     document = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert AuditReport.from_json(document) == report
     assert document["summary"] == report.summary
-    assert "0.5% (by what the contract declares, 2% at most)" in report.summary
+    assert "0.5% (2% if all expected units take part with one record each)" in report.summary
     assert "the model went on word for word for 4 of 250 who were in" in report.summary
     assert "Of 2000 synthetic texts, 3 hold 8 characters in a row of a canary that was in, and 2" in report.summary
 

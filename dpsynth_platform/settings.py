@@ -225,7 +225,8 @@ def _address(name: str, text: str) -> str:
     bare = text.removesuffix("/").lower()
     if bare and not (_is_protected(bare) and re.fullmatch(r"https?://[^/?#]+", bare)):
         raise ConfigurationError(f"{name}: accepted: https://HOST[:PORT], or http://localhost[:PORT]; without a path")
-    return bare
+    usual = ":443" if bare.startswith("https") else ":80"
+    return bare.removesuffix(usual)  # browsers leave it out
 
 
 def _link(name: str, text: str) -> str:

@@ -30,6 +30,8 @@ from dpsynth_platform.settings import Settings
 
 TITLE = "dpsynth governance console"
 CONNECTIONS = 500
+MOST_IN_MESSAGE = 2**20
+"""Bytes that a page's websocket may send at once."""
 _LIBRARY = f"/_nicegui/{nicegui.__version__}/"
 _FOREIGN_LOGS = ("nicegui", "asyncio", "concurrent.futures")
 
@@ -73,7 +75,7 @@ def serve(listening: socket.socket, app: FastAPI) -> None:
     for name in _FOREIGN_LOGS:
         logging.getLogger(name).addFilter(_without_words)
     logs = (access.__name__, sign_in.__name__, oidc.__name__, __name__, *_FOREIGN_LOGS)
-    serving.serve(listening, app, logs=logs, connections=CONNECTIONS)
+    serving.serve(listening, app, logs=logs, connections=CONNECTIONS, ws_max_size=MOST_IN_MESSAGE)
 
 
 def _session_of_page(page: str) -> str | None:

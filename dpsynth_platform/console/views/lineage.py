@@ -565,7 +565,7 @@ def _facets(node: Node, whole: bool) -> Iterator[FacetView]:
         value = {key: part for key, part in shown[name].items() if not key.startswith("_")}
         yield FacetView(
             name=name,
-            value=json.dumps(value, indent=2, ensure_ascii=False),
+            value=json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True),
             event=node.told_by[name],
             told_by="this platform" if node.origin_of(name) == "own" else "another producer",
         )

@@ -51,12 +51,18 @@ CSRF_HEADER = "X-CSRF-Token"
 MOST_BYTES = 64 * 1024
 """The most that a request's body may hold: decisions with their reasons."""
 
-_PASSWORDS_AT_ONCE = 2
+_AT_ONCE = 2
 _BODY_SECONDS = 10.0
 _WEBSOCKET = "/_nicegui_ws/"
 _FORMS = (SIGN_IN, SIGN_OUT)
 _OPEN = (HEALTH, SIGN_IN, OIDC_START, OIDC_BACK)
 _SAFE = ("GET", "HEAD", "OPTIONS")
+_METHODS = (*_SAFE, "POST", "PUT", "PATCH", "DELETE")
+_PLACES = (
+    *("", "families", "datasets", "candidates", "releases", "lineage", "ledger"),
+    *("api", "health", "sign-in", "sign-out", "_nicegui", "_nicegui_ws"),
+)
+"""First parts of the paths that the log may tell."""
 _NOBODYS_PAGE = b"EIO=4&transport=websocket&implicit_handshake=true&client_id=signed-out"
 
 # NiceGUI writes each page's start and import map as inline scripts and compiles Vue's templates in the browser, hence
@@ -95,6 +101,7 @@ class Desk:
 
     Attributes:
         hashing: held while a password is looked at, which takes much memory.
+        asking: held while the provider is asked, which may not answer for long.
     """
 
     console: ConsoleSettings
@@ -103,6 +110,7 @@ class Desk:
     attempts: Attempts
     provider: Provider | None
     hashing: asyncio.Semaphore
+    asking: asyncio.Semaphore
 
     @classmethod
     def of(cls, console: ConsoleSettings, clock: Callable[[], float] = time.time) -> Desk:
@@ -114,7 +122,15 @@ class Desk:
         sessions = Sessions(store, console.sessions, ways, clock)
         back = f"{console.url}{OIDC_BACK}"
         provider = Provider(console.oidc, console.oidc_secret, back, store, clock) if console.oidc else None
-        return cls(console, Users(store), sessions, Attempts(clock), provider, asyncio.Semaphore(_PASSWORDS_AT_ONCE))
+        return cls(
+            console,
+            Users(store),
+            sessions,
+            Attempts(clock),
+            provider,
+            asyncio.Semaphore(_AT_ONCE),
+            asyncio.Semaphore(_AT_ONCE),
+        )
 
     @property
     def cookie(self) -> str:
@@ -247,13 +263,13 @@ class _Request:
             await self._admit()
             await self._app(self._scope, _bounded(receive), self._answer)
         except Problem as problem:
-            _log.info("%s %s refused: %d %s", self._method, self._kind, problem.status, problem.code)
+            _log.info("%s refused: %d %s", self._told, problem.status, problem.code)
             await self._say(problem)
         except DpsynthError as error:
             await self._say(problem_of(error))
         except Exception as error:
             # Its text may quote anything; so may the traceback.
-            _log.error("%s %s: unexpected error: %s", self._method, self._kind, safe_error(error)[1])
+            _log.error("%s: unexpected error: %s", self._told, safe_error(error)[1])
             await self._say(UNEXPECTED)
 
     async def _admit(self) -> None:
@@ -326,7 +342,7 @@ class _Request:
                 carrier = Response()
                 self._desk.keep(carrier, self._desk.cookie, self._cookie)
                 headers.append("Set-Cookie", carrier.headers["set-cookie"])
-            _log.info("%s %s %d", self._method, self._kind, message["status"])
+            _log.info("%s %d", self._told, message["status"])
         await self._send(message)
 
     @property
@@ -344,14 +360,11 @@ class _Request:
         return below != self._path and not below.startswith("dynamic_resources")
 
     @property
-    def _kind(self) -> str:
-        """What of the path may be logged: the names in it are the reader's to know."""
+    def _told(self) -> str:
+        """What of a request may be logged: of what the client wrote, only what we know."""
+        method = self._method if self._method in _METHODS else "*"
         first = self._path.split("/", 2)[1]
-        return (
-            f"/{first}"
-            if first.replace("-", "").replace("_", "").isalnum() and first.isascii() and len(first) <= 40
-            else "*"
-        )
+        return f"{method} /{first}" if first in _PLACES else f"{method} *"
 
     @property
     def _asked_for(self) -> str:

@@ -48,7 +48,10 @@ def application(settings: Settings, console: ConsoleSettings) -> FastAPI:
     for kind, answer in ((404, _no_such_page), (DpsynthError, _page_refused), (Exception, _page_failed)):
         nicegui.app.add_exception_handler(kind, answer)
     pages.register(settings)
-    ui.run_with(app, title=TITLE, language="en-US", tailwind=False, show_welcome_message=False)
+    # Not compressed: a page holds a token beside what its address asks for, and its length would tell of both.
+    ui.run_with(
+        app, title=TITLE, language="en-US", tailwind=False, show_welcome_message=False, gzip_middleware_factory=None
+    )
     return app
 
 

@@ -25,6 +25,7 @@ from dpsynth_platform.people import person_key
 TOKEN_BYTES = 32
 LONGEST_TOKEN = 100
 _TOUCH_EVERY = 20.0
+_CLOCK_SKEW = 60.0
 
 
 class Sessions:
@@ -82,7 +83,8 @@ class Sessions:
         if row is None:
             return None
         name, roles, how, began, seen, users_roles = row
-        ended = not now - self._limits.idle <= seen <= now or not now - self._limits.longest <= began <= now
+        latest = now + _CLOCK_SKEW  # a clock that was set back far enough would prolong sessions
+        ended = not (now - self._limits.idle <= seen <= latest and now - self._limits.longest <= began <= latest)
         # A local user's roles are those of the database now, whatever they were when the session began.
         present = roles_from((users_roles or "") if how == PASSWORD else roles)
         if ended or how not in self._ways or not present:

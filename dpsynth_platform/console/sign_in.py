@@ -102,7 +102,6 @@ async def _sign_out(request: Request) -> Response:
     await run_in_threadpool(desk.sessions.end, here.handle)
     response = RedirectResponse(access.SIGN_IN, status_code=303)
     response.delete_cookie(desk.cookie, path="/", secure=desk.console.secure, httponly=True, samesite="lax")
-    response.headers["Clear-Site-Data"] = '"cache", "storage"'
     return response
 
 
@@ -110,7 +109,9 @@ async def _to_provider(request: Request) -> Response:
     desk, provider = _desk(request), _provider(request)
     browser = secrets.token_urlsafe(32)
     target = onward(request.query_params.get("next", ""))
-    response = RedirectResponse(await run_in_threadpool(provider.departure, browser, target), status_code=303)
+    async with desk.asking:
+        address = await run_in_threadpool(provider.departure, browser, target)
+    response = RedirectResponse(address, status_code=303)
     desk.keep(response, _start_cookie(desk), browser, START_SECONDS)
     return response
 
@@ -118,7 +119,8 @@ async def _to_provider(request: Request) -> Response:
 async def _from_provider(request: Request) -> Response:
     desk, provider = _desk(request), _provider(request)
     browser = request.cookies.get(_start_cookie(desk), "")
-    identity, target = await run_in_threadpool(provider.arrival, browser, request.query_params.multi_items())
+    async with desk.asking:
+        identity, target = await run_in_threadpool(provider.arrival, browser, request.query_params.multi_items())
     return await _let_in(request, identity, target)
 
 

@@ -88,6 +88,12 @@ def test_somebody_is_let_in(running: Running) -> None:
     client = running.sign_in()
     assert client.get("/api/v1/session").json()["name"] == "Rita"
     assert client.get("/api/v1/overview").json()["waiting"] == []
+    gone = client.get("/api/v1/no-such-address")
+    assert (gone.status_code, gone.headers["content-type"]) == (404, "application/problem+json")
+    page = client.get("/", headers={"Accept-Encoding": "gzip"})
+    assert (page.status_code, page.headers.get("content-encoding")) == (200, None)
+    policy = page.headers["content-security-policy"]
+    assert "script-src 'self'" in policy and "http" not in policy
     gone = client.get("/no-such-page")
     assert (gone.status_code, gone.headers["content-type"]) == (404, "text/html; charset=utf-8")
     for file in ("nicegui.js", "quasar.umd.prod.js"):

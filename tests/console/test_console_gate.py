@@ -147,6 +147,11 @@ def test_sessions_end_by_themselves(gate: Gate) -> None:
     gate.clock.now -= 2  # it does not come back with the clock
     assert not is_in(rita)
     rita = gate.signed_in("Rita")
+    gate.clock.now -= 5  # a clock that is put right ends nothing
+    assert is_in(rita)
+    gate.clock.now -= 3600  # one that is put wrong prolongs nothing
+    assert not is_in(rita)
+    rita = gate.signed_in("Rita")
     for _ in range(int(limits.longest / (limits.idle / 2)) - 1):
         gate.clock.now += limits.idle / 2
         assert is_in(rita)

@@ -72,8 +72,7 @@ class CanaryCost:
     Attributes:
         counted: what the included canaries count for: their records, or owners where owners are weighed alike.
         owners: whether owners are counted.
-        total: what the mechanism counted altogether, as its noisy counts tell; canaries are in it.
-        share: counted / total.
+        share: of what the mechanism counted altogether, as its noisy counts tell; canaries are in it.
         declared: what the share is by the contract alone, if all expected units that are not held out take part, with
             one record each (with more it is less); None where records have several owners, so that nothing follows.
         columns: of the modelled columns, in their order.
@@ -82,7 +81,6 @@ class CanaryCost:
 
     counted: int
     owners: bool
-    total: float
     share: float
     declared: float | None
     columns: tuple[ColumnCost, ...]
@@ -105,9 +103,8 @@ class CanaryCost:
             else f" ({_percent(self.declared)} if all expected units take part with one record each)"
         )
         said = (
-            f"What the canaries cost: they were {what} of about {round(self.total):,} that the mechanism counted, "
-            f"{_percent(self.share)}{declared}, so that they moved no share of the rows by more than "
-            f"{_percent(self.share)}."
+            f"What the canaries cost: they were {what}, {_percent(self.share)} of what the mechanism counted by its "
+            f"noisy counts{declared}, so that they moved no share of the rows by more than {_percent(self.share)}."
         )
         if self.columns:
             most = max(self.columns, key=lambda column: column.canaries)
@@ -161,7 +158,6 @@ def canary_cost(contract: DataContract, canaries: CanarySet, model: Model, synth
     return CanaryCost(
         counted=counted,
         owners=evidence.counts_owners,
-        total=total,
         share=share,
         declared=_declared_share(contract, counted),
         columns=tuple(columns),

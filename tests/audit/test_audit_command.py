@@ -143,7 +143,7 @@ def test_the_report_of_a_line_is_shown_with_what_its_canaries_cost(
 ) -> None:
     included = np.arange(500) % 2 == 0
     scored = [Scored(MEASUREMENTS, np.arange(500.0))]
-    cost = CanaryCost(500, False, 1e5, 0.005, 0.02, (ColumnCost("level", 0.0041, 0.013),))
+    cost = CanaryCost(500, False, 0.005, 0.02, (ColumnCost("level", 0.0041, 0.013),))
     for name, told in (("line.json", cost), ("older.json", None)):
         report = judge(contract, None, included, scored, cost=told).to_json()
         (tmp_path / name).write_text(json.dumps(report))

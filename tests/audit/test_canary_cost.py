@@ -96,10 +96,10 @@ def test_a_models_own_figures_come_near_the_truth(small: DataContract, tmp_path:
     assert moved["level"] == pytest.approx(distance(np.concatenate([real, bait]), real, 3), abs=0.04)
     assert moved["insured"] == pytest.approx(share / 2, abs=0.04) and moved["owned"] < 0.04
     assert all(0 < column.noise < 0.05 for column in cost.columns)
-    assert f"they were {joined} records of about" in cost.words and "(level)" in cost.words
+    assert f"they were {joined} records, " in cost.words and "(level)" in cost.words
     assert [row[0] for row in cost_rows(dataclasses.asdict(cost))] == ["level", "insured", "owned"]
     assert CanaryCost.from_json(json.loads(json.dumps(dataclasses.asdict(cost)))) == cost
     shared = dataclasses.replace(cost, declared=None)  # as where records have several owners
     assert "expected units" in cost.words and "expected units" not in shared.words
     without = canary_cost(small, canaries, dataclasses.replace(model, total=-3.0), rows)
-    assert (without.share, without.total) == (1.0, joined), "a total that noise made of nothing"
+    assert without.share == 1.0, "a total that noise made of nothing"

@@ -112,13 +112,16 @@ def test_a_generator_that_copies_records_is_caught_by_the_nearest_rows(contract:
 
 def test_the_report_survives_json(contract: DataContract) -> None:
     included = coins()
-    cost = CanaryCost(500, False, 1e5, 0.005, 0.02, (ColumnCost("level", 0.004, 0.01),), Echo(2000, 3, 2))
+    cost = CanaryCost(500, False, 0.005, 0.02, (ColumnCost("level", 0.004, 0.01),), Echo(2000, 3, 2))
     back = (Reconstructed(1.0, 4, 250, 0, 250, 0.06), Reconstructed(0.75, 9, 250, 1, 250, 0.01))
     report = judge(contract, "2026-01", included, scored(included.astype(float)), cost=cost, reconstructed=back)
     document = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert AuditReport.from_json(document) == report
     assert document["summary"] == report.summary
-    assert "0.5% (2% if all expected units take part with one record each)" in report.summary
+    assert (
+        "0.5% of what the mechanism counted by its noisy counts (2% if all expected units take part with one"
+        in report.summary
+    )
     assert "the model went on word for word for 4 of 250 who were in" in report.summary
     assert "Of 2000 synthetic texts, 3 hold 8 characters in a row of a canary that was in, and 2" in report.summary
 

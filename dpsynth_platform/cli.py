@@ -23,6 +23,7 @@ from dpsynth_platform.audit_command import audit_app
 from dpsynth_platform.bound_command import bound_app
 from dpsynth_platform.compute.choice import check_usable, engine_choice
 from dpsynth_platform.console_command import console_app
+from dpsynth_platform.contract_command import draft_app
 from dpsynth_platform.contracts import contract_json_schema
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.ledger_command import authority_app
@@ -46,7 +47,9 @@ app = typer.Typer(
     add_completion=False,
     help="From a sensitive table to a differentially private synthetic release that proves itself.",
 )
-contract_app = typer.Typer(no_args_is_help=True, help="Contracts: check a file, print the schema for editors.")
+contract_app = typer.Typer(
+    no_args_is_help=True, help="Contracts: draft one for a table, check a file, print the schema for editors."
+)
 ledger_app = typer.Typer(no_args_is_help=True, help="The privacy budget: what was spent, what is left.")
 app.add_typer(contract_app, name="contract")
 app.add_typer(ledger_app, name="ledger")
@@ -60,6 +63,7 @@ app.add_typer(quality_app, name="quality")
 app.add_typer(synth_app, name="synth")
 app.add_typer(console_app, name="console")
 ledger_app.add_typer(authority_app)
+contract_app.add_typer(draft_app)
 
 
 class DemoLine(enum.StrEnum):

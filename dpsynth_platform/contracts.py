@@ -421,7 +421,7 @@ class CategoricalColumn(_ScannedColumn):
         if values == LEARNED:
             return values
         if not isinstance(values, list):
-            raise ValueError(f"{values!r}; accepted: a list of values, or {LEARNED}")
+            raise ValueError(f"{_shown(values)}; accepted: a list of values, or {LEARNED}")
         # All faults of a list are found here: a union would name each of its alternatives.
         if not 2 <= len(values) <= MOST_VALUES:
             raise ValueError(f"a list of {len(values)}; accepted: 2 to {MOST_VALUES} values, or {LEARNED}")
@@ -1425,9 +1425,15 @@ def _explained(
         return f"{path}: {value!r}; accepted: text that matches {context['pattern']}"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         shown = value.get("type") if isinstance(value, dict) else value
-        return f"{path}.type: {shown!r}; accepted: {', '.join(_COLUMN_TAGS)}"
-    shown = repr(value) if not isinstance(value, (dict, list)) else f"a {type(value).__name__}"
-    return f"{path}: {shown}; {message[0].lower()}{message[1:]}"
+        return f"{path}.type: {_shown(shown)}; accepted: {', '.join(_COLUMN_TAGS)}"
+    return f"{path}: {_shown(value)}; {message[0].lower()}{message[1:]}"
+
+
+def _shown(value: Any) -> str:
+    """A value of a contract in a message; an empty key is a gap of a draft."""
+    if value is None:
+        return "not filled in"
+    return f"a {type(value).__name__}" if isinstance(value, (dict, list)) else repr(value)
 
 
 def _meant(word: str, accepted: Sequence[str]) -> str:

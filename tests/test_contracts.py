@@ -199,7 +199,7 @@ FAULTS: list[tuple[str, Any, str]] = [
     # Columns.
     ("columns", {}, "columns: a dict; dictionary should have at least 1 item"),
     ("columns.age", {"type": "number"}, "columns.age.type: 'number'; accepted: integer, float, date, datetime, time, "),
-    ("columns.age", {"min": 1}, "columns.age.type: None; accepted: integer, float"),
+    ("columns.age", {"min": 1}, "columns.age.type: not filled in; accepted: integer, float"),
     ("columns.age", 7, "columns.age"),
     ("columns.age.max", 0, "columns.age: min 0 is not below max 0"),
     ("columns.age.bins", [5, 5], "columns.age.bins: accepted are ascending edges above 0 and up to 120"),

@@ -127,7 +127,7 @@ def refuse_undeclared(source: Source, names: list[str]) -> SchemaMissing:
         untyped = f"# A CSV file says no types, and its values are not asked. Accepted: {kinds}.\n"
     else:
         own = {name: plain_type(source.schema.field(name).type) for name in names}
-        found, types = ", ".join(f"{name} ({own[name]})" for name in names), {n: _template(t) for n, t in own.items()}
+        found, types = ", ".join(f"{name} ({own[name]})" for name in names), {n: template(t) for n, t in own.items()}
         untyped = ""
     lines = [f"  {_key(name)}: {{type: {types[name]}}}" for name in names]
     return SchemaMissing(
@@ -234,7 +234,8 @@ def _known(source: Source, name: str, owners: str | None) -> Column | None:
     return None
 
 
-def _template(type_: pa.DataType) -> str:
+def template(type_: pa.DataType) -> str:
+    """A declaration to fill in for a column of a type, as in `{type: integer, min: , max: }`, without `{type: `."""
     return next((words for fits, words in _TEMPLATES if fits(type_)), "text")
 
 

@@ -18,6 +18,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -1200,9 +1201,14 @@ class _Parts:
 def _sound(model: Any, value: Any) -> Any:
     """A part of a contract, or None if it is not sound by itself."""
     try:
-        return TypeAdapter(model).validate_python(value)
+        return _adapter(model).validate_python(value)
     except ValidationError:
         return None
+
+
+@cache
+def _adapter(model: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(model)
 
 
 class Cap(_Part):

@@ -100,8 +100,15 @@ def _differences(before: Any, now: Any, path: str) -> Iterator[str]:
         yield path
 
 
-def load_dataset(settings: Settings, dataset: str) -> tuple[DataContract, FamilyBudget]:
+def load_dataset(
+    settings: Settings, dataset: str, families: Mapping[str, FamilyBudget] | None = None
+) -> tuple[DataContract, FamilyBudget]:
     """Contract and family budget of a dataset of this deployment, checked against each other.
+
+    Args:
+        settings: the deployment.
+        dataset: its name.
+        families: budgets whose files were read just before; others are read.
 
     Raises:
         ContractError: the dataset is unknown, or a file is not acceptable.
@@ -113,12 +120,14 @@ def load_dataset(settings: Settings, dataset: str) -> tuple[DataContract, Family
     contract = load_contract(path, settings.variables)
     if contract.dataset != dataset:
         raise ContractError(f"{path}: dataset: {contract.dataset!r}; accepted: {dataset!r}, as the file is named")
-    return contract, check_with_family(settings, contract)
+    return contract, check_with_family(settings, contract, families)
 
 
-def check_with_family(settings: Settings, contract: DataContract) -> FamilyBudget:
+def check_with_family(
+    settings: Settings, contract: DataContract, families: Mapping[str, FamilyBudget] | None = None
+) -> FamilyBudget:
     """The budget of a contract's family. Raises `ContractError` if there is none or it cannot carry the contract."""
-    family = _family(settings, contract.family, contract.dataset)
+    family = (families or {}).get(contract.family) or _family(settings, contract.family, contract.dataset)
     check_family(contract, family)
     return family
 

@@ -268,7 +268,8 @@ class News:
         after: the events are those after this one; 0 where they are all.
         events: in order.
         accounts: all of them, by name.
-        entries: all of them, in the order in which they were reserved.
+        entries: those that the events are about, which is all of them where these are all events; in the order in which
+            they were reserved.
     """
 
     head: Head

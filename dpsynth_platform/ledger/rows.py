@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, Row, select
@@ -22,6 +22,7 @@ from dpsynth_platform.ledger.records import Account, ChainEvent, CostRequest, De
 from dpsynth_platform.ledger.standing import Standing
 
 _MOMENT = "dpsynth_moment"
+_AT_ONCE = 10_000  # names in one query; SQLite takes no more than 32,766 parameters
 _DECISIONS: dict[str, Literal["approve", "refuse", "withdraw"]] = {
     chain.APPROVED: "approve",
     chain.REFUSED: "refuse",
@@ -105,6 +106,16 @@ def entries(connection: Connection, family: str | None) -> list[Entry]:
     if family is not None:
         query = query.where(table.c.family == family)
     return [entry_of(row) for row in connection.execute(query)]
+
+
+def entries_named(connection: Connection, events: Iterable[ChainEvent]) -> list[Entry]:
+    """The entries that some events of the chain are about, in the order in which they were reserved."""
+    table, names = schema.entry, sorted({event.subject for event in events})
+    found = []
+    for start in range(0, len(names), _AT_ONCE):
+        query = select(table).where(table.c.entry_id.in_(names[start : start + _AT_ONCE]))
+        found += [entry_of(row) for row in connection.execute(query)]
+    return sorted(found, key=lambda entry: (entry.reserved_at, entry.entry_id))
 
 
 def entry_of(row: Row[Any]) -> Entry:

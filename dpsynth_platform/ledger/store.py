@@ -279,6 +279,15 @@ class Ledger:
             lambda connection: verdicts.epsilon_left(connection, rows.get_account(connection, family), delta)
         )
 
+    def left_of_all(self) -> dict[str, float]:
+        """`left` of every family, at its own cap's delta."""
+        return self._database.read(
+            lambda connection: {
+                account.family: verdicts.epsilon_left(connection, account, account.delta)
+                for account in rows.accounts(connection)
+            }
+        )
+
     def remaining(self, family: str, request: CostRequest, *, most: int) -> int:
         """How many more requests like one would be admitted, one after another, at most so many. Reserves nothing.
 
@@ -528,13 +537,9 @@ class Ledger:
             if last == known:
                 return None
             after = known.sequence if chain.holds(connection, known) else 0
-            return News(
-                head=last,
-                after=after,
-                events=tuple(chain.events(connection, after=after)),
-                accounts=tuple(rows.accounts(connection)),
-                entries=tuple(rows.entries(connection, None)),
-            )
+            events = chain.events(connection, after=after)
+            entries = rows.entries_named(connection, events) if after else rows.entries(connection, None)
+            return News(last, after, tuple(events), tuple(rows.accounts(connection)), tuple(entries))
 
         return self._database.read(work)
 

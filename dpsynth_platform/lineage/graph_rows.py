@@ -191,7 +191,8 @@ def search(connection: Connection, text: str, names: Collection[DatasetName]) ->
         column.key.in_([key_of(name) for name in names]),
     )
     found = {row.id: _node(row) for row in connection.execute(select(tables.node).where(named))}
-    releases = select(tables.node).where(column.kind == "release")
+    told = column.facets.contains(json.dumps(text), autoescape=True)
+    releases = select(tables.node).where(column.kind == "release", told)
     for node in map(_node, connection.execute(releases)):
         if node.facets.get("version", {}).get("datasetVersion") == text:
             found[node.id] = node

@@ -6,15 +6,16 @@ publishes reads the files themselves (`planning`, `storage`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget, load_family
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.planning import load_dataset
+from dpsynth_platform.release import layout
 from dpsynth_platform.release.register import Register
-from dpsynth_platform.reviewing import releases
 from dpsynth_platform.reviewing.kept import Kept, State, state_of
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, StepRecord, Storage
@@ -62,7 +63,7 @@ def catalogue(settings: Settings) -> Catalogue:
     budgets = state_of(files)
     datasets, faults = {}, {}
     for path in sorted(settings.contracts.glob("*.yaml")):
-        read = _contract(settings, path, budgets)
+        read = _contract(settings, path, families, budgets)
         if read.found is None:
             faults[path.stem] = read.fault
         else:
@@ -102,12 +103,20 @@ def directories(settings: Settings, release: str) -> tuple[Path, ...]:
     return _REGISTERED.get(path, state_of([path]), lambda: register.find(release).directories)
 
 
-def published(settings: Settings) -> dict[str, Path]:
-    """Directories of all published releases by id, as `releases.published` finds them."""
+def published_beside(settings: Settings, known: Container[str]) -> dict[str, Path]:
+    """Directories of published releases by id, as `releases.published` finds them, but for those that are known."""
     register = Register(settings.restricted)
     targets = {Path(contract.release.uri).absolute() for contract, _ in catalogue(settings).datasets.values()}
     targets |= {place.parent for release in register.releases() for place in directories(settings, release)}
-    return {path.name: path for path in releases.below(targets)}
+    names = [(target, name) for target in sorted(targets) for name in _names_in(target) if name not in known]
+    return {name: target / name for target, name in names if (target / name / layout.ATTESTATION).exists()}
+
+
+def _names_in(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)  # noqa: PTH208 - many names of which hardly any is looked at
+    except OSError:
+        return []
 
 
 def _family(path: Path) -> FamilyBudget | str:
@@ -117,10 +126,10 @@ def _family(path: Path) -> FamilyBudget | str:
         return str(error)
 
 
-def _contract(settings: Settings, path: Path, budgets: State) -> _Read:
+def _contract(settings: Settings, path: Path, families: Mapping[str, FamilyBudget], budgets: State) -> _Read:
     def read() -> _Read:
         try:
-            return _Read(load_dataset(settings, path.stem), "")
+            return _Read(load_dataset(settings, path.stem, families), "")
         except ContractError as error:
             return _Read(None, str(error))
 

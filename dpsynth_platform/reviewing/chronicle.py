@@ -19,6 +19,7 @@ from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.records import Account, ChainEvent, Decision, Entry, Head
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.ledger_words import in_words
+from dpsynth_platform.lineage.scenarios import Repetitions
 from dpsynth_platform.release.evidence import APPROVE, REFUSE, standing_approvals
 from dpsynth_platform.release.heads import KnownChain
 from dpsynth_platform.reviewing import accounts
@@ -170,6 +171,20 @@ class Chronicle:
             found.setdefault(item.entry_id, []).append(item)
         return found
 
+    @cached_property
+    def repetitions(self) -> Repetitions:
+        """What the charged entries may have in common."""
+        return Repetitions(self.entries.values(), self.accounts, self.events)
+
+    @cached_property
+    def raises_asked(self) -> Mapping[str, tuple[ChainEvent, ...]]:
+        """The events that ask for a larger cap, by family."""
+        found: dict[str, tuple[ChainEvent, ...]] = {}
+        for event in self.events:
+            if event.kind == chain.RAISE_ASKED:
+                found[event.subject] = (*found.get(event.subject, ()), event)
+        return found
+
     def published_of(self, dataset: str) -> tuple[Publication, ...]:
         """The releases of one dataset, in the order in which they were published."""
         return self._by_dataset.get(dataset, ())
@@ -191,24 +206,32 @@ def chronicle(settings: Settings) -> Chronicle:
     return _reader(settings.ledger_url).read() if accounts.has_ledger(settings) else Chronicle()
 
 
+def opened(settings: Settings) -> Ledger:
+    """The deployment's ledger, opened once a process. Raises `ConfigurationError` where there is none."""
+    if not accounts.has_ledger(settings):
+        return accounts.ledger(settings)
+    return _reader(settings.ledger_url).ledger
+
+
 class _Reader:
     """The chronicle of one ledger."""
 
     def __init__(self, url: str) -> None:
-        self._ledger = Ledger(url)
+        self.ledger = Ledger(url)
         self._known = Chronicle()
         self._lock = threading.Lock()
 
     def read(self) -> Chronicle:
         with self._lock:
-            news = self._ledger.news(self._known.head)
+            news = self.ledger.news(self._known.head)
             if news is not None:
+                before = self._known if news.after else Chronicle(readings=self._known.readings + 1)
                 self._known = Chronicle(
                     head=news.head,
-                    events=(*(self._known.events if news.after else ()), *news.events),
+                    events=(*before.events, *news.events),
                     accounts={item.family: item for item in news.accounts},
-                    entries={item.entry_id: item for item in news.entries},
-                    readings=self._known.readings + (news.after == 0),
+                    entries={**before.entries, **{item.entry_id: item for item in news.entries}},
+                    readings=before.readings,
                 )
             return self._known
 

@@ -7,7 +7,6 @@ What belongs here: finding releases and candidates. What does not: judging them 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 
 from dpsynth_platform.errors import ReleaseRefused
@@ -56,11 +55,6 @@ def published(settings: Settings) -> list[Path]:
     """
     targets = {Path(contract.release.uri).absolute() for contract, _ in load_all(settings)[0]}
     targets |= {directory.parent for directory in Register(settings.restricted).directories()}
-    return below(targets)
-
-
-def below(targets: Iterable[Path]) -> list[Path]:
-    """Directories of the releases that lie below some targets."""
     return sorted(path.parent for target in targets for path in target.glob(f"*/{layout.ATTESTATION}"))
 
 

@@ -13,7 +13,7 @@ from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import View, require
 from dpsynth_platform.console.views.dossiers import CountView, GuaranteeView, guarantee_view, may_see_counts
 from dpsynth_platform.console.views.families import EntryRow, entry_row
-from dpsynth_platform.console.views.listing import ReleaseRow, newest_first, place_of, row_of
+from dpsynth_platform.console.views.listing import Listed, ReleaseRow, row_of
 from dpsynth_platform.contract_words import column_words, contract_words
 from dpsynth_platform.contracts import DataContract, leaves_out_in_silence
 from dpsynth_platform.errors import NotFound
@@ -101,7 +101,7 @@ class DatasetView(View):
         node: its source's name in the lineage graph.
         periods: what was run, the latest first.
         entries: its ledger entries, the newest first.
-        releases: the newest first.
+        releases: those that the ledger records, the newest first.
     """
 
     row: DatasetRow
@@ -173,7 +173,7 @@ def dataset(settings: Settings, allowed: Collection[Action], name: str) -> Datas
     if name not in declared.datasets:
         raise NotFound(declared.faults.get(name) or f"dataset {name!r}: no contract declares it")
     contract, family = declared.datasets[name]
-    releases = [item for item in newest_first(settings, known) if place_of(item).dataset == name]
+    releases = [Listed(item.release, item) for item in reversed(known.published_of(name))]
     entries = [item for item in known.entries.values() if item.request.dataset == name]
     return DatasetView(
         row=_row(known, contract),

@@ -10,7 +10,7 @@ the owners are shown, in steps of a tenth of the cap: no class of owners, and no
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from dpsynth_platform.console.roles import Action
@@ -25,7 +25,7 @@ from dpsynth_platform.ledger_words import change_words
 from dpsynth_platform.privacy.figures import moment, number_of
 from dpsynth_platform.reviewing import accounts, catalogue
 from dpsynth_platform.reviewing.catalogue import Catalogue
-from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
+from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle, opened
 from dpsynth_platform.settings import Settings
 
 
@@ -194,7 +194,8 @@ def families(settings: Settings, allowed: Collection[Action]) -> tuple[FamilyRow
     require(allowed, Action.READ)
     known, declared = chronicle(settings), catalogue.catalogue(settings)
     names = sorted({*declared.families, *known.accounts})
-    return tuple(_row(settings, allowed, known, declared, name) for name in names)
+    left = part(allowed, Action.READ_SPEND, lambda: _left_of_all(settings, known))
+    return tuple(_row(known, declared, name, left) for name in names)
 
 
 def family(settings: Settings, allowed: Collection[Action], name: str) -> FamilyView:
@@ -210,7 +211,7 @@ def family(settings: Settings, allowed: Collection[Action], name: str) -> Family
     if account is None and file is None:
         fault = declared.family_faults.get(name)
         raise NotFound(fault or f"family {name!r}: no file declares it, and it has no account; accepted: one that has")
-    row = _row(settings, allowed, known, declared, name)
+    row = _row(known, declared, name, part(allowed, Action.READ_SPEND, lambda: _left_of_all(settings, known)))
     entries = [item for item in known.entries.values() if item.family == name]
     return FamilyView(
         row=row,
@@ -258,22 +259,20 @@ def raises_asked(known: Chronicle, account: Account) -> tuple[RaiseView, ...]:
             delta=event.payload["cap"]["delta"],
             words=change_words(event.payload["was"], event.payload["cap"]),
         )
-        for event in known.events
-        if event.kind == chain.RAISE_ASKED
-        and event.subject == account.family
-        and event.payload["was"] == accounts.cap_of(account)
+        for event in known.raises_asked.get(account.family, ())
+        if event.payload["was"] == accounts.cap_of(account)
     )
 
 
-def _row(
-    settings: Settings, allowed: Collection[Action], known: Chronicle, declared: Catalogue, name: str
-) -> FamilyRow:
+def _row(known: Chronicle, declared: Catalogue, name: str, left_of_all: Mapping[str, float] | None) -> FamilyRow:
     account = known.accounts.get(name)
     terms = account or declared.families[name]
     epsilon, delta = (
         (terms.epsilon, terms.delta) if isinstance(terms, Account) else (terms.cap.epsilon, terms.cap.delta)
     )
-    left = part(allowed, Action.READ_SPEND, lambda: _left(settings, account, epsilon, delta))
+    left = None
+    if left_of_all is not None:
+        left = left_of_all[name] if account else RenyiFilter.seal(epsilon, delta).left([], delta)
     return FamilyRow(
         family=name,
         mode=terms.mode,
@@ -292,17 +291,15 @@ def _row(
     )
 
 
-def _left(settings: Settings, account: Account | None, epsilon: float, delta: float) -> float:
-    if account is None:
-        return RenyiFilter.seal(epsilon, delta).left([], delta)
-    return accounts.ledger(settings).left(account.family, account.delta)
+def _left_of_all(settings: Settings, known: Chronicle) -> Mapping[str, float]:
+    return opened(settings).left_of_all() if known.accounts else {}
 
 
 def _differs(settings: Settings, account: Account, file: FamilyBudget | None) -> str | None:
     if file is None:
         return f"no file declares family {account.family} any more; its account stays"
     try:
-        accounts.ledger(settings).check_declared(file)
+        opened(settings).check_declared(file)
     except LedgerError as differs:
         return str(differs)
     return None
@@ -326,7 +323,7 @@ def _spend(known: Chronicle, name: str) -> tuple[SpentPoint, ...]:
 def _owners(settings: Settings, allowed: Collection[Action], account: Account | None) -> OwnersView | None:
     if account is None or account.mode != "per-owner" or not {Action.READ_SPEND, Action.READ_QUALITY} <= set(allowed):
         return None
-    found = accounts.ledger(settings).owner_spending(account.family)
+    found = opened(settings).owner_spending(account.family)
     return OwnersView(
         owners=found.owners,
         epsilon_left_unspent=found.epsilon_left_unspent,
@@ -350,7 +347,7 @@ def _remaining_of(settings: Settings, mode: str, dataset: str, last: Entry | Non
         return RemainingView(
             dataset, None, False, f"it has had no run yet; what one would cost: dpsynth plan {dataset}"
         )
-    found = accounts.ledger(settings).remaining(last.family, last.request, most=MOST_COUNTED)
+    found = opened(settings).remaining(last.family, last.request, most=MOST_COUNTED)
     more = found >= MOST_COUNTED
     whose = ", for an owner who was never charged" if mode == "per-owner" else ""
     words = f"{'more than ' if more else ''}{number_of(found, 'more release')} like the last one would fit{whose}"

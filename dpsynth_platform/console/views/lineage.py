@@ -25,7 +25,7 @@ from dpsynth_platform.lineage import uses
 from dpsynth_platform.lineage.export import public_facets
 from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName, dataset_name
 from dpsynth_platform.lineage.nodes import LEDGER_NAMESPACE, Node
-from dpsynth_platform.lineage.scenarios import MEANING, Repetitions
+from dpsynth_platform.lineage.scenarios import MEANING
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.lineage_words import distrust_words, use_words
 from dpsynth_platform.privacy.figures import moment, number_of
@@ -309,7 +309,7 @@ class _About:
         self._sources: dict[DatasetName, list[str]] = {}
         for name, (contract, _) in catalogue.catalogue(settings).datasets.items():
             self._sources.setdefault(dataset_name(contract.source.uri), []).append(name)
-        self._repetitions = Repetitions(known.entries.values(), known.accounts, known.events)
+        self._found: dict[str, tuple[FindingView, ...]] = {}
 
     def node(self, node: Node, distance: int, more: int = 0, claims: Collection[str] = ()) -> GraphNode:
         """One node by itself."""
@@ -348,15 +348,17 @@ class _About:
         """The scenarios that an entry is part of."""
         if entry is None:
             return ()
-        return tuple(
-            FindingView(
-                scenario=item.scenario,
-                meaning=MEANING[item.scenario],
-                words=_finding_words(item.entries),
-                entries=tuple(other.entry_id for other in item.entries[:MOST_OTHERS]),
+        if entry.entry_id not in self._found:
+            self._found[entry.entry_id] = tuple(
+                FindingView(
+                    scenario=item.scenario,
+                    meaning=MEANING[item.scenario],
+                    words=_finding_words(item.entries),
+                    entries=tuple(other.entry_id for other in item.entries[:MOST_OTHERS]),
+                )
+                for item in self._known.repetitions.of(entry.entry_id)
             )
-            for item in self._repetitions.of(entry.entry_id)
-        )
+        return self._found[entry.entry_id]
 
     def _place(self, node: Node, entry: Entry | None) -> Place | None:
         step = _step_of(node)

@@ -9,14 +9,13 @@ whether they are there. A release's own page reads those, too.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from dpsynth_platform.console.views.base import View
 from dpsynth_platform.console.views.dossiers import DecisionView, GuaranteeView, decision_view, guarantee_view
-from dpsynth_platform.errors import NotFound
+from dpsynth_platform.errors import NotFound, VerificationFailed
 from dpsynth_platform.release import layout
 from dpsynth_platform.release.tombstone import is_withdrawn
 from dpsynth_platform.release.verify import VerificationReport
@@ -66,34 +65,66 @@ class ReleaseRow(View):
 
 @dataclass(frozen=True)
 class Listed:
-    """A release that was found: as the chain records it, or only as a directory."""
+    """A release that was found.
+
+    Attributes:
+        publication: as the chain records it, or None where it does not.
+        strange: then, the directory that it was found in.
+    """
 
     id: str
     publication: Publication | None
-    directory: Path | None
+    strange: Path | None = None
 
 
 def newest_first(settings: Settings, known: Chronicle) -> list[Listed]:
     """All releases: those that the chain records, the newest first, and then directories that it does not know."""
-    there = catalogue.published(settings)
-    recorded = [
-        Listed(item.release, item, _directory(settings, item.release, there)) for item in known.publications.values()
-    ]
-    strange = [Listed(name, None, path) for name, path in sorted(there.items()) if name not in known.publications]
-    return [*reversed(recorded), *strange]
+    recorded = [Listed(item.release, item) for item in known.publications.values()]
+    beside = catalogue.published_beside(settings, known.publications)
+    return [*reversed(recorded), *(Listed(name, None, path) for name, path in sorted(beside.items()))]
 
 
 def find(settings: Settings, known: Chronicle, release_id: str) -> Listed:
     """A release by its id. Raises `NotFound`."""
-    there, publication = catalogue.published(settings), known.publications.get(release_id)
-    if publication is None and release_id not in there:
+    if release_id in known.publications:
+        return Listed(release_id, known.publications[release_id])
+    strange = catalogue.published_beside(settings, known.publications).get(release_id)
+    if strange is None:
         raise NotFound(f"release {release_id!r}: there is none; accepted: an id that the list of releases shows")
-    return Listed(release_id, publication, _directory(settings, release_id, there))
+    return Listed(release_id, None, strange)
+
+
+def directory_of(settings: Settings, listed: Listed) -> Path | None:
+    """Where a release lies: the last place where it was shown and is, or where its contract says now."""
+    if listed.publication is None:
+        return listed.strange
+    shown = [path for path in catalogue.directories(settings, listed.id) if _is_there(path)]
+    if shown:
+        return shown[-1]
+    declared = catalogue.catalogue(settings).datasets.get(listed.publication.place.dataset)
+    path = Path(declared[0].release.uri) / listed.id if declared else None
+    return path if path is not None and _is_there(path) else None
+
+
+def _is_there(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def verified(
+    settings: Settings, directory: Path | None, *, rows: bool = True, anew: bool = False
+) -> verification.Checked | None:
+    """The verification of a release (`verification.checked`), or None where it is not there."""
+    if directory is None:
+        return None
+    try:
+        return verification.checked(settings, directory, rows=rows, anew=anew)
+    except VerificationFailed:  # it went meanwhile
+        return None
 
 
 def row_of(settings: Settings, listed: Listed) -> ReleaseRow:
     """A release as lists show it. Its documents are held against their signature; its table is not read."""
-    publication, state = listed.publication, _state(settings, listed)
+    publication, state = listed.publication, _state(settings, listed, directory_of(settings, listed))
     place = place_of(listed)
     return ReleaseRow(
         id=listed.id,
@@ -115,18 +146,19 @@ def place_of(listed: Listed) -> Place:
     """Whose release it is; of one that the ledger does not know, what its directory is called."""
     if listed.publication is not None:
         return listed.publication.place
-    return Place(listed.directory.parent.name if listed.directory else listed.id)
+    return Place(listed.strange.parent.name if listed.strange else listed.id)
 
 
 def signed_dossier(settings: Settings, listed: Listed) -> dict[str, Any] | None:
     """A release's dossier, or None where it is not what was signed."""
-    if listed.directory is None:
+    directory = directory_of(settings, listed)
+    if directory is None:
         return None
-    before = verification.checked(settings, listed.directory, rows=False)
-    document = _read_dossier(listed.directory)
-    after = verification.checked(settings, listed.directory, rows=False)
+    before = verified(settings, directory, rows=False)
+    document = _read_dossier(directory)
+    after = verified(settings, directory, rows=False)
     # The same verification twice: no file was another one while the dossier was read.
-    return document if before is after and is_as_signed(after.report) else None
+    return document if after is not None and before is after and is_as_signed(after.report) else None
 
 
 def is_as_signed(report: VerificationReport) -> bool:
@@ -138,22 +170,17 @@ _TRUST = ("signature", "schema", "chain-head")
 """Kinds of failure after which nothing that a dossier says can be believed."""
 
 
-def _directory(settings: Settings, release_id: str, there: Mapping[str, Path]) -> Path | None:
-    """Where a release lies: the last place where it was shown and is."""
-    shown = [path for path in catalogue.directories(settings, release_id) if path.is_dir()]
-    return shown[-1] if shown else there.get(release_id)
-
-
-def _state(settings: Settings, listed: Listed) -> ReleaseState:
+def _state(settings: Settings, listed: Listed, directory: Path | None) -> ReleaseState:
     if listed.publication is None:
         return "unrecorded"
-    if listed.directory is None:
+    if directory is None:
         return "missing"
-    gone = listed.publication.withdrawn is not None or is_withdrawn(listed.directory)
-    if gone and (not is_withdrawn(listed.directory) or layout.has_rows(listed.directory)):
+    gone = listed.publication.withdrawn is not None or is_withdrawn(directory)
+    if gone and (not is_withdrawn(directory) or layout.has_rows(directory)):
         return "withdrawal-unfinished"
-    if not verification.checked(settings, listed.directory, rows=False).report.ok:
-        return "damaged"
+    checked = verified(settings, directory, rows=False)
+    if checked is None or not checked.report.ok:
+        return "missing" if checked is None else "damaged"
     return "withdrawn" if gone else "published"
 
 

@@ -92,10 +92,10 @@ def overview(settings: Settings, allowed: Collection[Action]) -> Overview:
 
 def _candidates(settings: Settings, known: Chronicle) -> Iterator[Waiting]:
     for recorded in known.candidates.values():
-        contract = catalogue.sealed_contract(settings, recorded.place)
-        if contract is None or known.is_published(recorded.digest) or known.is_refused(recorded):
+        if known.is_published(recorded.digest) or known.is_refused(recorded):
             continue
-        if is_present(settings, recorded, contract):
+        contract = catalogue.sealed_contract(settings, recorded.place)
+        if contract is not None and is_present(settings, recorded, contract):
             yield _waiting(settings, known, recorded, contract)
 
 

@@ -32,16 +32,18 @@ from dpsynth_platform.console.views.listing import (
     Listed,
     ReleaseRow,
     ReleaseState,
+    directory_of,
     find,
     newest_first,
     place_of,
     row_of,
     signed_dossier,
+    verified,
 )
 from dpsynth_platform.errors import ConfigurationError, ContractError, NotFound, ReleaseRefused
 from dpsynth_platform.lineage.naming import dataset_name
 from dpsynth_platform.release import layout
-from dpsynth_platform.reviewing import decisions, verification
+from dpsynth_platform.reviewing import decisions
 from dpsynth_platform.reviewing.chronicle import chronicle
 from dpsynth_platform.settings import Settings
 
@@ -133,8 +135,8 @@ def release(settings: Settings, allowed: Collection[Action], release_id: str) ->
     require(allowed, Action.READ)
     known = chronicle(settings)
     listed = find(settings, known, release_id)
-    row, checked = row_of(settings, listed), _checked(settings, listed)
-    dossier = signed_dossier(settings, listed)
+    row, directory = row_of(settings, listed), directory_of(settings, listed)
+    checked, dossier = verified(settings, directory), signed_dossier(settings, listed)
     if checked is not None and not checked.report.ok and row.state in ("published", "withdrawn"):
         row = replace(row, state="damaged", state_words=STATE_WORDS["damaged"])
     counts, quality = restricted_parts(settings, allowed, _of_last_run(settings, allowed, listed))
@@ -149,8 +151,8 @@ def release(settings: Settings, allowed: Collection[Action], release_id: str) ->
         quality=quality,
         decisions=tuple(map(decision_view, decided)),
         comparison=beside(settings, previous, Side.of_dossier(dossier)) if dossier and previous else None,
-        directory=None if listed.directory is None else str(listed.directory),
-        node=None if listed.directory is None else str(dataset_name(listed.directory / layout.DATA)),
+        directory=None if directory is None else str(directory),
+        node=None if directory is None else str(dataset_name(directory / layout.DATA)),
     )
 
 
@@ -158,13 +160,10 @@ def verify(settings: Settings, allowed: Collection[Action], release_id: str) -> 
     """Verifies a release anew, whatever is known of it; for `VERIFY`. Raises like `release`."""
     require(allowed, Action.VERIFY)
     listed = find(settings, chronicle(settings), release_id)
-    if listed.directory is None:
+    found = verified(settings, directory_of(settings, listed), anew=True)
+    if found is None:
         raise NotFound(f"release {listed.id}: its directory is not there, so there is nothing to verify")
-    return verification_view(verification.checked(settings, listed.directory, anew=True))
-
-
-def _checked(settings: Settings, listed: Listed) -> verification.Checked | None:
-    return None if listed.directory is None else verification.checked(settings, listed.directory)
+    return verification_view(found)
 
 
 def _check_day(since: str) -> None:

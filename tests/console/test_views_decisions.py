@@ -1,0 +1,145 @@
+"""What waits, and deciding on it: by those who may, on exactly what they saw."""
+
+import pytest
+from filled_cases import REFUSED, RELEASED, SECOND, WAITING, WHY_REFUSED
+from line_cases import ledger_of, run_here, storage_of
+from view_cases import release_of
+
+from dpsynth_platform.console.roles import ALLOWED, Action
+from dpsynth_platform.console.views import candidates, families, overview, releases
+from dpsynth_platform.errors import ConfigurationError, NotAllowed, NotFound, ReleaseRefused
+from dpsynth_platform.reviewing import decisions
+
+pytestmark = pytest.mark.end_to_end
+ENGINEER, REVIEWER, AUDITOR = (ALLOWED[role] for role in ("engineer", "reviewer", "auditor"))
+
+
+def waiting(settings):
+    return {(item.kind, item.title) for item in overview.overview(settings, REVIEWER).waiting}
+
+
+def test_what_waits_is_what_a_person_can_do_something_about(filled):
+    shown = overview.overview(filled.settings, REVIEWER)
+    assert {(item.kind, item.title) for item in shown.waiting} == {
+        ("candidate", "second"),
+        ("candidate", WAITING.label),
+        ("raise", "tests"),
+    }
+    assert [item.since for item in shown.waiting] == sorted(item.since for item in shown.waiting)
+    by_title = {item.title: item for item in shown.waiting}
+    assert "0 of 1 approvals" in by_title["second"].why
+    assert by_title["tests"].why == "engineer asks for 2.5 -> 3, delta 1e-05; somebody else must approve it"
+    assert (shown.datasets, shown.releases, shown.faults) == (3, 2, ())
+    assert [row.place for row in shown.recent] == [RELEASED.label, "people"]
+
+
+def test_a_candidate_says_where_it_stands_and_why(filled):
+    settings = filled.settings
+    states = {
+        place: candidates.candidate(settings, REVIEWER, place.dataset, place.period)
+        for place in (SECOND, REFUSED, RELEASED, WAITING)
+    }
+    assert [shown.state for shown in states.values()] == ["waiting", "refused", "published", "waiting"]
+    (refusal,) = states[REFUSED].decisions
+    assert (refusal.decision, refusal.by, refusal.reason) == ("refused", "second reader", WHY_REFUSED)
+    assert states[RELEASED].release == release_of(settings, "visits")
+    assert states[SECOND].runners == ("runner",)
+    assert (states[SECOND].approvals, states[SECOND].approvals_needed) == (0, 1)
+    none = candidates.candidate(settings, REVIEWER, "visits", "2025-11")
+    assert (none.state, none.candidate, none.description) == ("none", None, "Visits, month by month.")
+    with pytest.raises(NotFound, match="no contract declares it"):
+        candidates.candidate(settings, REVIEWER, "nothing")
+
+
+def test_a_candidate_stands_beside_the_release_before(filled):
+    shown = candidates.candidate(filled.settings, REVIEWER, WAITING.dataset, WAITING.period).comparison
+    assert (shown.previous, shown.previous_place) == (release_of(filled.settings, "visits"), RELEASED.label)
+    found = {item.what: item for item in shown.differences}
+    assert found["epsilon"].same
+    assert found["contract"].now == "the same"
+    # The first release has none before it.
+    assert releases.release(filled.settings, REVIEWER, shown.previous).comparison is None
+    assert candidates.candidate(filled.settings, REVIEWER, "second").comparison is None
+
+
+@pytest.mark.parametrize("may", [ENGINEER, AUDITOR, frozenset(Action) - {Action.DECIDE}])
+def test_who_may_not_decide_decides_nothing(filled, may):
+    settings, seen = filled.settings, candidates.candidate(filled.settings, REVIEWER, "second").candidate
+    before = ledger_of(filled).head()
+    with pytest.raises(NotAllowed, match="decide"):
+        candidates.approve(settings, may, "engineer", "second", candidate=seen)
+    with pytest.raises(NotAllowed, match="decide"):
+        candidates.refuse(settings, may, "engineer", "second", candidate=seen, reason="no")
+    assert ledger_of(filled).head() == before
+
+
+def test_the_librarys_rules_about_persons_and_words_hold(filled):
+    settings, seen = filled.settings, candidates.candidate(filled.settings, REVIEWER, "second").candidate
+    before = ledger_of(filled).head()
+    with pytest.raises(ReleaseRefused, match="ran this release"):
+        candidates.approve(settings, REVIEWER, " Runner ", "second", candidate=seen)
+    with pytest.raises(ConfigurationError, match="says nothing"):
+        candidates.refuse(settings, REVIEWER, "reviewer", "second", candidate=seen, reason="  ")
+    with pytest.raises(ConfigurationError, match="control characters"):
+        candidates.approve(settings, REVIEWER, "reviewer", "second", candidate=seen, reason="two\nlines")
+    with pytest.raises(ConfigurationError, match="says nothing"):
+        candidates.approve(settings, REVIEWER, "\u3164", "second", candidate=seen)
+    assert ledger_of(filled).head() == before
+
+
+def test_nobody_decides_on_other_content_than_they_saw(changeable):
+    """Between the page and the click, somebody draws other rows."""
+    settings = changeable.settings
+    seen = candidates.candidate(settings, REVIEWER, "second").candidate
+    storage_of(changeable).record_path(SECOND, "synthetic").unlink()
+    ran = run_here(changeable, "second_candidate", steps=("synthetic", "audit"))
+    assert ran.success, ran.failures
+    now = candidates.candidate(settings, REVIEWER, "second").candidate
+    assert now not in (None, seen)
+    with pytest.raises(ReleaseRefused, match="not the one that you looked at"):
+        candidates.approve(settings, REVIEWER, "reviewer", "second", candidate=seen)
+    with pytest.raises(ReleaseRefused, match="not the one that you looked at"):
+        candidates.refuse(settings, REVIEWER, "reviewer", "second", candidate=seen, reason="no")
+
+
+def test_a_refusal_shows_everywhere_at_once(changeable):
+    settings = changeable.settings
+    seen = candidates.candidate(settings, REVIEWER, "second").candidate
+    assert ("candidate", "second") in waiting(settings)
+    done = candidates.refuse(settings, REVIEWER, "reviewer", "second", candidate=seen, reason="too few canaries")
+    assert (done.decision, done.by, done.release) == ("refused", "reviewer", None)
+    assert ("candidate", "second") not in waiting(settings)
+    shown = candidates.candidate(settings, REVIEWER, "second")
+    assert (shown.state, shown.decisions[-1].reason) == ("refused", "too few canaries")
+
+
+def test_what_is_approved_waits_for_publication(changeable):
+    decisions.approve(changeable.settings, SECOND, "reviewer", "")
+    assert ("publication", "second") in waiting(changeable.settings)
+    assert candidates.candidate(changeable.settings, REVIEWER, "second").state == "approved"
+
+
+@pytest.mark.slow
+def test_the_last_approval_publishes(changeable):
+    settings, said = changeable.settings, []
+    seen = candidates.candidate(settings, REVIEWER, "second").candidate
+    done = candidates.approve(settings, REVIEWER, "reviewer", "second", candidate=seen, reason="fine", say=said.append)
+    assert (done.decision, done.failures) == ("approved", ())
+    assert done.release == release_of(settings, "second")
+    assert said
+    shown = releases.release(settings, REVIEWER, done.release)
+    assert (shown.row.state, shown.row.approved_by) == ("published", ("reviewer",))
+    assert [item.reason for item in shown.decisions] == ["fine"]
+    assert ("candidate", "second") not in waiting(settings)
+
+
+def test_a_raise_is_shown_until_somebody_approves_it(changeable):
+    settings = changeable.settings
+    (asked,) = families.family(settings, REVIEWER, "tests").row.raises
+    assert (asked.by, asked.words, asked.epsilon) == ("engineer", "2.5 -> 3, delta 1e-05", 3.0)
+    ledger_of(changeable).approve_raise("tests", asked.event, by="reviewer")
+    shown = families.family(settings, REVIEWER, "tests")
+    assert (shown.row.raises, shown.row.cap_epsilon) == ((), 3.0)
+    assert shown.spend[-1].kind == "raised"
+    assert "declare cap.epsilon" in shown.file_fault
+    assert len(shown.raises_done) == 1

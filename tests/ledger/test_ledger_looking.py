@@ -1,0 +1,118 @@
+"""Looking at the ledger: what is new since a link, what a family had spent by when, how many more releases fit."""
+
+import sqlite3
+
+import pytest
+from ledger_cases import KEYS, family, people, request
+
+from dpsynth_platform.errors import BudgetExceeded
+from dpsynth_platform.ledger import Ledger, chain
+from dpsynth_platform.ledger.composition import spent_over_time
+from dpsynth_platform.ledger.records import Head
+
+BEGINNING = Head(0, chain.GENESIS)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    made = Ledger(f"sqlite:///{tmp_path / 'ledger' / 'ledger.db'}")
+    made.open_account(family("all", mode="family", epsilon=4.0), KEYS)
+    made.open_account(family("each", mode="per-owner", epsilon=4.0, namespace="patient"), KEYS)
+    return made
+
+
+def spend(ledger, key, rho=0.03, *, to="all", participants=None):
+    ids = KEYS if participants is not None else ()
+    entry = ledger.reserve(to, key, request(rho), participants, "compose", key_ids=ids)
+    ledger.start(entry.entry_id)
+    return ledger.complete(entry.entry_id, "model")
+
+
+def test_what_is_new_is_what_came_after_a_link(ledger):
+    first = ledger.news(BEGINNING)
+    assert (first.after, [event.kind for event in first.events], first.entries) == (0, ["opened", "opened"], ())
+    assert ledger.news(first.head) is None
+    one, two = spend(ledger, "one"), ledger.reserve("all", "two", request(), None, "compose")
+    news = ledger.news(first.head)
+    assert news.after == first.head.sequence
+    assert news.events == tuple(ledger.history(after=first.head.sequence))
+    assert news.entries == (one, two)
+    # Of entries only those that something happened to.
+    void = ledger.void(two.entry_id)
+    assert ledger.news(news.head).entries == (void,)
+    assert ledger.news(BEGINNING).entries == (one, void)
+
+
+def test_where_a_link_is_another_all_of_it_is_new(ledger, tmp_path):
+    spend(ledger, "one")
+    known = ledger.head()
+    for link in (Head(known.sequence, "0" * 64), Head(known.sequence + 5, known.hash)):
+        news = ledger.news(link)
+        assert (news.after, len(news.events)) == (0, known.sequence)
+    with sqlite3.connect(tmp_path / "ledger" / "ledger.db") as database:
+        database.execute("update event set hash = ? where sequence = ?", ("1" * 64, known.sequence))
+    assert ledger.news(known).after == 0
+
+
+def test_what_a_family_had_spent_by_when(ledger):
+    spend(ledger, "one")
+    reserved = ledger.reserve("all", "two", request(), None, "compose")
+    ledger.void(reserved.entry_id)
+    spend(ledger, "elsewhere", to="each", participants=people(1, 2))
+    asked = ledger.ask_raise("all", epsilon=5.0, delta=1e-5, by="engineer", reason="more")
+    ledger.approve_raise("all", asked.sequence, by="reviewer")
+    entries = {entry.entry_id: entry for entry in ledger.entries()}
+    found = list(spent_over_time(ledger.history(), entries, "all"))
+    assert [item.event.kind for item in found] == ["opened", "reserved", "reserved", "void", "raised"]
+    nothing, one, two, again, raised = (item.epsilon for item in found)
+    curve, delta = request().curve, 1e-5
+    assert nothing == 0
+    assert one == pytest.approx(curve.epsilon(delta), rel=1e-9)
+    assert one >= curve.epsilon(delta)
+    assert one < two < 2 * one
+    assert again == raised == one
+    assert [item.cap for item in found] == [4.0] * 4 + [5.0]
+    assert [item.epsilon for item in spent_over_time(ledger.history(), entries, "nobody's")] == []
+
+
+@pytest.mark.parametrize("rho", [0.03, 0.11, 0.2])
+def test_so_many_more_fit_as_are_granted_one_after_another(ledger, rho):
+    spend(ledger, "before", 0.05)
+    found, granted = ledger.remaining("all", request(rho), most=50), 0
+    with pytest.raises(BudgetExceeded):
+        for number in range(100):
+            ledger.reserve("all", f"run-{number}", request(rho), None, "compose")
+            granted += 1
+    assert found == granted > 0
+    assert ledger.remaining("all", request(rho), most=50) == 0
+
+
+def test_how_many_more_fit_is_counted_no_further_than_asked_and_for_fresh_people(ledger):
+    alone = ledger.remaining("each", request(), most=1000)
+    spend(ledger, "one", to="each", participants=people(1, 2))
+    assert ledger.remaining("each", request(), most=1000) == alone > 3
+    assert ledger.remaining("each", request(), most=3) == 3
+    assert ledger.remaining("each", request(delta=1e-4), most=3) == 0
+
+
+def test_what_all_families_have_left_is_what_each_has(ledger):
+    spend(ledger, "one")
+    assert ledger.left_of_all() == {"all": ledger.left("all", 1e-5), "each": ledger.left("each", 1e-5)}
+
+
+def test_shares_of_owners_by_what_they_have_left(ledger):
+    assert ledger.owner_spending("each").shares() == ()
+    spend(ledger, "one", 0.2, to="each", participants=people(*range(30)))
+    spend(ledger, "two", 0.2, to="each", participants=people(*range(10)))
+    report = ledger.owner_spending("each")
+    shares = report.shares(steps=4)
+    assert [step[:2] for step in shares] == [
+        (number * report.epsilon_left_unspent / 4, (number + 1) * report.epsilon_left_unspent / 4)
+        for number in range(4)
+    ]
+    assert sum(share for _, _, share in shares) == pytest.approx(1)
+    for item in report.classes:
+        (share,) = (share for low, high, share in shares if low < item["epsilon_left"] <= high)
+        assert share >= item["owners"] / 30
+    # Who has nothing left is in the first step.
+    assert ledger.owner_spending("each").shares(steps=1) == ((0.0, report.epsilon_left_unspent, 1.0),)

@@ -11,7 +11,7 @@ distance either.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
@@ -206,7 +206,7 @@ def way(store: LineageStore, one: DatasetName, other: DatasetName) -> list[tuple
         ends = rows.find_nodes(connection, [one, other])
         if len(ends) < len({one, other}):
             return None
-        edges = list(_all_links(connection))
+        edges = _edges(connection)
         for directions in (("down",), ("up",), ("up", "down")):
             found = _shortest(edges, ends[one].id, ends[other].id, directions)
             if found is not None:
@@ -217,35 +217,38 @@ def way(store: LineageStore, one: DatasetName, other: DatasetName) -> list[tuple
     return store.database.read(work)
 
 
-def _all_links(connection: Connection) -> Iterator[Link]:
+_Edge = tuple[int, int, Relation, str]
+"""As `Link`, without its names: of a whole graph."""
+
+
+def _edges(connection: Connection) -> list[_Edge]:
     edge = tables.edge.c
     query = select(edge.child, edge.parent, edge.relation, edge.run_id).where(edge.relation.not_in(NO_DESCENT))
-    for child, parent, relation, run_id in connection.execute(query.order_by(edge.id)):
-        yield Link(child, parent, relation, run_id)
+    return [(row[0], row[1], row[2], row[3]) for row in connection.execute(query.order_by(edge.id))]
 
 
 def _shortest(
-    links: Iterable[Link], start: int, end: int, directions: Collection[str]
+    edges: Iterable[_Edge], start: int, end: int, directions: Collection[str]
 ) -> list[tuple[int, Link | None]] | None:
-    leading: dict[int, list[tuple[int, Link]]] = {}
-    for link in links:
+    leading: dict[int, list[tuple[int, _Edge]]] = {}
+    for edge in edges:
         if "down" in directions:
-            leading.setdefault(link.parent, []).append((link.child, link))
+            leading.setdefault(edge[1], []).append((edge[0], edge))
         if "up" in directions:
-            leading.setdefault(link.child, []).append((link.parent, link))
-    before: dict[int, tuple[int, Link] | None] = {start: None}
+            leading.setdefault(edge[0], []).append((edge[1], edge))
+    before: dict[int, tuple[int, _Edge] | None] = {start: None}
     waiting = deque([start])
     while waiting and end not in before:
         here = waiting.popleft()
-        for there, link in leading.get(here, ()):
+        for there, edge in leading.get(here, ()):
             if there not in before:
-                before[there] = (here, link)
+                before[there] = (here, edge)
                 waiting.append(there)
     if end not in before:
         return None
     path: list[tuple[int, Link | None]] = []
     here, step = end, before[end]
     while step is not None:
-        path.append((here, step[1]))
+        path.append((here, Link(*step[1])))
         here, step = step[0], before[step[0]]
     return [(here, None), *reversed(path)]

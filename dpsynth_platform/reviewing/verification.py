@@ -19,7 +19,7 @@ from dpsynth_platform.release.layout import ATTESTATION
 from dpsynth_platform.release.tombstone import is_withdrawn
 from dpsynth_platform.release.verify import VerificationReport, verify_release, verify_releases
 from dpsynth_platform.reviewing import accounts, releases
-from dpsynth_platform.reviewing.chronicle import chronicle
+from dpsynth_platform.reviewing.chronicle import Chronicle
 from dpsynth_platform.reviewing.kept import Kept, state_of, tree_state
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.vault import SIGNING_KEY, Vault
@@ -114,11 +114,12 @@ def verify_all(
     return verify_releases(paths, key, chain=chain)
 
 
-def checked(settings: Settings, path: Path, *, rows: bool = True, anew: bool = False) -> Checked:
+def checked(settings: Settings, now: Chronicle, path: Path, *, rows: bool = True, anew: bool = False) -> Checked:
     """The verification of one release of this deployment, as long as no file of it and nothing about it changes.
 
     Args:
         settings: the deployment.
+        now: its ledger, as it was read a moment ago.
         path: the release's directory.
         rows: whether the table's files are read, too; else only whether each is there.
         anew: read everything again all the same.
@@ -126,7 +127,7 @@ def checked(settings: Settings, path: Path, *, rows: bool = True, anew: bool = F
     Raises:
         VerificationFailed: there is no such directory.
     """
-    kept, now = _READ if rows else _CHECKED, chronicle(settings)
+    kept = _READ if rows else _CHECKED
     known = now.known_chain if accounts.has_ledger(settings) else None
     key_file = settings.vault / f"{SIGNING_KEY}.key"
     state = (tree_state(path), state_of([key_file]), now.readings, path.name in now.known_chain.withdrawn)

@@ -292,7 +292,7 @@ def _candidate_view(
         after_withdrawal=any(item.decision == WITHDRAW for item in gathered.decided),
         decisions=tuple(map(decision_view, gathered.decided)),
         release=published,
-        comparison=beside(settings, previous, Side.of_candidate(gathered)) if previous else None,
+        comparison=beside(settings, known, previous, Side.of_candidate(gathered)) if previous else None,
     )
 
 

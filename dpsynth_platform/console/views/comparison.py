@@ -114,9 +114,9 @@ def release_before(
     return find(settings, known, earlier[-1].release) if earlier else None
 
 
-def beside(settings: Settings, previous: Listed, now: Side) -> ComparisonView:
+def beside(settings: Settings, known: Chronicle, previous: Listed, now: Side) -> ComparisonView:
     """What is compared, or why it cannot be."""
-    dossier, place = signed_dossier(settings, previous), place_of(previous).label
+    dossier, place = signed_dossier(settings, known, previous), place_of(previous).label
     if dossier is None:
         return ComparisonView(previous.id, place, (), "the release before is not what was signed, or is not there")
     before = Side.of_dossier(dossier)

@@ -184,7 +184,7 @@ def dataset(settings: Settings, allowed: Collection[Action], name: str) -> Datas
         node=str(dataset_name(contract.source.uri)),
         periods=tuple(_periods(settings, allowed, known, name, silent=leaves_out_in_silence(contract, family))),
         entries=tuple(entry_row(item) for item in reversed(entries)),
-        releases=tuple(row_of(settings, item) for item in releases),
+        releases=tuple(row_of(settings, known, item) for item in releases),
     )
 
 

@@ -111,20 +111,20 @@ def _is_there(path: Path) -> bool:
 
 
 def verified(
-    settings: Settings, directory: Path | None, *, rows: bool = True, anew: bool = False
+    settings: Settings, known: Chronicle, directory: Path | None, *, rows: bool = True, anew: bool = False
 ) -> verification.Checked | None:
     """The verification of a release (`verification.checked`), or None where it is not there."""
     if directory is None:
         return None
     try:
-        return verification.checked(settings, directory, rows=rows, anew=anew)
+        return verification.checked(settings, known, directory, rows=rows, anew=anew)
     except VerificationFailed:  # it went meanwhile
         return None
 
 
-def row_of(settings: Settings, listed: Listed) -> ReleaseRow:
+def row_of(settings: Settings, known: Chronicle, listed: Listed) -> ReleaseRow:
     """A release as lists show it. Its documents are held against their signature; its table is not read."""
-    publication, state = listed.publication, _state(settings, listed, directory_of(settings, listed))
+    publication, state = listed.publication, _state(settings, known, listed, directory_of(settings, listed))
     place = place_of(listed)
     return ReleaseRow(
         id=listed.id,
@@ -149,14 +149,14 @@ def place_of(listed: Listed) -> Place:
     return Place(listed.strange.parent.name if listed.strange else listed.id)
 
 
-def signed_dossier(settings: Settings, listed: Listed) -> dict[str, Any] | None:
+def signed_dossier(settings: Settings, known: Chronicle, listed: Listed) -> dict[str, Any] | None:
     """A release's dossier, or None where it is not what was signed."""
     directory = directory_of(settings, listed)
     if directory is None:
         return None
-    before = verified(settings, directory, rows=False)
+    before = verified(settings, known, directory, rows=False)
     document = _read_dossier(directory)
-    after = verified(settings, directory, rows=False)
+    after = verified(settings, known, directory, rows=False)
     # The same verification twice: no file was another one while the dossier was read.
     return document if after is not None and before is after and is_as_signed(after.report) else None
 
@@ -170,7 +170,7 @@ _TRUST = ("signature", "schema", "chain-head")
 """Kinds of failure after which nothing that a dossier says can be believed."""
 
 
-def _state(settings: Settings, listed: Listed, directory: Path | None) -> ReleaseState:
+def _state(settings: Settings, known: Chronicle, listed: Listed, directory: Path | None) -> ReleaseState:
     if listed.publication is None:
         return "unrecorded"
     if directory is None:
@@ -178,7 +178,7 @@ def _state(settings: Settings, listed: Listed, directory: Path | None) -> Releas
     gone = listed.publication.withdrawn is not None or is_withdrawn(directory)
     if gone and (not is_withdrawn(directory) or layout.has_rows(directory)):
         return "withdrawal-unfinished"
-    checked = verified(settings, directory, rows=False)
+    checked = verified(settings, known, directory, rows=False)
     if checked is None or not checked.report.ok:
         return "missing" if checked is None else "damaged"
     return "withdrawn" if gone else "published"

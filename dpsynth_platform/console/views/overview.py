@@ -83,7 +83,7 @@ def overview(settings: Settings, allowed: Collection[Action]) -> Overview:
     return Overview(
         waiting=tuple(sorted(waiting, key=lambda item: item.since)),
         budgets=budgets,
-        recent=tuple(row_of(settings, item) for item in found[:RECENT]),
+        recent=tuple(row_of(settings, known, item) for item in found[:RECENT]),
         faults=(*declared.family_faults.values(), *declared.faults.values()),
         datasets=len(declared.datasets),
         releases=len(found),

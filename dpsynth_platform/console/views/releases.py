@@ -117,11 +117,11 @@ def releases(
     known = chronicle(settings)
     found = [item for item in newest_first(settings, known) if _is_meant(item, text, since)]
     if state is not None:  # only then every one of them has to be looked at
-        rows = [row for row in (row_of(settings, item) for item in found) if row.state == state]
+        rows = [row for row in (row_of(settings, known, item) for item in found) if row.state == state]
         paged = Paged.of(len(rows), page)
         return ReleasesView(tuple(rows[paged.slice()]), paged, text, state, since)
     paged = Paged.of(len(found), page)
-    shown = tuple(row_of(settings, item) for item in found[paged.slice()])
+    shown = tuple(row_of(settings, known, item) for item in found[paged.slice()])
     return ReleasesView(shown, paged, text, state, since)
 
 
@@ -135,8 +135,8 @@ def release(settings: Settings, allowed: Collection[Action], release_id: str) ->
     require(allowed, Action.READ)
     known = chronicle(settings)
     listed = find(settings, known, release_id)
-    row, directory = row_of(settings, listed), directory_of(settings, listed)
-    checked, dossier = verified(settings, directory), signed_dossier(settings, listed)
+    row, directory = row_of(settings, known, listed), directory_of(settings, listed)
+    checked, dossier = verified(settings, known, directory), signed_dossier(settings, known, listed)
     if checked is not None and not checked.report.ok and row.state in ("published", "withdrawn"):
         row = replace(row, state="damaged", state_words=STATE_WORDS["damaged"])
     counts, quality = restricted_parts(settings, allowed, _of_last_run(settings, allowed, listed))
@@ -150,7 +150,7 @@ def release(settings: Settings, allowed: Collection[Action], release_id: str) ->
         counts=counts,
         quality=quality,
         decisions=tuple(map(decision_view, decided)),
-        comparison=beside(settings, previous, Side.of_dossier(dossier)) if dossier and previous else None,
+        comparison=beside(settings, known, previous, Side.of_dossier(dossier)) if dossier and previous else None,
         directory=None if directory is None else str(directory),
         node=None if directory is None else str(dataset_name(directory / layout.DATA)),
     )
@@ -159,8 +159,9 @@ def release(settings: Settings, allowed: Collection[Action], release_id: str) ->
 def verify(settings: Settings, allowed: Collection[Action], release_id: str) -> VerificationView:
     """Verifies a release anew, whatever is known of it; for `VERIFY`. Raises like `release`."""
     require(allowed, Action.VERIFY)
-    listed = find(settings, chronicle(settings), release_id)
-    found = verified(settings, directory_of(settings, listed), anew=True)
+    known = chronicle(settings)
+    listed = find(settings, known, release_id)
+    found = verified(settings, known, directory_of(settings, listed), anew=True)
     if found is None:
         raise NotFound(f"release {listed.id}: its directory is not there, so there is nothing to verify")
     return verification_view(found)

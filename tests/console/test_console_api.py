@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import schemathesis
 from gate_cases import PEOPLE, PHRASE, URL, Browser, Gate, gate_of, problem, quick_hashes
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -180,8 +181,14 @@ def test_a_body_is_as_described_or_refused(gate: Gate) -> None:
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
-def try_all(gate: Gate, roles: list[str], examples: int) -> set[int]:
-    """Calls every operation with what its description allows, and what it does not; returns the statuses seen."""
+def try_all(
+    gate: Gate, roles: list[str], examples: int, known: Mapping[str, st.SearchStrategy[str | None]] = {}
+) -> set[int]:
+    """Calls every operation with what its description allows; returns the statuses seen.
+
+    Args:
+        known: for parameters of paths names that there are, or None for any name.
+    """
     gate.desk.users.add("Somebody", roles, PHRASE)
     somebody = gate.signed_in("Somebody")
     token, csrf = somebody.client.cookies["dpsynth"], somebody.csrf()
@@ -194,8 +201,10 @@ def try_all(gate: Gate, roles: list[str], examples: int) -> set[int]:
         @hypothesis_settings(
             max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck)
         )
-        @given(case=operation.as_strategy())
-        def attempt(case: Any) -> None:
+        @given(case=operation.as_strategy(), names=st.fixed_dictionaries(dict(known)))
+        def attempt(case: Any, names: dict[str, str | None]) -> None:
+            there = {name: value for name, value in names.items() if value and name in case.path_parameters}
+            case.path_parameters = dict(case.path_parameters) | there
             headers = {"Origin": URL, CSRF_HEADER: csrf}
             answer = case.call(base_url=URL, headers=headers, cookies={"dpsynth": token})
             seen.add(answer.status_code)

@@ -12,12 +12,13 @@ are the same for everybody. Then, in this order:
    browser sends along by itself, the cookie, is not enough.
 4. There must be a live session; pages lead to the sign-in, everything else answers 401.
 5. A page's websocket must come from the console's own pages, and belong to the session that the page was made for. It
-   lives as long as that session: whatever comes through it later is looked at again.
+   lives as long as that session, and speaks of that page alone: whatever comes through it is looked at again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -203,8 +204,9 @@ class Access:
             await self._app(scope, nobodys.receive, nobodys.send)
             return
 
-        async def lives() -> bool:
-            return await run_in_threadpool(self._desk.sessions.find, handle, active=False) is not None
+        async def lives(message: Message) -> bool:
+            found = await run_in_threadpool(self._desk.sessions.find, handle, active=False)
+            return found is not None and _is_about(page, message)
 
         living = _Ending(receive, send, lives)
         await self._app(scope, living.receive, living.send)
@@ -216,7 +218,7 @@ class _Countdown:
     def __init__(self, messages: int) -> None:
         self._left = messages
 
-    async def __call__(self) -> bool:
+    async def __call__(self, message: Message) -> bool:
         self._left -= 1
         return self._left >= 0
 
@@ -224,7 +226,7 @@ class _Countdown:
 class _Ending:
     """A websocket as long as it may live; then it is closed, and looks as if the browser had closed it."""
 
-    def __init__(self, receive: Receive, send: Send, lives: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, receive: Receive, send: Send, lives: Callable[[Message], Awaitable[bool]]) -> None:
         self._receive = receive
         self._send = send
         self._lives = lives
@@ -233,7 +235,7 @@ class _Ending:
     async def receive(self) -> Message:
         """The next message, if it still may come."""
         message = await self._receive()
-        if message["type"] == "websocket.receive" and not self._over and not await self._lives():
+        if message["type"] == "websocket.receive" and not self._over and not await self._lives(message):
             await self._send({"type": "websocket.close", "code": 4401})
             self._over = True
         return {"type": "websocket.disconnect", "code": 4401} if self._over else message
@@ -242,6 +244,24 @@ class _Ending:
         """Sends a message; none any more after the end, of which whoever answers may not know yet."""
         if not self._over:
             await self._send(message)
+
+
+def _is_about(page: str, message: Message) -> bool:
+    """Whether what comes through a page's websocket is about that page.
+
+    NiceGUI believes the name of the page that each event carries (Socket.IO: type 4, event 2, and a list), so that one
+    who knew the name of somebody else's page could press its buttons in their name.
+    """
+    text = message.get("text") or ""
+    if text[:1] in ("2", "3") or text[:2] in ("40", "41"):  # whether somebody is there, coming, going
+        return True
+    if text[:2] != "42":
+        return False
+    try:
+        told = json.loads(text[text.index("[") :])
+    except (ValueError, RecursionError):
+        return False
+    return all(item.get("client_id", page) == page for item in told if isinstance(item, dict))
 
 
 class _Request:

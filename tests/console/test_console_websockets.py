@@ -16,6 +16,7 @@ from dpsynth_platform.console.sessions import handle_of
 from dpsynth_platform.settings import Settings
 
 PATH = "/_nicegui_ws/socket.io/?EIO=4&transport=websocket&implicit_handshake=true&client_id="
+CLICK = '42["event",{"id":7,"client_id":"page","listener_id":"x","args":["\\"client_id\\":\\"other\\""]}]'
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
@@ -53,7 +54,7 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 def closed(socket: Any) -> int:
     """What it was closed with, after one more message."""
-    socket.send_text("another")
+    socket.send_text(CLICK)
     with pytest.raises(WebSocketDisconnect) as caught:
         socket.receive_text()
     return int(caught.value.code)
@@ -64,8 +65,8 @@ def test_it_lives_as_long_as_its_session(gate: Gate) -> None:
     with page.connect() as socket:
         assert socket.receive_text() == "page"
         for _ in range(3):
-            socket.send_text("click")
-            assert socket.receive_text() == "click"
+            socket.send_text(CLICK)
+            assert socket.receive_text() == CLICK
         gate.desk.sessions.end(handle_of(page.token))
         assert closed(socket) == 4401
 
@@ -79,8 +80,8 @@ def test_it_ends_with_its_session(gate: Gate, change: str) -> None:
             case "idle":  # its own traffic keeps no session alive
                 for _ in range(4):
                     gate.clock.now += limits.idle / 4
-                    socket.send_text("pong")
-                    assert socket.receive_text() == "pong"
+                    socket.send_text("3")
+                    assert socket.receive_text() == "3"
                 gate.clock.now += 1
             case "longest":
                 gate.clock.now += limits.longest + 1
@@ -134,3 +135,49 @@ def test_another_sessions_page_is_nobodys(gate: Gate) -> None:
     rita.cookie = aud.token
     with rita.connect() as socket:
         assert socket.receive_text() == "signed-out"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '42["event",{"id":7,"client_id":"other"}]',
+        '42["event",{"id":7,"client_id":"page","client_id":"other"}]',
+        '42["event",{"id":7,"client\\u005fid":"other"}]',
+        '420["handshake",{"client_id":"other"}]',
+        '42["event",{"client_id":"page"},{"client_id":"other"}]',
+        '42["event",{"client_id":["other"]}]',
+        '42/admin,["event",{"client_id":"other"}]',
+        '451-["event",{"client_id":"other","x":{"_placeholder":true,"num":0}}]',
+        "42",
+        '42["event"',
+        "42" + "[" * 100_000,
+        "6",
+        "",
+    ],
+)
+def test_it_presses_no_button_of_another_page(gate: Gate, text: str) -> None:
+    """A page's name is a secret, which NiceGUI takes for a proof; who learns one must not act by it."""
+    with Page(gate).connect() as socket:
+        assert socket.receive_text() == "page"
+        for own in (
+            CLICK,
+            "2probe",
+            "3",
+            "40",
+            '420["handshake",{"client_id":"page"}]',
+            '42["ack",{"client_id":"page"}]',
+        ):
+            socket.send_text(own)
+            assert socket.receive_text() == own
+        socket.send_text(text)
+        with pytest.raises(WebSocketDisconnect) as caught:
+            socket.receive_text()
+        assert caught.value.code == 4401
+
+
+def test_it_presses_none_in_bytes_either(gate: Gate) -> None:
+    with Page(gate).connect() as socket:
+        assert socket.receive_text() == "page"
+        socket.send_bytes(b'42["event",{"client_id":"other"}]')
+        with pytest.raises(WebSocketDisconnect):
+            socket.receive_text()

@@ -362,7 +362,8 @@ class _Request:
                 carrier = Response()
                 self._desk.keep(carrier, self._desk.cookie, self._cookie)
                 headers.append("Set-Cookie", carrier.headers["set-cookie"])
-            _log.info("%s %d", self._told, message["status"])
+            if not self._is_library:
+                _log.info("%s %d", self._told, message["status"])
         await self._send(message)
 
     @property

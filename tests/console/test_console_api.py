@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import schemathesis
 from gate_cases import PEOPLE, PHRASE, URL, Browser, Gate, gate_of, problem, quick_hashes
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
-    response_schema_conformance,
     status_code_conformance,
 )
 
@@ -178,7 +178,14 @@ def test_a_body_is_as_described_or_refused(gate: Gate) -> None:
         assert problem(answer) == (422, "not-acceptable")
 
 
-CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance]
+
+
+def check_content(described: dict[str, Any], operation: Any, answer: Any) -> None:
+    """Holds an answer against its description. Schemathesis would, but for its treatment of `prefixItems`."""
+    told = described["paths"][operation.path][operation.method]["responses"][str(answer.status_code)]["content"]
+    schema = told[answer.headers["content-type"][0].partition(";")[0]]["schema"]
+    Draft202012Validator(schema | {"components": described["components"]}).validate(answer.json())
 
 
 def try_all(
@@ -192,14 +199,19 @@ def try_all(
     gate.desk.users.add("Somebody", roles, PHRASE)
     somebody = gate.signed_in("Somebody")
     token, csrf = somebody.client.cookies["dpsynth"], somebody.csrf()
-    schema = schemathesis.openapi.from_dict(document(gate))
+    described = document(gate)
+    schema = schemathesis.openapi.from_dict(described)
     schema.app = gate.app
     seen: set[int] = set()
     for found in schema.get_all_operations():
         operation = found.ok()
 
         @hypothesis_settings(
-            max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+            max_examples=examples,
+            phases=[Phase.generate],
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
         )
         @given(case=operation.as_strategy(), names=st.fixed_dictionaries(dict(known)))
         def attempt(case: Any, names: dict[str, str | None]) -> None:
@@ -210,6 +222,7 @@ def try_all(
             seen.add(answer.status_code)
             assert answer.status_code != 401
             case.validate_response(answer, checks=CHECKS)
+            check_content(described, case.operation, answer)
 
         attempt()
     return seen

@@ -274,7 +274,7 @@ def check_approvals(
                 f"{place.label}: this content was withdrawn as release {said.release} at {said.at}, and not approved "
                 f"since; if it is to be published again: dpsynth release approve {place.arguments} --after-withdrawal"
             )
-        raise ReleaseRefused(f"{place.label}: refused by {said.by} at {said.at}, and not approved since")
+        raise ReleaseRefused(f"{place.label}: refused by {said.by} at {moment(said.at)}, and not approved since")
     if len(counted) < needed:
         raise ReleaseRefused(
             f"{place.label}: {len(counted)} of {needed} approvals are recorded for this content by people who did not "

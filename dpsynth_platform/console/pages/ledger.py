@@ -47,10 +47,10 @@ def _listed(here: Here) -> views.LedgerView:
 
 def _ledger(here: Here, view: views.LedgerView) -> None:
     here.heading("Ledger")
-    if here.identity.may(Action.VERIFY):
-        _verifying(here)
     if here.identity.may(Action.EXPORT):
         here.html("export.html.j2")
+    if here.identity.may(Action.VERIFY):
+        _verifying(here)
     here.html("ledger.html.j2", view=view)
 
 

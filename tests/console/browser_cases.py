@@ -1,0 +1,162 @@
+"""A console in a process of its own, and people who look at it with Chromium.
+
+What belongs here: starting both, signing in, and what every page is held against. What does not: assertions about one
+page.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from deployment import Deployment
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from dpsynth_platform.console.store import Store
+from dpsynth_platform.console.users import Users
+
+PHRASE = "correct horse battery staple"
+PEOPLE = {"Rita": "reviewer", "Erik": "engineer", "Aud": "auditor"}
+PHONE, DESK = 400, 1280
+_STARTS_WITHIN, _SLOW = 120, 60_000
+_SERIOUS = ("serious", "critical")
+
+
+@dataclass(frozen=True)
+class Console:
+    """A running console of a deployment."""
+
+    deployment: Deployment
+    url: str
+
+    def expire_sessions(self) -> None:
+        """Everybody was last seen a day ago."""
+        with sqlite3.connect(self.deployment.settings.console_home / "console.db") as database:
+            database.execute("UPDATE session SET seen = seen - 86400, began = began - 86400")
+
+
+@contextmanager
+def console(deployment: Deployment) -> Iterator[Console]:
+    """Starts a console with a user of each role, and stops it."""
+    users = Users(Store(deployment.settings.console_home))
+    for name, role in PEOPLE.items():
+        users.add(name, [role], PHRASE)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = deployment.start("console", "--port", str(port))
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _await(process, f"{url}/health")
+        yield Console(deployment, url)
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def _await(process: subprocess.Popen[str], url: str) -> None:
+    for _ in range(2 * _STARTS_WITHIN):
+        assert process.poll() is None, process.communicate()
+        try:
+            with urlopen(url, timeout=5):
+                return
+        except URLError:
+            time.sleep(0.5)
+    pytest.fail("the console did not start")
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The system's browser; skips where there is none."""
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("there is no chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Visitor:
+    """Somebody at a browser of their own; notes what leaves the console's origin, and what the browser complains of."""
+
+    console: Console
+    page: Page
+    foreign: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    clicks: int = 0
+
+    def open(self, path: str) -> None:
+        """Goes to an address."""
+        self.page.goto(self.console.url + path)
+        self.settle()
+
+    def settle(self) -> None:
+        """Waits until the page is there."""
+        self.page.wait_for_selector("main h1", timeout=_SLOW)
+
+    def follow(self, name: str, within: str = "main", exact: bool = False) -> None:
+        """Clicks a link by its words."""
+        self.page.locator(within).get_by_role("link", name=name, exact=exact).first.click()
+        self.clicks += 1
+        self.settle()
+
+    @property
+    def text(self) -> str:
+        """All that the page says."""
+        return self.page.inner_text("body")
+
+    @property
+    def heading(self) -> str:
+        """What the page is called."""
+        return self.page.inner_text("main h1")
+
+    def violations(self) -> list[str]:
+        """What axe finds serious, with where."""
+        found = Axe().run(self.page).response["violations"]
+        return [f"{item['id']}: {item['nodes'][0]['html'][:200]}" for item in found if item["impact"] in _SERIOUS]
+
+    def too_wide(self) -> bool:
+        """Whether the page itself must be moved sideways to be read."""
+        return bool(self.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))
+
+
+@contextmanager
+def visitor(console: Console, browser: Browser, name: str | None = "Rita", *, width: int = DESK) -> Iterator[Visitor]:
+    """Somebody with a new browser, signed in unless nobody is named."""
+    context = browser.new_context(viewport={"width": width, "height": 900})
+    context.set_default_timeout(_SLOW)
+    page = context.new_page()
+    here = Visitor(console, page)
+    page.on("request", lambda sent: here.foreign.append(sent.url) if _is_foreign(sent.url, console.url) else None)
+    page.on("console", lambda told: here.complaints.append(told.text) if told.type == "error" else None)
+    page.on("pageerror", lambda error: here.complaints.append(str(error)))
+    if name is not None:
+        sign_in(here, name)
+    yield here
+    assert here.foreign == []
+    context.close()
+
+
+def sign_in(here: Visitor, name: str) -> None:
+    """Signs in by name and password."""
+    here.page.goto(f"{here.console.url}/sign-in")
+    here.page.get_by_label("Name").fill(name)
+    here.page.get_by_label("Password").fill(PHRASE)
+    here.page.get_by_role("button", name="Sign in").click()
+    here.page.wait_for_selector("main h1:text('Overview')", timeout=_SLOW)
+
+
+def _is_foreign(url: str, own: str) -> bool:
+    return not url.startswith((own, f"ws{own.removeprefix('http')}", "data:", "blob:"))

@@ -1,0 +1,291 @@
+"""The console in a browser: what a reviewer, an engineer and an auditor can see and do there."""
+
+import json
+from pathlib import Path
+
+import pytest
+from browser_cases import DESK, PHONE, chromium, console, sign_in, visitor
+from filled_cases import PRODUCT, REFUSED, RELEASED, SECOND, WAITING, WHY_REFUSED, put_back
+from view_cases import release_of
+
+from dpsynth_platform.console.proxy import USUAL_HEADERS
+from dpsynth_platform.ledger.store import Ledger
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+WHY = "the bins of score hide the two highest"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def served(filled, browser, tmp_path_factory):
+    """A console of the filled deployment, which afterwards is as it was. Tests here share what becomes of it."""
+    with put_back(filled.settings, tmp_path_factory.mktemp("aside")), console(filled) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def release(filled):
+    return release_of(filled.settings, "people")
+
+
+def pages(release):
+    """Every page, with one that the graph's search fills."""
+    return {
+        "overview": "/",
+        "families": "/families",
+        "family": "/families/clinic",
+        "datasets": "/datasets",
+        "dataset": "/datasets/visits",
+        "releases": "/releases",
+        "release": f"/releases/{release}",
+        "candidate": f"/candidates/{WAITING.dataset}/{WAITING.period}",
+        "refused": f"/candidates/{REFUSED.dataset}/{REFUSED.period}",
+        "lineage": "/lineage",
+        "node": f"/lineage?node={PRODUCT}&up=4",
+        "found": "/lineage?text=people",
+        "way": f"/lineage?node={PRODUCT}&path=people",
+        "ledger": "/ledger",
+    }
+
+
+@pytest.mark.parametrize("width", [DESK, PHONE])
+def test_every_page_is_accessible_fits_and_asks_for_nothing_elsewhere(served, browser, release, width):
+    with visitor(served, browser, width=width) as here:
+        for name, address in pages(release).items():
+            here.open(address)
+            assert here.violations() == [], name
+            assert not here.too_wide(), name
+            assert here.page.locator("main").count() == 1, name
+            assert here.page.locator("h1").count() == 1, name
+            unnamed = "[...document.querySelectorAll('table')].filter(table => !table.caption?.textContent.trim()).length"
+            assert here.page.evaluate(unnamed) == 0, name
+        assert here.complaints == []
+
+
+@pytest.mark.parametrize("width", [DESK, PHONE])
+def test_the_sign_in_page_is_accessible_and_needs_no_script(served, browser, width):
+    with visitor(served, browser, None, width=width) as here:
+        here.page.goto(f"{served.url}/families/clinic")
+        assert here.page.locator("script").count() == 0
+        assert here.violations() == []
+        assert not here.too_wide()
+        here.page.get_by_label("Name").fill("Rita")
+        here.page.get_by_label("Password").fill("something else")
+        here.page.keyboard.press("Enter")
+        here.page.get_by_role("alert").wait_for()
+        sign_in(here, "Rita")
+
+
+def test_whoever_was_sent_to_sign_in_comes_to_where_they_wanted(served, browser):
+    with visitor(served, browser, None) as here:
+        here.page.goto(f"{served.url}/families/clinic")
+        here.page.get_by_label("Name").fill("Aud")
+        here.page.get_by_label("Password").fill("correct horse battery staple")
+        here.page.get_by_role("button", name="Sign in").click()
+        here.settle()
+        assert here.heading == "Family clinic"
+
+
+def test_the_keyboard_alone_is_enough(served, browser):
+    with visitor(served, browser) as here:
+        here.open("/lineage")
+        keyboard = here.page.keyboard
+        focused = (
+            "(() => { const at = document.activeElement; return at.getAttribute('aria-label') || at.innerText })()"
+        )
+        keyboard.press("Tab")
+        assert here.page.evaluate(focused) == "Skip to the content"
+        keyboard.press("Enter")
+        seen = []
+        for _ in range(30):
+            keyboard.press("Tab")
+            seen.append(here.page.evaluate(focused) or "")
+            if "source" in seen[-1]:
+                break
+        assert "Overview" not in seen  # the skip link passed the navigation
+        assert any("release" in words for words in seen) or "source" in seen[-1]
+        keyboard.press("Enter")
+        here.page.wait_for_url("**node=**")
+        here.settle()
+        assert here.page.locator("#node").inner_text().endswith("source")
+
+
+@pytest.mark.parametrize(
+    "clicks, answer",
+    [
+        (["Released in the last 30 days"], "people-"),  # what was released last month
+        (["people-"], "In numbers: epsilon 1"),  # under which guarantee
+        (["people-", "Follow its lineage"], "people: source"),  # from whose data
+        (["tests"], "would fit"),  # what may still be spent
+        (["people-"], "as planned"),  # who approved
+        (["visits", "Its candidate, and who decided what:2"], WHY_REFUSED),  # why was that one refused
+    ],
+    ids=["what", "guarantee", "whose", "left", "who", "why"],
+)
+def test_a_newcomers_questions_take_three_clicks_at_most(served, browser, clicks, answer):
+    with visitor(served, browser, "Erik") as here:
+        for words in clicks:
+            name, _, number = words.partition(":")
+            here.page.locator("main").get_by_role("link", name=name, exact=not name.endswith("-")).nth(
+                int(number or 0)
+            ).click()
+            here.page.wait_for_load_state()
+            here.settle()
+        here.page.get_by_text(answer).locator("visible=true").first.wait_for()
+        assert len(clicks) <= 3
+
+
+def test_a_reviewer_follows_a_release_to_its_source_refuses_one_and_approves_the_next(served, browser, release):
+    ledger = Ledger(served.deployment.settings.ledger_url)
+    with visitor(served, browser) as here:
+        here.follow(release)
+        here.follow("Follow its lineage")
+        here.page.locator(".graph").get_by_role("link", name="people: source").click()
+        here.page.wait_for_url("**sources**")
+        here.settle()
+        assert here.page.locator("#node").inner_text() == "people: source"
+
+        here.open("/")
+        here.follow(f"Decide on {SECOND.label}")
+        plot = here.page.locator("figure svg[role=img]").first
+        assert "canaries" in (plot.locator("title").text_content() or "")
+        here.page.get_by_role("button", name="Refuse…").click()
+        dialog = here.page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Refuse", exact=True).click()
+        dialog.get_by_text("A reason is needed").wait_for()
+        dialog.get_by_label("Reason").fill(WHY)
+        dialog.get_by_role("button", name="Refuse", exact=True).click()
+        dialog.get_by_text("Refused by Rita").wait_for()
+        dialog.get_by_role("link", name="Go on").click()
+        here.page.wait_for_load_state()
+        here.page.get_by_role("cell", name=WHY).wait_for()
+        last = ledger.events()[-1]
+        assert (last.kind, last.payload["by"], last.payload["reason"]) == ("refused", "Rita", WHY)
+
+        here.open("/")
+        assert SECOND.label not in here.page.inner_text("#waiting ~ div")
+        here.follow(f"Decide on {WAITING.label}")
+        here.page.get_by_role("button", name="Approve…").click()
+        dialog.get_by_role("button", name="Approve", exact=True).click()
+        dialog.get_by_text("Published as release").wait_for(timeout=300_000)
+        dialog.get_by_role("link", name="Go on").click()
+        here.page.wait_for_url("**/releases/**")
+        here.settle()
+        assert here.heading.startswith(f"Release {WAITING.dataset}-{WAITING.period}")
+        assert "Rita" in here.page.inner_text(".facts")
+        assert here.complaints == []
+
+
+def test_a_dialog_gives_the_focus_back_and_escape_closes_it(served, browser):
+    with visitor(served, browser) as here:
+        here.open(f"/candidates/{REFUSED.dataset}/{REFUSED.period}")
+        button = here.page.get_by_role("button", name="Refuse…")
+        button.focus()
+        here.page.keyboard.press("Enter")
+        dialog = here.page.get_by_role("dialog")
+        dialog.get_by_label("Reason").wait_for()
+        assert here.violations() == []
+        assert here.page.evaluate("document.activeElement.tagName") == "TEXTAREA"
+        here.page.keyboard.press("Escape")
+        dialog.wait_for(state="hidden")
+        assert here.page.evaluate("document.activeElement.innerText") == "Refuse…"
+
+
+def test_an_engineer_cannot_decide_and_sees_nothing_of_real_rows(served, browser):
+    with visitor(served, browser, "Erik") as here:
+        here.open(f"/candidates/{REFUSED.dataset}/{REFUSED.period}")
+        assert here.page.get_by_role("button", name="Refuse…").count() == 0
+        assert here.page.get_by_role("button", name="Approve…").count() == 0
+        assert "Approving and refusing is for reviewers." in here.text
+        assert "compared with real rows" not in here.text
+        here.open("/ledger")
+        assert here.page.get_by_role("link", name="Export").count() == 0
+        here.open("/families/tests")
+        assert here.page.get_by_role("button", name="Approve the raise").count() == 0
+
+
+def test_an_auditor_reads_verifies_and_exports_and_changes_nothing(served, browser):
+    with visitor(served, browser, "Aud") as here:
+        here.open(f"/candidates/{REFUSED.dataset}/{REFUSED.period}")
+        assert here.page.get_by_role("button", name="Refuse…").count() == 0
+        assert "compared with real rows" in here.text
+        here.open("/ledger")
+        with here.page.expect_download() as download:
+            here.page.get_by_role("link", name="Export the ledger").click()
+        assert json.loads(Path(download.value.path()).read_text(encoding="utf-8"))["payload"]
+        here.page.get_by_role("button", name="Verify the whole ledger").click()
+        here.page.locator(".notice.green").wait_for()
+        assert "whole" in here.page.inner_text(".notice.green")
+        here.open("/families/tests")
+        assert here.page.get_by_role("button", name="Approve the raise").count() == 0
+
+
+def test_a_reviewer_approves_a_larger_cap(served, browser):
+    with visitor(served, browser) as here:
+        here.open("/families/tests")
+        here.page.get_by_role("button", name="Approve the raise").click()
+        dialog = here.page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Approve the raise").click()
+        dialog.get_by_text("The cap of tests is epsilon 3").wait_for()
+
+
+def test_what_has_no_page_is_told_in_the_frame(served, browser):
+    with visitor(served, browser) as here:
+        for address in ("/releases/none-such", "/families/none-such", "/ledger/none-such", "/lineage?node=none-such"):
+            answer = here.page.goto(served.url + address)
+            here.settle()
+            assert answer is not None and answer.status == 404, address
+            assert here.heading == "Not found"
+            assert here.page.locator("header nav").count() == 1
+        here.open("/releases?page=abc&state=<b>&text=%22%3E%3Cscript%3E")
+        assert "No release is like that." in here.text
+
+
+def test_a_tampered_dossier_shows_as_broken(served, browser, release):
+    settings = served.deployment.settings
+    dossier = settings.home / "public" / "people" / release / "dossier.json"
+    kept = dossier.read_bytes()
+    dossier.write_bytes(kept.replace(b'"epsilon": 1.0', b'"epsilon": 0.1').replace(b'"epsilon":1.0', b'"epsilon":0.1'))
+    assert dossier.read_bytes() != kept
+    try:
+        with visitor(served, browser) as here:
+            here.open(f"/releases/{release}")
+            assert "this release is not what was signed" in here.page.get_by_role("alert").inner_text()
+            assert "dossier.json" in here.page.inner_text("#verification ~ div")
+            assert "0.1" not in here.page.inner_text(".facts")
+            here.open("/releases")
+            assert "damaged" in here.page.get_by_role("row").filter(has_text=release).inner_text()
+            here.open("/")
+            assert "damaged" in here.page.get_by_role("row").filter(has_text=release).inner_text()
+    finally:
+        dossier.write_bytes(kept)
+
+
+def test_a_session_that_has_ended_does_nothing_more(served, browser):
+    ledger = Ledger(served.deployment.settings.ledger_url)
+    with visitor(served, browser) as here:
+        here.open(f"/candidates/{RELEASED.dataset}/{RELEASED.period}")
+        here.page.get_by_role("button", name="Refuse…").click()
+        dialog = here.page.get_by_role("dialog")
+        dialog.get_by_label("Reason").fill("too late")
+        before = len(ledger.events())
+        served.expire_sessions()
+        dialog.get_by_role("button", name="Refuse", exact=True).click()
+        here.page.wait_for_url("**/sign-in**")
+        assert len(ledger.events()) == before
+        here.page.goto(f"{served.url}/ledger")
+        assert "/sign-in" in here.page.url
+
+
+@pytest.mark.parametrize("header", USUAL_HEADERS)
+def test_a_forged_header_of_identity_is_refused(served, browser, header):
+    with visitor(served, browser, None) as here:
+        here.page.set_extra_http_headers({header: "reviewer"})
+        answer = here.page.goto(f"{served.url}/")
+        assert answer is not None and answer.status == 401
+        assert "Overview" not in here.page.locator("h1").inner_text()

@@ -30,6 +30,8 @@ from dpsynth_platform.settings import Settings
 
 TITLE = "dpsynth governance console"
 CONNECTIONS = 500
+_RECONNECT_SECONDS = 30.0
+"""How long a page may hear nothing of a busy server before it is loaded again, and what was typed in it is lost."""
 MOST_IN_MESSAGE = 2**20
 """Bytes that a page's websocket may send at once."""
 _LIBRARY = f"/_nicegui/{nicegui.__version__}/"
@@ -50,7 +52,13 @@ def application(settings: Settings, console: ConsoleSettings) -> FastAPI:
     pages.register(settings)
     # Not compressed: a page holds a token beside what its address asks for, and its length would tell of both.
     ui.run_with(
-        app, title=TITLE, language="en-US", tailwind=False, show_welcome_message=False, gzip_middleware_factory=None
+        app,
+        title=TITLE,
+        language="en-US",
+        tailwind=False,
+        show_welcome_message=False,
+        gzip_middleware_factory=None,
+        reconnect_timeout=_RECONNECT_SECONDS,
     )
     return app
 

@@ -18,6 +18,7 @@ from dpsynth_platform.errors import LedgerError, ReleaseRefused, StaleInput
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
 from dpsynth_platform.people import person_key
+from dpsynth_platform.privacy.figures import moment
 from dpsynth_platform.privacy.statement import (
     NOWHERE,
     WORDS,

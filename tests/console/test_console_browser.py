@@ -62,7 +62,9 @@ def test_every_page_is_accessible_fits_and_asks_for_nothing_elsewhere(served, br
             assert not here.too_wide(), name
             assert here.page.locator("main").count() == 1, name
             assert here.page.locator("h1").count() == 1, name
-            unnamed = "[...document.querySelectorAll('table')].filter(table => !table.caption?.textContent.trim()).length"
+            unnamed = (
+                "[...document.querySelectorAll('table')].filter(table => !table.caption?.textContent.trim()).length"
+            )
             assert here.page.evaluate(unnamed) == 0, name
         assert here.complaints == []
 

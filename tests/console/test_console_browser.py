@@ -12,6 +12,7 @@ from dpsynth_platform.console.proxy import USUAL_HEADERS
 from dpsynth_platform.ledger.store import Ledger
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+UNNAMED_TABLES = "[...document.querySelectorAll('table')].filter(it => !it.caption?.textContent.trim()).length"
 WHY = "the bins of score hide the two highest"
 
 

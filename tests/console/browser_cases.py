@@ -135,7 +135,7 @@ class Visitor:
 @contextmanager
 def visitor(console: Console, browser: Browser, name: str | None = "Rita", *, width: int = DESK) -> Iterator[Visitor]:
     """Somebody with a new browser, signed in unless nobody is named."""
-    context = browser.new_context(viewport={"width": width, "height": 900})
+    context = browser.new_context(viewport={"width": width, "height": 900}, reduced_motion="reduce")
     context.set_default_timeout(_SLOW)
     page = context.new_page()
     here = Visitor(console, page)

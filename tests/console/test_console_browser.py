@@ -1,6 +1,5 @@
 """The console in a browser: what a reviewer, an engineer and an auditor can see and do there."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from filled_cases import PRODUCT, REFUSED, RELEASED, SECOND, WAITING, WHY_REFUSE
 from view_cases import release_of
 
 from dpsynth_platform.console.proxy import USUAL_HEADERS
+from dpsynth_platform.ledger.export import verify_export
 from dpsynth_platform.ledger.store import Ledger
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
@@ -167,7 +167,7 @@ def test_a_reviewer_follows_a_release_to_its_source_refuses_one_and_approves_the
         dialog.get_by_role("link", name="Go on").click()
         here.page.wait_for_load_state()
         here.page.get_by_role("cell", name=WHY).wait_for()
-        last = ledger.events()[-1]
+        last = ledger.history()[-1]
         assert (last.kind, last.payload["by"], last.payload["reason"]) == ("refused", "Rita", WHY)
 
         here.open("/")
@@ -220,7 +220,7 @@ def test_an_auditor_reads_verifies_and_exports_and_changes_nothing(served, brows
         here.open("/ledger")
         with here.page.expect_download() as download:
             here.page.get_by_role("link", name="Export the ledger").click()
-        assert json.loads(Path(download.value.path()).read_text(encoding="utf-8"))["payload"]
+        assert verify_export(Path(download.value.path()).read_text(encoding="utf-8")).ok
         here.page.get_by_role("button", name="Verify the whole ledger").click()
         here.page.locator(".notice.green").wait_for()
         assert "whole" in here.page.inner_text(".notice.green")
@@ -276,11 +276,11 @@ def test_a_session_that_has_ended_does_nothing_more(served, browser):
         here.page.get_by_role("button", name="Refuse…").click()
         dialog = here.page.get_by_role("dialog")
         dialog.get_by_label("Reason").fill("too late")
-        before = len(ledger.events())
+        before = len(ledger.history())
         served.expire_sessions()
         dialog.get_by_role("button", name="Refuse", exact=True).click()
         here.page.wait_for_url("**/sign-in**")
-        assert len(ledger.events()) == before
+        assert len(ledger.history()) == before
         here.page.goto(f"{served.url}/ledger")
         assert "/sign-in" in here.page.url
 

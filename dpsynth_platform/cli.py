@@ -71,6 +71,7 @@ class DemoLine(enum.StrEnum):
 
     census = "census"
     mail = "mail"
+    flights = "flights"
 
 
 class DemoSource(enum.StrEnum):
@@ -79,6 +80,7 @@ class DemoSource(enum.StrEnum):
     census = "census"
     visits = "visits"
     mail = "mail"
+    flights = "flights"
 
 
 @app.command()
@@ -88,19 +90,25 @@ def demo(
         DemoLine,
         typer.Argument(
             help="census: a table of fictional people, in minutes; mail: texts of a language model that is fine-tuned "
-            "on a public mail corpus, in about a quarter of an hour on two cores."
+            "on a public mail corpus, in about a quarter of an hour on two cores; flights: a year of monthly releases "
+            "and what overlap policies make of it, in some minutes."
         ),
     ] = DemoLine.census,
     source: Annotated[
         DemoSource | None, typer.Option(help="Only make this demonstration source, so that you can run it yourself.")
     ] = None,
+    months: Annotated[int, typer.Option(help="Of `flights`: how many months are released.", min=1, max=12)] = 12,
     as_json: Json = False,
 ) -> None:
     """The whole line on demonstration data: from the source to a published, verified release."""
     from dpsynth_platform.demonstration import make_source, run_demo
+    from dpsynth_platform.demonstration_year import run_year
 
     shown = Shown(as_json)
     settings = Settings.from_environment()
+    if source is None and line is DemoLine.flights:
+        shown.json(run_year(settings, months, shown))
+        return
     if source is None:
         shown.json(run_demo(settings, line.value, shown))
         return

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.demo.census import prepare_census
+from dpsynth_platform.demo.flights import prepare_flights
 from dpsynth_platform.demo.mail import prepare_mail
 from dpsynth_platform.demo.visits import prepare_visits
 from dpsynth_platform.errors import DpsynthError
@@ -47,8 +48,9 @@ class DemoFailed(DpsynthError):
 
 def make_source(settings: Settings, name: str) -> Path:
     """Makes one demonstration source, or leaves it where it is there already; returns its path."""
-    if name == "visits":
-        return prepare_visits(settings.home)
+    made_here = {"visits": prepare_visits, "flights": prepare_flights}
+    if name in made_here:
+        return made_here[name](settings.home)
     prepare = prepare_mail if name == "mail" else prepare_census
     return prepare(settings.home, settings.home / "cache")
 
@@ -95,16 +97,16 @@ def run_demo(settings: Settings, dataset: str, shown: Shown) -> dict[str, Any]:
         shown.head(f"Some of what is in column {contract.written}, written by the language model")
         for text in islice(_texts(contract, Path(str(published.release))), _TEXTS_SHOWN):
             shown.say(f"- {text}")
-    shown.head("To look further")
-    if shutil.which("dpsynth") is None:
-        shown.say(f"  first: export PATH={Path(sys.executable).parent}:$PATH DPSYNTH_HOME={settings.home}")
-    for command, what in (
-        ("dpsynth ledger show", "what was spent and what is left"),
-        (f"dpsynth release show {dataset}", "the candidate as a reviewer sees it"),
-        (f"dpsynth plan {dataset}", "what another run would do and cost"),
-        ("make up", "Dagster with the asset graph, at http://127.0.0.1:3000"),
-    ):
-        shown.say(f"  {command:30} {what}")
+    to_look_further(
+        settings,
+        shown,
+        {
+            "dpsynth ledger show": "what was spent and what is left",
+            f"dpsynth release show {dataset}": "the candidate as a reviewer sees it",
+            f"dpsynth plan {dataset}": "what another run would do and cost",
+            "make up": "Dagster with the asset graph, at http://127.0.0.1:3000",
+        },
+    )
     return {
         "release": published.release,
         "verified": report.ok,
@@ -113,6 +115,16 @@ def run_demo(settings: Settings, dataset: str, shown: Shown) -> dict[str, Any]:
         "audit": review.audit,
         "quality": review.quality_rows,
     }
+
+
+def to_look_further(settings: Settings, shown: Shown, commands: Mapping[str, str]) -> None:
+    """Commands and what they show."""
+    shown.head("To look further")
+    if shutil.which("dpsynth") is None:
+        shown.say(f"  first: export PATH={Path(sys.executable).parent}:$PATH DPSYNTH_HOME={settings.home}")
+    width = max(30, *map(len, commands))
+    for command, what in commands.items():
+        shown.say(f"  {command:{width}} {what}")
 
 
 def _declared(settings: Settings, base_model: str) -> str:

@@ -58,7 +58,14 @@ class Outcome:
 
 
 def run_dataset(
-    settings: Settings, dataset: str, period: str | None, spend_again: str | None, say: Say, *, up_to: str | None = None
+    settings: Settings,
+    dataset: str,
+    period: str | None,
+    spend_again: str | None,
+    say: Say,
+    *,
+    up_to: str | None = None,
+    in_process: bool = False,
 ) -> Outcome:
     """Runs the line up to its candidate, and publishes where the candidate is approved already.
 
@@ -69,6 +76,7 @@ def run_dataset(
         spend_again: id of a started ledger entry that is given up for a second spend.
         say: is told one public sentence at a time.
         up_to: the last step to run (`PARTIAL`); None: all that the candidate needs.
+        in_process: see `running.run_line`.
 
     Raises:
         DpsynthError: the contract is not acceptable, or period or step do not fit it.
@@ -90,6 +98,7 @@ def run_dataset(
             period=period,
             assets=[(dataset, step) for step in steps],
             spend_again=(dataset, spend_again) if spend_again else None,
+            in_process=in_process,
             progress=say,
         )
     outcome = _outcome(
@@ -101,7 +110,7 @@ def run_dataset(
         return replace(outcome, next_steps=_partial_steps(place, up_to, outcome.new_entries))
     if not outcome.new_entries:
         say("nothing new was spent: the model of this run was there already")
-    published = publish_if_approved(settings, place, say)
+    published = publish_if_approved(settings, place, say, in_process=in_process)
     return replace(
         published,
         run_ids=outcome.run_ids + published.run_ids,
@@ -110,7 +119,7 @@ def run_dataset(
     )
 
 
-def publish_if_approved(settings: Settings, place: Place, say: Say) -> Outcome:
+def publish_if_approved(settings: Settings, place: Place, say: Say, *, in_process: bool = False) -> Outcome:
     """Publishes the present candidate if its evidence holds; otherwise says what is missing."""
     storage = Storage(settings.restricted)
     contract = DataContract.model_validate(storage.require(place, "raw").facts["contract"])
@@ -120,7 +129,9 @@ def publish_if_approved(settings: Settings, place: Place, say: Say) -> Outcome:
     except ReleaseRefused as refusal:
         return Outcome(place.dataset, place.period, next_steps=_review_steps(place, str(refusal)))
     with running.open_instance(settings) as instance:
-        result = running.run_line(settings, instance, f"{place.dataset}_release", period=place.period, progress=say)
+        result = running.run_line(
+            settings, instance, f"{place.dataset}_release", period=place.period, in_process=in_process, progress=say
+        )
     outcome = _outcome(contract, place.period, result, ())
     if outcome.failures or not result.success:
         return outcome

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import yaml
 
+from dpsynth_platform.apart import deployment_apart
 from dpsynth_platform.contracts import DataContract, read_yaml
 from dpsynth_platform.errors import DpsynthError
 from dpsynth_platform.planning import family_path, load_dataset
 from dpsynth_platform.restricted_log import output_to
 from dpsynth_platform.running import failures_of
-from dpsynth_platform.settings import Settings, embedded_ledger
+from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import write_table
 
 _TRIED = {"steps": 2, "replay_steps": 0, "batch_size": 8, "warmup_steps": 0}
@@ -75,15 +74,9 @@ def _mock_deployment(
         document["generate"]["training"] |= _TRIED
         document["generate"]["rows"] = _TRIED_TEXTS
         family["cap"]["epsilon"] *= _ROOM
-    deploy = place / "deploy"
-    (deploy / "contracts").mkdir(parents=True)
-    (deploy / "families").mkdir()
-    (deploy / "contracts" / f"{contract.dataset}.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    (deploy / "families" / f"{contract.family}.yaml").write_text(yaml.safe_dump(family), encoding="utf-8")
+    mock = deployment_apart(settings, document, family, place)
     table = mock_table(contract, rows, period)
     write_table(place / "source", table.schema, table.to_batches())
-    home = place / "home"
-    mock = replace(settings, home=home, deploy=deploy, ledger_url=embedded_ledger(home / "ledger"), worker=None)
     if contract.generate.base_model is not None:
         _declare_public(mock, contract.generate.base_model)
     return mock

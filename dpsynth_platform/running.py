@@ -34,6 +34,7 @@ from dpsynth_platform.storage import STEPS
 
 PROCESS_TAG = "dpsynth/process"
 INVOCATION_TAG = "dpsynth/invocation"
+_PARTITION_TAG = "dagster/partition"
 COUNTING = ("scrubbed", "bounded")
 """Steps that count what they left out, replaced and kept."""
 _FACT_NAMES = {"dagster/row_count": "rows", "row count": "rows"}
@@ -93,18 +94,20 @@ def run_line(
     period: str | None = None,
     assets: Sequence[tuple[str, str]] = (),
     spend_again: tuple[str, str] | None = None,
+    in_process: bool = False,
     progress: Progress = lambda _: None,
 ) -> LineResult:
     """Runs one job of the code location to its end.
 
-    A process runs lines of one deployment only: step processes fork from a server that keeps the environment, and with
-    it the settings, of the first run.
+    With processes a step, a process runs lines of one deployment only: they fork from a server that keeps the
+    environment, and with it the settings, of the first run.
 
     Args:
         job: name of the job, such as `census_candidate`.
         period: partition, for datasets with a cadence.
         assets: dataset and step of the job's assets to run; none: all of them.
         spend_again: dataset and id of the started entry that is given up for a second spend.
+        in_process: whether steps run in this process, where they start sooner; one that is killed takes it along.
         progress: called with one public sentence at a time.
     """
     settings.export()
@@ -115,20 +118,45 @@ def run_line(
         PROCESS_TAG: own_name(),
     }
     if period is not None:
-        tags["dagster/partition"] = period
+        tags[_PARTITION_TAG] = period
     config: dict[str, object] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
     if spend_again is not None:
         dataset, entry = spend_again
         config["ops"] = {f"{dataset}__clearance": {"config": {"spend_again": entry}}}
-    target = dg.build_reconstructable_job("dpsynth_platform.definitions", "job_named", (job,))
     selected = [dg.AssetKey(asset) for asset in assets] or None
-    if selected:
-        target = target.get_subset(asset_selection=frozenset(selected))
     log = logs_of(settings.restricted) / f"run-{invocation}.log"
     with _following(instance, invocation, progress), output_to(log):
-        result = dg.execute_job(target, instance, run_config=config, tags=tags, asset_selection=selected)
+        if in_process:
+            run_id = _run_here(settings, instance, job, config, tags, selected)
+        else:
+            target = dg.build_reconstructable_job("dpsynth_platform.definitions", "job_named", (job,))
+            if selected:
+                target = target.get_subset(asset_selection=frozenset(selected))
+            run_id = dg.execute_job(target, instance, run_config=config, tags=tags, asset_selection=selected).run_id
     close_lineage(settings, instance)
-    return _result_of(instance, result.run_id)
+    return _result_of(instance, run_id)
+
+
+def _run_here(
+    settings: Settings,
+    instance: dg.DagsterInstance,
+    job: str,
+    config: dict[str, object],
+    tags: dict[str, str],
+    selected: list[dg.AssetKey] | None,
+) -> str:
+    """Runs a job's steps one after the other in this process; returns the run's id."""
+    from dpsynth_platform.definitions import build_definitions
+
+    target = build_definitions(settings).resolve_job_def(job)
+    return target.execute_in_process(
+        run_config=config,
+        instance=instance,
+        partition_key=tags.get(_PARTITION_TAG),
+        raise_on_error=False,
+        tags=tags,
+        asset_selection=selected,
+    ).run_id
 
 
 def reconcile(settings: Settings, instance: dg.DagsterInstance) -> list[str]:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SourceError
 
-_DEMONSTRATIONS = ("census", "visits", "mail")
+_DEMONSTRATIONS = ("census", "visits", "mail", "flights")
 
 
 BATCH_ROWS = 8_192

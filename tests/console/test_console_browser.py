@@ -1,11 +1,14 @@
 """The console in a browser: what a reviewer, an engineer and an auditor can see and do there."""
 
+from pathlib import Path
+
 import pytest
 from browser_cases import DESK, PHONE, chromium, console, sign_in, visitor
-from filled_cases import PRODUCT, REFUSED, SECOND, WAITING, WHY_REFUSED, put_back
+from filled_cases import PRODUCT, REFUSED, RELEASED, SECOND, WAITING, WHY_REFUSED, put_back
 from view_cases import release_of
 
 from dpsynth_platform.console.proxy import USUAL_HEADERS
+from dpsynth_platform.ledger.export import verify_export
 from dpsynth_platform.ledger.store import Ledger
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
@@ -181,6 +184,20 @@ def test_a_reviewer_follows_a_release_to_its_source_refuses_one_and_approves_the
         assert here.complaints == []
 
 
+def test_a_dialog_gives_the_focus_back_and_escape_closes_it(served, browser):
+    with visitor(served, browser) as here:
+        here.open(f"/candidates/{REFUSED.dataset}/{REFUSED.period}")
+        button = here.page.get_by_role("button", name="Refuse…")
+        button.focus()
+        here.page.keyboard.press("Enter")
+        dialog = here.page.get_by_role("dialog")
+        dialog.get_by_label("Reason").wait_for()
+        assert here.page.evaluate("document.activeElement.tagName") == "TEXTAREA"
+        here.page.keyboard.press("Escape")
+        dialog.wait_for(state="hidden")
+        assert here.page.evaluate("document.activeElement.innerText") == "Refuse…"
+
+
 def test_an_engineer_cannot_decide_and_sees_nothing_of_real_rows(served, browser):
     with visitor(served, browser, "Erik") as here:
         here.open(f"/candidates/{REFUSED.dataset}/{REFUSED.period}")
@@ -190,6 +207,22 @@ def test_an_engineer_cannot_decide_and_sees_nothing_of_real_rows(served, browser
         assert "compared with real rows" not in here.text
         here.open("/ledger")
         assert here.page.get_by_role("link", name="Export").count() == 0
+        here.open("/families/tests")
+        assert here.page.get_by_role("button", name="Approve the raise").count() == 0
+
+
+def test_an_auditor_reads_verifies_and_exports_and_changes_nothing(served, browser):
+    with visitor(served, browser, "Aud") as here:
+        here.open(f"/candidates/{REFUSED.dataset}/{REFUSED.period}")
+        assert here.page.get_by_role("button", name="Refuse…").count() == 0
+        assert "compared with real rows" in here.text
+        here.open("/ledger")
+        with here.page.expect_download() as download:
+            here.page.get_by_role("link", name="Export the ledger").click()
+        assert verify_export(Path(download.value.path()).read_text(encoding="utf-8")).ok
+        here.page.get_by_role("button", name="Verify the whole ledger").click()
+        here.page.locator(".notice.green").wait_for()
+        assert "whole" in here.page.inner_text(".notice.green")
         here.open("/families/tests")
         assert here.page.get_by_role("button", name="Approve the raise").count() == 0
 
@@ -233,6 +266,22 @@ def test_a_tampered_dossier_shows_as_broken(served, browser, release):
             assert "damaged" in here.page.get_by_role("row").filter(has_text=release).inner_text()
     finally:
         dossier.write_bytes(kept)
+
+
+def test_a_session_that_has_ended_does_nothing_more(served, browser):
+    ledger = Ledger(served.deployment.settings.ledger_url)
+    with visitor(served, browser) as here:
+        here.open(f"/candidates/{RELEASED.dataset}/{RELEASED.period}")
+        here.page.get_by_role("button", name="Refuse…").click()
+        dialog = here.page.get_by_role("dialog")
+        dialog.get_by_label("Reason").fill("too late")
+        before = len(ledger.history())
+        served.expire_sessions()
+        dialog.get_by_role("button", name="Refuse", exact=True).click()
+        here.page.wait_for_url("**/sign-in**")
+        assert len(ledger.history()) == before
+        here.page.goto(f"{served.url}/ledger")
+        assert "/sign-in" in here.page.url
 
 
 @pytest.mark.parametrize("header", USUAL_HEADERS)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.apart import deployment_apart
 from dpsynth_platform.contracts import DataContract, read_yaml
-from dpsynth_platform.demonstration import REVIEWER, make_source, to_look_further
+from dpsynth_platform.demonstration import REVIEWER, DemoFailed, make_source, to_look_further
 from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.ledger.filter import RenyiFilter, add_up
 from dpsynth_platform.ledger.records import CostRequest
@@ -181,9 +181,15 @@ def _months(settings: Settings, months: int, shown: Shown) -> list[Month]:
 
 
 def _month(settings: Settings, place: Place) -> Month:
-    """One month, as `dpsynth run`, `release approve` and the approvals sensor make it."""
+    """One month, as `dpsynth run`, `release approve` and the approvals sensor make it.
+
+    Raises:
+        DemoFailed: a step failed, or was interrupted, for another reason than the budget. What is done stays.
+    """
     period = str(place.period)
     outcome = run_dataset(settings, place.dataset, period, None, _silent, in_process=True)
+    if outcome.failures and not outcome.blocked:
+        raise DemoFailed(f"{place.label}: {_why(outcome)}")
     if outcome.failures:
         return Month(period, refused=_why(outcome))
     published = outcome
@@ -193,6 +199,8 @@ def _month(settings: Settings, place: Place) -> Month:
         except ReleaseRefused as refusal:
             return Month(period, spent=bool(outcome.new_entries), refused=str(refusal))
         published = publish_if_approved(settings, place, _silent, in_process=True)
+    if published.failures:
+        raise DemoFailed(f"{place.label}: {_why(published)}")
     if published.release is None:
         return Month(period, spent=bool(outcome.new_entries), refused=_why(published))
     report = verification.verify(settings, published.release)

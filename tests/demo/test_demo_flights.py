@@ -17,14 +17,17 @@ from dpsynth_platform import demonstration_year
 from dpsynth_platform.contracts import DataContract, FamilyBudget, load_contract, load_family
 from dpsynth_platform.demo import flights as flights_module
 from dpsynth_platform.demo.flights import find_flights, flights_table, prepare_flights
+from dpsynth_platform.demonstration import DemoFailed
 from dpsynth_platform.demonstration_year import OTHER_POLICIES, Month, run_year, spending
 from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import CostRequest
+from dpsynth_platform.operating import Outcome
 from dpsynth_platform.planning import cost_request, load_dataset, plan_release
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.settings import PACKAGE_ROOT, Settings
+from dpsynth_platform.storage import Place
 from dpsynth_platform.synth.mock import source_schema_of
 from dpsynth_platform.terminal import Shown
 
@@ -136,6 +139,20 @@ def test_the_budget_of_an_aircraft_ends_in_autumn(family: FamilyBudget, request_
     assert lefts == sorted(lefts, reverse=True)
     assert lefts[-1] < 2.0 < lefts[0]
     assert paid[-1].row() == ("8", f"{lefts[-1]:.2f}", "is left out of all that follow, in silence")
+
+
+def test_only_a_refusal_lets_the_year_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else ends a month, such as somebody who interrupts it, ends the demonstration."""
+
+    def ended(*, blocked: bool) -> Callable[..., Outcome]:
+        return lambda *_, **__: Outcome("flights", "2013-02", failures=(("clearance", "why"),), blocked=blocked)
+
+    nowhere, place = Settings.from_environment({}), Place("flights", "2013-02")
+    monkeypatch.setattr(demonstration_year, "run_dataset", ended(blocked=True))
+    assert demonstration_year._month(nowhere, place) == Month("2013-02", refused="why")
+    monkeypatch.setattr(demonstration_year, "run_dataset", ended(blocked=False))
+    with pytest.raises(DemoFailed, match="flights/2013-02: why"):
+        demonstration_year._month(nowhere, place)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from dpsynth_platform.console.configuration import SessionLimits
 from dpsynth_platform.console.identity import Identity
 from dpsynth_platform.console.store import Store
 from dpsynth_platform.console.users import PASSWORD, roles_from, roles_text
+from dpsynth_platform.errors import SignedOut
 from dpsynth_platform.people import person_key
 
 TOKEN_BYTES = 32
@@ -44,25 +45,29 @@ class Sessions:
         self._ways = frozenset(ways)
         self._clock = clock
 
-    def begin(self, identity: Identity) -> str:
-        """Begins a session; returns its token, which is kept nowhere else. Forgets what has ended."""
+    def begin(self, identity: Identity, changed: str | None = None) -> str:
+        """Begins a session; returns its token, which is kept nowhere else. Forgets what has ended.
+
+        Args:
+            changed: of a local user, as of which change (`users.Verified`).
+
+        Raises:
+            SignedOut: the local user was changed or removed since, by which all their sessions ended.
+        """
         token, now = secrets.token_urlsafe(TOKEN_BYTES), self._clock()
         with self._store.write() as connection:
             connection.execute(
                 "DELETE FROM session WHERE seen < ? OR began < ?",
                 (now - self._limits.idle, now - self._limits.longest),
             )
+            key = person_key(identity.name)
+            if identity.how == PASSWORD:
+                row = connection.execute("SELECT changed FROM user WHERE key = ?", (key,)).fetchone()
+                if row is None or row[0] != changed:
+                    raise SignedOut("the user was changed during the sign-in; sign in again")
             connection.execute(
                 "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    handle_of(token),
-                    person_key(identity.name),
-                    identity.name,
-                    roles_text(identity.roles),
-                    identity.how,
-                    now,
-                    now,
-                ),
+                (handle_of(token), key, identity.name, roles_text(identity.roles), identity.how, now, now),
             )
         return token
 

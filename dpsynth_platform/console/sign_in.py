@@ -86,12 +86,16 @@ async def _password(request: Request) -> Response:
         response.headers["Retry-After"] = str(math.ceil(wait))
         return response
     async with desk.hashing:
-        identity = await run_in_threadpool(desk.users.verified, name, password)
-    if identity is None:
+        found = await run_in_threadpool(desk.users.verified, name, password)
+    if found is None:
         _log.warning("sign-in: refused")
         return _shown(request, target, _WRONG, 403)
     desk.attempts.succeeded(key, address)
-    return await _let_in(request, identity, target)
+    try:
+        return await _let_in(request, found.identity, target, found.changed)
+    except SignedOut:  # their password or roles were changed just now
+        _log.warning("sign-in: refused")
+        return _shown(request, target, _WRONG, 403)
 
 
 async def _sign_out(request: Request) -> Response:
@@ -124,13 +128,13 @@ async def _from_provider(request: Request) -> Response:
     return await _let_in(request, identity, target)
 
 
-async def _let_in(request: Request, identity: Identity, target: str) -> Response:
-    """A new session, whatever there was before; and the way on."""
+async def _let_in(request: Request, identity: Identity, target: str, changed: str | None = None) -> Response:
+    """A new session, whatever there was before; and the way on. Raises `SignedOut` like `Sessions.begin`."""
     desk = _desk(request)
     before = request.cookies.get(desk.cookie, "")
     if before:
         await run_in_threadpool(desk.sessions.end, handle_of(before))
-    token = await run_in_threadpool(desk.sessions.begin, identity)
+    token = await run_in_threadpool(desk.sessions.begin, identity, changed)
     _log.info("sign-in: by %s", identity.how)
     response = RedirectResponse(target, status_code=303)
     desk.keep(response, desk.cookie, token)

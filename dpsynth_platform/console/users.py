@@ -47,6 +47,18 @@ class User:
     changed: str
 
 
+@dataclass(frozen=True)
+class Verified:
+    """Whose password was right.
+
+    Attributes:
+        changed: as of which change of the user: a session begins only where there has been none since.
+    """
+
+    identity: Identity
+    changed: str
+
+
 class Users:
     """The local users of one console."""
 
@@ -88,13 +100,13 @@ class Users:
                 raise _nobody(name)
             connection.execute("DELETE FROM session WHERE key = ? AND how = ?", (key, PASSWORD))
 
-    def verified(self, name: str, password: str) -> Identity | None:
+    def verified(self, name: str, password: str) -> Verified | None:
         """Who that is, or None: no such user, or a wrong password. Takes as long whichever it is."""
         with self._store.read() as connection:
             row = connection.execute(
-                "SELECT name, roles, password FROM user WHERE key = ?", (person_key(name),)
+                "SELECT name, roles, password, changed FROM user WHERE key = ?", (person_key(name),)
             ).fetchone()
-        known, roles, kept = row or ("", "", _nobodys_hash())
+        known, roles, kept, changed = row or ("", "", _nobodys_hash(), "")
         plain = _normal(password[: LONGEST_PASSWORD + 1])
         try:
             _hasher.verify(kept, plain)
@@ -104,7 +116,7 @@ class Users:
             return None
         if _hasher.check_needs_rehash(kept):
             self._keep_better_hash(name, kept, _hasher.hash(plain))
-        return Identity(known, roles_from(roles), PASSWORD)
+        return Verified(Identity(known, roles_from(roles), PASSWORD), changed)
 
     def _change(self, name: str, column: str, value: str) -> None:
         key = person_key(name)

@@ -14,9 +14,11 @@ from gate_cases import PHRASE, Clock, quick_hashes
 from dpsynth_platform import cli
 from dpsynth_platform.console import attempts, users
 from dpsynth_platform.console.attempts import MOST_FROM_ADDRESS, MOST_OF_NAME, MOST_OF_NAME_HERE, WINDOW, Attempts
+from dpsynth_platform.console.configuration import SessionLimits
+from dpsynth_platform.console.sessions import Sessions, handle_of
 from dpsynth_platform.console.store import Store
-from dpsynth_platform.console.users import Users
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.console.users import PASSWORD, Users
+from dpsynth_platform.errors import ConfigurationError, SignedOut
 
 HERE = "192.0.2.1"
 Dpsynth = Callable[..., tuple[int, str, str]]
@@ -36,13 +38,40 @@ def test_a_user_is_who_knows_the_password(local: Users) -> None:
     local.add("Rita", ["reviewer", "engineer"], PHRASE)
     found = local.verified("Rita", PHRASE)
     assert found is not None
-    assert (found.name, found.roles, found.how) == ("Rita", {"reviewer", "engineer"}, "password")
+    who = found.identity
+    assert (who.name, who.roles, who.how) == ("Rita", {"reviewer", "engineer"}, "password")
     assert local.verified("rita", PHRASE) == found
     for name, password in (("Rita", PHRASE + " "), ("Rita", ""), ("Aud", PHRASE), ("Rita", "x" * 5000)):
         assert local.verified(name, password) is None
     local.change_password("Rita", PHRASE + " indeed")
     assert local.verified("Rita", PHRASE) is None
-    assert local.verified("Rita", PHRASE + " indeed") == found
+    again = local.verified("Rita", PHRASE + " indeed")
+    assert again is not None
+    assert (again.identity, again.changed > found.changed) == (who, True)
+
+
+@pytest.mark.parametrize("change", ["password", "roles", "removed", "another of that name"])
+def test_no_session_begins_as_of_before_a_change(local: Users, change: str) -> None:
+    """Such as when the password is changed while a sign-in is looking at the old one."""
+    sessions = Sessions(local._store, SessionLimits(), [PASSWORD])
+    local.add("Rita", ["reviewer"], PHRASE)
+    found = local.verified("Rita", PHRASE)
+    assert found is not None
+    assert sessions.find(handle_of(sessions.begin(found.identity, found.changed))) == found.identity
+    match change:
+        case "password":
+            local.change_password("Rita", PHRASE + " indeed")
+        case "roles":
+            local.change_roles("Rita", ["auditor"])
+        case _:
+            local.remove("Rita")
+    if change == "another of that name":
+        local.add("Rita", ["reviewer"], PHRASE + " indeed")
+    for changed in (found.changed, None):
+        with pytest.raises(SignedOut, match="changed during the sign-in"):
+            sessions.begin(found.identity, changed)
+    with local._store.read() as connection:
+        assert connection.execute("SELECT count(*) FROM session").fetchone() == (0,)
 
 
 def test_one_person_is_one_user(local: Users) -> None:

@@ -10,6 +10,7 @@ decides is asked for again then: a session may have ended, or its roles changed,
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyCookie, APIKeyHeader
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from starlette.concurrency import run_in_threadpool
 
 from dpsynth_platform.console.access import CSRF_HEADER
 from dpsynth_platform.console.identity import Identity, acting, current, signed_in
@@ -130,8 +132,11 @@ def router(settings: Settings, cookie: str) -> APIRouter:
     session = Depends(APIKeyCookie(name=cookie, scheme_name="session", auto_error=False))
     api = APIRouter(prefix=PREFIX, responses=_problems(), dependencies=[session])
     api.add_api_route("/session", _session, summary="Who is signed in, and what they may do", tags=["session"])
-    for part in (_families, _datasets, _candidates, _releases, _lineage, _ledger):
+    for part in (_families, _candidates, _lineage):
         api.include_router(part(settings))
+    alone = asyncio.Semaphore(1)  # what computes for seconds would otherwise keep everybody from what does not
+    for computing in (_datasets, _releases, _ledger):
+        api.include_router(computing(settings, alone))
 
     @api.get("/overview", summary="What waits, the budgets, and the newest releases", tags=["overview"])
     def get_overview(who: _Somebody) -> Overview:
@@ -159,6 +164,7 @@ _Somebody = Annotated[Identity, Depends(_identity)]
 _Deciding = Annotated[Identity, Depends(_who_may(Action.DECIDE))]
 _Raising = Annotated[Identity, Depends(_who_may(Action.RAISE))]
 _Verifying = Annotated[Identity, Depends(_who_may(Action.VERIFY))]
+_Planning = Annotated[Identity, Depends(_who_may(Action.READ_SPEND))]
 
 
 def _session(request: Request) -> Session:
@@ -204,7 +210,7 @@ def _families(settings: Settings) -> APIRouter:
     return api
 
 
-def _datasets(settings: Settings) -> APIRouter:
+def _datasets(settings: Settings, alone: asyncio.Semaphore) -> APIRouter:
     api = APIRouter(prefix="/datasets", tags=["datasets"])
 
     @api.get("", summary="Every dataset")
@@ -215,9 +221,10 @@ def _datasets(settings: Settings) -> APIRouter:
     def get_dataset(who: _Somebody, dataset: Dataset) -> DatasetView:
         return datasets.dataset(settings, who.actions, dataset)
 
-    @api.get("/{dataset}/plan", summary="What a run would do and cost")
-    def get_plan(who: _Somebody, dataset: Dataset, period: Period = None) -> PlanView:
-        return datasets.plan(settings, who.actions, dataset, period)
+    @api.post("/{dataset}/plan", summary="What a run would do and cost: computed now, and nothing is changed")
+    async def post_plan(who: _Planning, dataset: Dataset, period: Period = None) -> PlanView:
+        async with alone:
+            return await run_in_threadpool(datasets.plan, settings, who.actions, dataset, period)
 
     return api
 
@@ -255,7 +262,7 @@ def _candidates(settings: Settings) -> APIRouter:
     return api
 
 
-def _releases(settings: Settings) -> APIRouter:
+def _releases(settings: Settings, alone: asyncio.Semaphore) -> APIRouter:
     api = APIRouter(prefix="/releases", tags=["releases"])
 
     @api.get("", summary="Releases, the newest first, page by page")
@@ -275,8 +282,9 @@ def _releases(settings: Settings) -> APIRouter:
         return releases.release(settings, who.actions, release)
 
     @api.post("/{release}/verify", summary="Verify it anew, every byte")
-    def post_verification(who: _Verifying, release: ReleaseId) -> VerificationView:
-        return releases.verify(settings, who.actions, release)
+    async def post_verification(who: _Verifying, release: ReleaseId) -> VerificationView:
+        async with alone:
+            return await run_in_threadpool(releases.verify, settings, who.actions, release)
 
     return api
 
@@ -305,7 +313,7 @@ def _lineage(settings: Settings) -> APIRouter:
     return api
 
 
-def _ledger(settings: Settings) -> APIRouter:
+def _ledger(settings: Settings, alone: asyncio.Semaphore) -> APIRouter:
     api = APIRouter(prefix="/ledger", tags=["ledger"])
 
     @api.get("", summary="The chain's events, the newest first, page by page")
@@ -322,8 +330,9 @@ def _ledger(settings: Settings) -> APIRouter:
         return ledger.entry(settings, who.actions, entry)
 
     @api.post("/verify", summary="Recompute the whole chain, and hold it against the published dossiers")
-    def post_verification(who: _Verifying) -> LedgerVerificationView:
-        return ledger.verify(settings, who.actions)
+    async def post_verification(who: _Verifying) -> LedgerVerificationView:
+        async with alone:
+            return await run_in_threadpool(ledger.verify, settings, who.actions)
 
     @api.get("/export", summary="The ledger for an auditor, signed; nothing of owners")
     def get_export(who: _Somebody) -> JSONResponse:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import schemathesis
 from gate_cases import PEOPLE, PHRASE, URL, Browser, Gate, gate_of, problem, quick_hashes
@@ -21,6 +24,8 @@ from schemathesis.specs.openapi.checks import (
 
 from dpsynth_platform.console.access import CSRF_HEADER
 from dpsynth_platform.console.roles import ALLOWED, Action
+from dpsynth_platform.console.views import datasets, ledger, releases
+from dpsynth_platform.errors import NotAllowed
 from dpsynth_platform.settings import Settings
 
 NEEDED = {
@@ -32,7 +37,7 @@ NEEDED = {
     ("post", "/families/{family}/raises/{event}/approve"): Action.RAISE,
     ("get", "/datasets"): Action.READ,
     ("get", "/datasets/{dataset}"): Action.READ,
-    ("get", "/datasets/{dataset}/plan"): Action.READ_SPEND,
+    ("post", "/datasets/{dataset}/plan"): Action.READ_SPEND,
     ("get", "/candidates/{dataset}"): Action.READ,
     ("get", "/candidates/{dataset}/dossier"): Action.READ_QUALITY,
     ("post", "/candidates/{dataset}/approve"): Action.DECIDE,
@@ -52,6 +57,7 @@ NEEDED = {
 """What each address needs. One that is added needs a line here."""
 
 BODIES: dict[str, dict[str, Any]] = {
+    "/datasets/{dataset}/plan": {},
     "/families/{family}/raises": {"epsilon": 3.0, "delta": 1e-6, "reason": "More months."},
     "/families/{family}/raises/{event}/approve": {},
     "/candidates/{dataset}/approve": {"candidate": "0" * 64},
@@ -125,6 +131,32 @@ def test_no_change_from_elsewhere(gate: Gate) -> None:
             assert problem(asked(rita, method, path, **{CSRF_HEADER: "0" * 64})) == (403, "csrf")
 
 
+def test_what_takes_long_is_done_one_at_a_time(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    rita = gate.signed_in("Rita")
+    headers = {"Origin": URL, CSRF_HEADER: rita.csrf(), "Cookie": f"dpsynth={rita.client.cookies['dpsynth']}"}
+    paths = ("datasets/people/plan", "releases/none-such/verify", "ledger/verify")
+    at_work, most = 0, []
+
+    def long(*_: Any) -> None:
+        nonlocal at_work
+        at_work += 1
+        most.append(at_work)
+        time.sleep(0.05)
+        at_work -= 1
+        raise NotAllowed("done")
+
+    for where, name in ((datasets, "plan"), (releases, "verify"), (ledger, "verify")):
+        monkeypatch.setattr(where, name, long)
+
+    async def ask() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(gate.app), base_url=URL, headers=headers) as client:
+            answers = await asyncio.gather(*(client.post(f"/api/v1/{path}") for path in paths * 2))
+        assert {answer.status_code for answer in answers} == {403}
+
+    asyncio.run(ask())
+    assert most == [1] * 6
+
+
 def test_a_role_that_was_taken_away_decides_nothing(gate: Gate) -> None:
     rita = gate.signed_in("Rita")
     csrf = rita.csrf()
@@ -142,7 +174,8 @@ def test_a_role_that_was_taken_away_decides_nothing(gate: Gate) -> None:
 def test_names_lead_nowhere_else(gate: Gate, name: str) -> None:
     rita = gate.signed_in("Rita")
     for path in ("datasets/{}", "candidates/{}", "families/{}", "candidates/{}/dossier", "datasets/{}/plan"):
-        answer = rita.client.get("/api/v1/" + path.format(name))
+        address = "/api/v1/" + path.format(name)
+        answer = rita.change(address, {}) if path.endswith("/plan") else rita.client.get(address)
         assert answer.status_code in (404, 422), (path, answer.text)
         assert problem(answer)[1] in ("not-found", "not-acceptable")
     for period in ("..", "../..", "2026-13", "2026-01%0a", "2026-1"):

@@ -3,12 +3,13 @@
 What belongs here: counting tries, by the name that was tried and by the address they came from. What does not: whether
 a password is right (`users`).
 
-Counted in this process's memory alone: a name that was typed may be a password by mistake, and is written nowhere. A
-try counts before its password is looked at, so that many at once are no way around.
+Counted in this process's memory alone, and by the name's SHA-256: a name that was typed may be a password by mistake,
+and may be long. A try counts before its password is looked at, so that many at once are no way around.
 """
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import time
 from collections import deque
@@ -75,10 +76,10 @@ class Attempts:
 
 def _limits(name: str, address: str) -> dict[_Key, int]:
     """The three counts of a try, the one of name and address first."""
-    place = _place(address)
+    named, place = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest(), _place(address)
     return {
-        ("here", name, place): MOST_OF_NAME_HERE,
-        ("name", name, ""): MOST_OF_NAME,
+        ("here", named, place): MOST_OF_NAME_HERE,
+        ("name", named, ""): MOST_OF_NAME,
         ("address", "", place): MOST_FROM_ADDRESS,
     }
 

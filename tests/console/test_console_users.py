@@ -208,6 +208,14 @@ def test_many_names_fill_no_memory(clock: Clock, monkeypatch: pytest.MonkeyPatch
     assert len(counting._tries) == 3
 
 
+def test_a_long_name_fills_no_memory(clock: Clock) -> None:
+    counting = Attempts(clock)
+    for name in ("r" * 1_000_000, "s" * 1_000_000, "\ud800"):
+        assert counting.begin(name, HERE) == 0
+    assert len(counting._tries) == 7
+    assert max(len(part) for key in counting._tries for part in key) <= 64
+
+
 @pytest.fixture
 def dpsynth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Dpsynth:
     """Runs `dpsynth console user`; returns status, standard output and standard error."""

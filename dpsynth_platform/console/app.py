@@ -137,4 +137,5 @@ def _without_words(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else record.msg if isinstance(record.msg, BaseException) else None
     what = safe_error(error)[1] if error is not None else "a line of its own"
     record.msg, record.args, record.exc_info = f"{record.name}, {record.module} {record.lineno}: {what}", (), None
+    record.stack_info = None  # quotes lines of the code, and where it is on this machine
     return True

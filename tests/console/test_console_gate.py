@@ -11,6 +11,7 @@ import pytest
 from argon2 import PasswordHasher
 from gate_cases import PHRASE, Browser, Gate, gate_of, problem, quick_hashes
 
+from dpsynth_platform.console import app as console_app
 from dpsynth_platform.console import users
 from dpsynth_platform.console.access import CSRF_HEADER, MOST_BYTES
 from dpsynth_platform.console.attempts import MOST_OF_NAME_HERE, WINDOW
@@ -357,6 +358,13 @@ def test_the_log_names_nobody_and_nothing(gate: Gate, caplog: pytest.LogCaptureF
     assert "sign-in: refused" in told
     for word in (secret, "jane", "Rita", PHRASE, browser.client.cookies["dpsynth"], browser.csrf()):
         assert word not in told
+
+
+def test_a_librarys_line_of_the_log_quotes_nothing() -> None:
+    secret = "jane.doe@example.org"
+    record = logging.LogRecord("nicegui", logging.WARNING, "element.py", 5, secret, (secret,), None, sinfo=secret)
+    assert console_app._without_words(record)
+    assert logging.Formatter().format(record) == "nicegui, element 5: a line of its own"
 
 
 def test_an_unexpected_error_is_told_by_its_type(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:

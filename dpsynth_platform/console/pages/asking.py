@@ -118,7 +118,8 @@ class _Dialog:
             self.tell(answer)
         finally:
             self.busy = False
-            self.sure.props(remove="loading")
+            if not self.sure.is_deleted:  # it has gone with the question, or with the page
+                self.sure.props(remove="loading")
 
     def tell(self, answer: Answer) -> None:
         """What came of it, in the dialog's place; the page behind it is out of date now."""

@@ -4,8 +4,9 @@ What belongs here: adding, changing and removing them, and whether a password is
 try (`attempts`), and being signed in (`sessions`).
 
 Passwords are kept as Argon2id hashes of the library's defaults (RFC 9106, the second recommended option). A name that
-nobody has takes as long to refuse as a wrong password. Two names that look alike are one person's
-(`people.person_key`), as everywhere in the platform.
+nobody has takes as long to refuse as a wrong password. Two names that differ in case, blanks or invisible characters
+alone are one person's (`people.person_key`), as everywhere in the platform. Letters of another script that look the
+same are other letters: a word that mixes them with its own is no name here.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ SHORTEST_PASSWORD = 15
 LONGEST_PASSWORD = 1000
 LONGEST_NAME = 200
 FEWEST_CHARACTERS = 5
+_LOOK_ALIKE = ("LATIN", "CYRILLIC", "GREEK")
+"""Scripts, as Unicode's names of characters begin, of which many letters look the same."""
 _hasher = PasswordHasher()
 
 
@@ -81,7 +84,7 @@ class Users:
                 (person_key(name), name, roles_text(user.roles), kept, user.changed),
             )
             if added.rowcount == 0:
-                raise ConfigurationError(f"{name!r}: there is a user of that name, or of one that looks alike")
+                raise ConfigurationError(f"{name!r}: there is a user of that name, whatever its case and blanks")
         return user
 
     def change_password(self, name: str, password: str) -> None:
@@ -141,7 +144,14 @@ def checked_name(name: str, where: str) -> str:
     """A name as it may stand in the ledger. Raises `ConfigurationError`."""
     if len(name) > LONGEST_NAME:
         raise ConfigurationError(f"{where}: {len(name)} characters; accepted: at most {LONGEST_NAME}")
-    return recorded(name, where)
+    for word in recorded(name, where).split(" "):  # other blanks may be too narrow to be seen
+        mixed = _scripts(word)
+        if len(mixed) > 1:
+            raise ConfigurationError(
+                f"{where}: {word!a} mixes {' and '.join(sorted(mixed))} letters, some of which look the same; "
+                "accepted: words of one script"
+            )
+    return name
 
 
 def checked_roles(roles: Iterable[str]) -> frozenset[Role]:
@@ -180,6 +190,12 @@ def _checked_password(password: str, name: str) -> str:
             "instance, without the name"
         )
     return plain
+
+
+def _scripts(word: str) -> set[str]:
+    """Those scripts that have letters of the same look, of which a word has any."""
+    plain = unicodedata.normalize("NFKC", word)
+    return {part for letter in plain for part in unicodedata.name(letter, "").split() if part in _LOOK_ALIKE}
 
 
 def _normal(password: str) -> str:

@@ -88,6 +88,27 @@ def test_a_name_can_stand_in_the_ledger(local: Users, name: str) -> None:
         local.add(name, ["auditor"], PHRASE)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "R\N{CYRILLIC SMALL LETTER BYELORUSSIAN-UKRAINIAN I}ta",
+        "Rita Revi\N{CYRILLIC SMALL LETTER IE}wer",
+        "R\N{HAIR SPACE}\N{CYRILLIC SMALL LETTER BYELORUSSIAN-UKRAINIAN I}\N{HAIR SPACE}ta",
+        "Rit\N{GREEK SMALL LETTER ALPHA}",
+        "\N{MATHEMATICAL BOLD CAPITAL R}it\N{MATHEMATICAL BOLD SMALL ALPHA}",
+        "\N{CYRILLIC CAPITAL LETTER A}\N{GREEK SMALL LETTER OMICRON}",
+    ],
+)
+def test_a_name_does_not_borrow_letters_that_look_alike(local: Users, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^NAME: .* mixes (CYRILLIC|GREEK|LATIN)"):
+        local.add(name, ["auditor"], PHRASE)
+
+
+@pytest.mark.parametrize("name", ["Рита", "Ρίτα", "Rita Рита", "Renée Łuczak-Ørsted", "山田Taro", "rita@example.org"])
+def test_a_name_is_written_in_any_script(local: Users, name: str) -> None:
+    assert local.add(name, ["auditor"], PHRASE).name == name
+
+
 @pytest.mark.parametrize("password", ["", "fourteen chars", "abababababababab", "x" * 1001, "my name is Rita, so"])
 def test_a_password_is_not_guessed_soon(local: Users, password: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^password: .*accepted: 15 to 1000") as caught:

@@ -77,7 +77,7 @@ class _Body(BaseModel):
 class Approval(_Body):
     """An approval of exactly the content that was seen. The reason is kept for ever and must hold no data."""
 
-    candidate: Annotated[str, StringConstraints(max_length=200)] = Field(description="As the candidate's page tells.")
+    seen: Annotated[str, StringConstraints(max_length=200)] = Field(description="As GET of the candidate tells it.")
     period: Annotated[str, StringConstraints(pattern=_PERIOD)] | None = None
     reason: Reason = ""
     after_withdrawal: bool = Field(
@@ -88,7 +88,7 @@ class Approval(_Body):
 class Refusal(_Body):
     """A refusal of exactly the content that was seen. The reason is kept for ever and must hold no data."""
 
-    candidate: Annotated[str, StringConstraints(max_length=200)] = Field(description="As the candidate's page tells.")
+    seen: Annotated[str, StringConstraints(max_length=200)] = Field(description="As GET of the candidate tells it.")
     period: Annotated[str, StringConstraints(pattern=_PERIOD)] | None = None
     reason: Reason
 
@@ -248,7 +248,7 @@ def _candidates(settings: Settings) -> APIRouter:
             who.name,
             dataset,
             said.period,
-            candidate=said.candidate,
+            seen=said.seen,
             reason=said.reason,
             after_withdrawal=said.after_withdrawal,
         )
@@ -256,7 +256,7 @@ def _candidates(settings: Settings) -> APIRouter:
     @api.post("/{dataset}/refuse", summary="Refuse it, with a reason")
     def post_refusal(who: _Deciding, dataset: Dataset, said: Refusal) -> Decided:
         return candidates.refuse(
-            settings, who.actions, who.name, dataset, said.period, candidate=said.candidate, reason=said.reason
+            settings, who.actions, who.name, dataset, said.period, seen=said.seen, reason=said.reason
         )
 
     return api

@@ -44,14 +44,20 @@ def approve(
     reason: str,
     runners: Collection[str],
     after_withdrawal: bool,
+    decided: int | None,
 ) -> Decision:
     """See `store.Ledger.approve`."""
     _check_person(by)
     entry = rows.get_entry(connection, entry_id)
     place = entry.request.place
+    earlier = of_candidate(connection, candidate, entry_id)
+    if decided is not None and decided != (earlier[-1].sequence if earlier else 0):
+        raise ReleaseRefused(
+            f"{place}: somebody has decided on this since you looked at it; look at what they said, and decide then"
+        )
     if _is_one_of(by, (*runners, entry.request.runner)):
         raise ReleaseRefused(f"{place}: {by!r} ran this release and cannot approve it; somebody else must")
-    withdrawn = [item for item in of_candidate(connection, candidate, entry_id) if item.decision == "withdraw"]
+    withdrawn = [item for item in earlier if item.decision == "withdraw"]
     if _is_one_of(by, [item.by for item in withdrawn]):
         raise ReleaseRefused(
             f"{place}: {by!r} withdrew a release of this content and cannot approve it again; somebody else must"

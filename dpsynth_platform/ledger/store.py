@@ -554,6 +554,7 @@ class Ledger:
         reason: str = "",
         runners: Collection[str] = (),
         after_withdrawal: bool = False,
+        decided: int | None = None,
     ) -> Decision:
         """Records a reviewer's approval of a release candidate.
 
@@ -564,14 +565,18 @@ class Ledger:
             reason: free words of the reviewer.
             runners: others who ran part of the line, beside the one whom the entry names.
             after_withdrawal: the explicit word that it may be published although a release of it was withdrawn.
+            decided: number of the event of the last decision that the reviewer knew of, 0 for none; where it is given,
+                nobody may have decided since.
 
         Raises:
             ReleaseRefused: the approver is one of those who ran it or who withdrew a release of it; or a release of it
-                was withdrawn and the word is missing, or none was and the word is given.
+                was withdrawn and the word is missing, or none was and the word is given; or somebody has decided since.
             LedgerError: there is no such entry, or nobody is named.
         """
         return self._database.write(
-            lambda connection: decisions.approve(connection, candidate, by, entry_id, reason, runners, after_withdrawal)
+            lambda connection: decisions.approve(
+                connection, candidate, by, entry_id, reason, runners, after_withdrawal, decided
+            )
         )
 
     def refuse(self, candidate: str, *, by: str, entry_id: str, reason: str) -> Decision:

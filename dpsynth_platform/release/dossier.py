@@ -43,6 +43,17 @@ _SVG = "{http://www.w3.org/2000/svg}"
 _SVG_ELEMENTS = frozenset(
     {"svg", "g", "title", "desc", "text", "tspan", "line", "polyline", "polygon", "path", "rect", "circle"}
 )
+# By their exact spelling: browsers read HTML's attributes in any case, and `ONFOCUS` runs as `onfocus` does.
+_SVG_ATTRIBUTES = frozenset(
+    {
+        *("aria-label", "aria-labelledby", "cx", "cy", "d", "fill", "fill-opacity", "font-family", "font-size"),
+        *("font-weight", "height", "id", "points", "preserveAspectRatio", "r", "role", "rx", "ry", "stroke"),
+        *("stroke-dasharray", "stroke-opacity", "stroke-width", "text-anchor", "transform", "viewBox", "width"),
+        *("x", "x1", "x2", "y", "y1", "y2"),
+    }
+)
+_SVG_VALUES = {"class": re.compile(r"lineage|spark"), "style": re.compile(r"max-width:[0-9]{1,5}px")}
+"""Attributes that could lay a drawing over the page, with the few values that the platform's own drawings have."""
 
 
 @dataclass(frozen=True)
@@ -321,7 +332,9 @@ def _svg_problem(svg: str) -> str | None:
         if name not in _SVG_ELEMENTS:
             return f"it has the element {name!r}"
         for attribute, value in element.attrib.items():
-            if attribute.startswith(("{", "on", "href")) or "url(" in value.replace(" ", "").lower():
+            own = _SVG_VALUES.get(attribute)
+            known = attribute in _SVG_ATTRIBUTES if own is None else own.fullmatch(value)
+            if not known or "url(" in value.replace(" ", "").lower():
                 return f"the element {name!r} has the attribute {attribute!r}"
     return None
 

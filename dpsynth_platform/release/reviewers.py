@@ -22,7 +22,7 @@ from dpsynth_platform.lineage.overlaps import Overlaps
 from dpsynth_platform.privacy.statement import PrivacyStatement
 from dpsynth_platform.release import evidence, schema
 from dpsynth_platform.release.evidence import Candidate
-from dpsynth_platform.storage import STEPS, Place, StepRecord, Storage, write_durably
+from dpsynth_platform.storage import STEPS, Place, StepRecord, Storage, digest_directory, write_durably
 
 FORMAT = "dpsynth-reviewers-dossier/1"
 NOTICE = (
@@ -136,7 +136,7 @@ def _document(
         "clearance": _facts(records["clearance"]) | _overlaps(storage, place, candidate),
         "spend": _spend(ledger, contract, candidate),
         "audit": _audit(place, records["audit"]),
-        "quality": _quality(records.get("quality"), candidate),
+        "quality": _quality(storage, records.get("quality"), candidate),
         "steps": [_step(record) for record in records.values()],
     }
 
@@ -205,17 +205,37 @@ def plots_of_audit(record: StepRecord) -> dict[str, str]:
     return _plots(record.directory, {"roc": "Who was told from whom", "scores": "Scores of the canaries"})
 
 
-def _quality(record: StepRecord | None, candidate: Candidate) -> dict[str, Any] | None:
-    """The quality report of this very candidate, or None: it is not there yet, was purged, or is of other rows."""
+def quality_hash(storage: Storage, candidate: Candidate) -> str | None:
+    """The content hash of the quality report of this very candidate.
+
+    None: it is not there yet, was purged, or is of other rows.
+
+    Raises:
+        ReleaseRefused: it is not what its step recorded.
+    """
+    place = Place(candidate.dataset, candidate.period)
+    record = storage.read(place, "quality")
+    if record is None or record.inputs.get("synthetic") != candidate.synthetic_hash or not storage.exists(record):
+        return None
+    if digest_directory(record.directory) != record.content_hash:
+        raise ReleaseRefused(
+            f"{place.label}: the quality report is not what its step recorded; materialize {place.dataset}/quality "
+            "again, and find out who changed it"
+        )
+    return record.content_hash
+
+
+def _quality(storage: Storage, record: StepRecord | None, candidate: Candidate) -> dict[str, Any] | None:
+    """The quality report of this very candidate, or None where there is none that is as recorded (`quality_hash`)."""
     from dpsynth_platform.quality.shown import HEADER
 
-    if record is None or record.inputs.get("synthetic") != candidate.synthetic_hash:
-        return None
     try:
+        if record is None or quality_hash(storage, candidate) is None:
+            return None
         directory = record.directory
         report = json.loads((directory / "report.json").read_text(encoding="utf-8"))
         rows = json.loads((directory / "rows.json").read_text(encoding="utf-8"))
-    except (StaleInput, OSError, ValueError):
+    except (ReleaseRefused, StaleInput, OSError, ValueError):
         return None
     return {"header": list(HEADER), "rows": rows, "report": report, "plots": _plots(directory, _QUALITY_PLOTS)}
 

@@ -15,9 +15,10 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -30,10 +31,11 @@ from dpsynth_platform.release.attestation import Envelope, part_digests
 from dpsynth_platform.release.heads import DatedHead, KnownChain, contradictions
 from dpsynth_platform.release.tombstone import Tombstone
 
-Kind = Literal["signature", "missing", "unlisted", "hash", "schema", "chain-head", "table", "withdrawn"]
+Kind = Literal["signature", "identity", "missing", "unlisted", "hash", "schema", "chain-head", "table", "withdrawn"]
 
 KIND_WORDS: dict[Kind, str] = {
     "signature": "the attestation is not what the key signed: who vouches for this is unknown",
+    "identity": "signed, but another release than should be here",
     "missing": "something that was signed is not there",
     "unlisted": "something is there that was not signed",
     "hash": "content is not what was signed",
@@ -158,7 +160,12 @@ class VerificationReport:
 
 
 def verify_release(
-    path: Path, public_key: bytes | None = None, *, chain: KnownChain | None = None, rows: bool = True
+    path: Path,
+    public_key: bytes | None = None,
+    *,
+    chain: KnownChain | None = None,
+    rows: bool = True,
+    release: str | None = None,
 ) -> VerificationReport:
     """Holds a release against its attestation, dossier, schema and table.
 
@@ -168,6 +175,7 @@ def verify_release(
             key is used, and the report says so.
         chain: the publisher's ledger, in which the release's head must stand, and which knows what was withdrawn.
         rows: whether the table's files are read, too; else only whether each is there. For lists of many releases.
+        release: id of the release that should be there; without it, any may be.
 
     Raises:
         VerificationFailed: there is no such directory, or the given key is none.
@@ -175,17 +183,21 @@ def verify_release(
     trusted = signature.read_public_key(public_key) if public_key is not None else None
     if path.is_symlink() or not path.is_dir():
         raise VerificationFailed(f"{path}: there is no release directory")
-    return _Verification(path, trusted, chain, rows=rows).run()
+    return _Verification(path, trusted, chain, rows=rows, release=release).run()
 
 
 def verify_releases(
-    paths: Sequence[Path], public_key: bytes | None = None, *, chain: KnownChain | None = None
+    paths: Sequence[Path],
+    public_key: bytes | None = None,
+    *,
+    chain: KnownChain | None = None,
+    expected: Mapping[Path, str] = MappingProxyType({}),
 ) -> tuple[VerificationReport, ...]:
     """Verifies releases of one publisher, and that the heads that they name can be of one chain.
 
-    Raises like `verify_release`.
+    Raises like `verify_release`; `expected` are the ids of the releases that should be at some of the paths.
     """
-    reports = [verify_release(path, public_key, chain=chain) for path in paths]
+    reports = [verify_release(path, public_key, chain=chain, release=expected.get(path)) for path in paths]
     # What is not signed as it is now says nothing about other releases.
     for release, message in contradictions(report.head for report in reports if report.ok and report.head):
         found = Problem.of("chain-head", layout.DOSSIER, message, "$.ledger.head")
@@ -206,11 +218,20 @@ def exit_status(reports: Sequence[VerificationReport]) -> int:
 class _Verification:
     """One verification: the problems found so far, and what later checks build on."""
 
-    def __init__(self, path: Path, trusted: Ed25519PublicKey | None, chain: KnownChain | None, *, rows: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        trusted: Ed25519PublicKey | None,
+        chain: KnownChain | None,
+        *,
+        rows: bool,
+        release: str | None,
+    ) -> None:
         self._path = path
         self._trusted = trusted
         self._chain = chain
         self._reads_rows = rows
+        self._expected = release
         self._problems: list[Problem] = []
         self._files: dict[str, Path] = {}
         self._withdrawn: Tombstone | None = None
@@ -224,6 +245,7 @@ class _Verification:
         statement = self._statement(envelope)
         files, rows, head = 0, None, None
         if statement is not None:
+            self._check_identity(statement["predicate"]["release"])
             self._withdrawn = self._tombstone(statement["predicate"]["release"], key)
             self._check_withdrawal(statement["predicate"]["release"])
             files = self._check_files({item["name"]: item["digest"]["sha256"] for item in statement["subject"]})
@@ -246,6 +268,11 @@ class _Verification:
 
     def _report(self, kind: Kind, file: str, message: str, where: str | None = None) -> None:
         self._problems.append(Problem.of(kind, file, message, where))
+
+    def _check_identity(self, release: str) -> None:
+        """A whole release of the same publisher, put where another one was."""
+        if self._expected is not None and release != self._expected:
+            self._report("identity", layout.ATTESTATION, f"it is of the release {release}, not of {self._expected}")
 
     def _damaged(self, *files: str) -> bool:
         """Whether anything was found in these files, or in directories (`data/`)."""

@@ -6,12 +6,13 @@ not: publishing, and finding all that is published (`releases`).
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget
+from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.ledger.records import Decision
 from dpsynth_platform.ledger.store import Ledger
@@ -21,7 +22,12 @@ from dpsynth_platform.privacy.figures import moment
 from dpsynth_platform.privacy.statement import PrivacyStatement
 from dpsynth_platform.release import evidence
 from dpsynth_platform.release.evidence import Candidate
-from dpsynth_platform.release.reviewers import plots_of_audit, reviewers_document, write_reviewers_dossier
+from dpsynth_platform.release.reviewers import (
+    plots_of_audit,
+    quality_hash,
+    reviewers_document,
+    write_reviewers_dossier,
+)
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
@@ -69,6 +75,33 @@ class Review:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """What somebody looked at, to be held against what is there when they decide.
+
+    Attributes:
+        candidate: digest of exactly what would be published.
+        rest: digest of what else a decision rests on: what a release would promise, the quality report, and how many
+            approvals are asked for.
+        decided: number of the last decision's event in the ledger's chain; 0 where nobody has decided yet.
+    """
+
+    candidate: str
+    rest: str
+    decided: int
+
+    def __str__(self) -> str:
+        return f"{self.candidate}.{self.rest}.{self.decided}"
+
+    @classmethod
+    def of(cls, text: str) -> Seen:
+        """Reads it back. Raises `ReleaseRefused` where it is none."""
+        found = re.fullmatch(r"([0-9a-f]{64})\.([0-9a-f]{64})\.([0-9]{1,18})", text, re.ASCII)
+        if found is None:
+            raise ReleaseRefused("what was looked at: accepted: `seen`, as the candidate's page or the API tells it")
+        return cls(found[1], found[2], int(found[3]))
+
+
+@dataclass(frozen=True)
 class Gathered:
     """The evidence of one candidate, read from its files.
 
@@ -81,6 +114,7 @@ class Gathered:
         standing: as of `Review`.
         releasable: whether it only lacks approvals, if anything.
         approved: whether it lacks nothing.
+        seen: all of this that a decision rests on.
     """
 
     place: Place
@@ -95,6 +129,7 @@ class Gathered:
     standing: str
     releasable: bool
     approved: bool
+    seen: Seen
 
 
 def gather(settings: Settings, place: Place) -> Gathered:
@@ -113,6 +148,11 @@ def gather(settings: Settings, place: Place) -> Gathered:
     runners = evidence.candidate_runners(storage, place)
     decided = store.approvals(candidate.digest, candidate.entry_id)
     refusal, releasable = _refusal(storage, place, contract, store, runners)
+    try:
+        quality = quality_hash(storage, candidate)
+    except ReleaseRefused as changed:
+        refusal, releasable, quality = str(changed), False, None
+    rest = [statement.to_json(), quality, contract.release.approvals]
     return Gathered(
         place=place,
         contract=contract,
@@ -126,6 +166,7 @@ def gather(settings: Settings, place: Place) -> Gathered:
         standing=f"not releasable now: {refusal}" if refusal else "all evidence holds and it is approved",
         releasable=releasable,
         approved=refusal is None,
+        seen=Seen(candidate.digest, canonical_digest(rest), decided[-1].sequence if decided else 0),
     )
 
 
@@ -153,8 +194,6 @@ def review(settings: Settings, place: Place) -> Review:
         ReleaseRefused: there is no candidate.
     """
     storage, found = Storage(settings.restricted), gather(settings, place)
-    quality = storage.read(place, "quality")
-    rows = json.loads((quality.directory / "rows.json").read_text(encoding="utf-8")) if quality else []
     dossier = write_reviewers_dossier(
         storage,
         accounts.ledger(settings),
@@ -170,7 +209,7 @@ def review(settings: Settings, place: Place) -> Review:
         verdict=found.report["verdict"],
         audit_summary=found.report["summary"],
         audit_rows=[attack_row(attack) for attack in found.report["attacks"]],
-        quality_rows=rows,
+        quality_rows=(dossier.document["quality"] or {"rows": []})["rows"],
         runners=found.runners,
         approvals=tuple(_in_words(item) for item in found.decided),
         release=published_as(storage, place, found.candidate.digest),
@@ -187,7 +226,7 @@ def approve(
     reason: str,
     *,
     after_withdrawal: bool = False,
-    seen: str | None = None,
+    seen: Seen | None = None,
 ) -> Decision:
     """Records an approval of the present candidate.
 
@@ -197,15 +236,23 @@ def approve(
         by: the reviewer.
         reason: free words, kept for ever.
         after_withdrawal: the explicit word for content of which a release was withdrawn.
-        seen: digest of the candidate that the reviewer looked at, where that was a while ago.
+        seen: what the reviewer looked at, where that was a while ago.
 
     Raises:
-        ReleaseRefused: the candidate could not be released whoever approves; or it is not the one that was seen; or
-            the approver ran it or withdrew a release of it; or the word is missing, or out of place.
+        ReleaseRefused: the candidate could not be released whoever approves; or it, what it promises, its quality
+            report or the decisions on it are not what was seen; or the approver ran it or withdrew a release of it; or
+            the word is missing, or out of place.
     """
     storage, store = Storage(settings.restricted), accounts.ledger(settings)
     candidate = evidence.check_content(storage, place, sealed_contract(storage, place), store).candidate
-    _check_seen(place, candidate, seen)
+    quality_hash(storage, candidate)
+    if seen is not None:
+        _check_candidate(place, candidate, seen)
+        if gather(settings, place).seen.rest != seen.rest:
+            raise ReleaseRefused(
+                f"{place.label}: what a release of this candidate promises, or what is known of its quality, is not "
+                "what you looked at. Look at it as it is now, and decide then"
+            )
     return store.approve(
         candidate.digest,
         by=by,
@@ -213,23 +260,27 @@ def approve(
         reason=reason,
         runners=evidence.candidate_runners(storage, place),
         after_withdrawal=after_withdrawal,
+        decided=None if seen is None else seen.decided,
     )
 
 
-def refuse(settings: Settings, place: Place, by: str, reason: str, *, seen: str | None = None) -> Decision:
+def refuse(settings: Settings, place: Place, by: str, reason: str, *, seen: Seen | None = None) -> Decision:
     """Records a refusal of the present candidate; it needs a reason, which is kept for ever.
 
+    Whatever changed but the candidate itself, a refusal counts: it harms nobody.
+
     Raises:
-        ReleaseRefused: there is no candidate, or it is not the one that was seen (see `approve`).
+        ReleaseRefused: there is no candidate, or it is not the one that was seen.
     """
     storage, store = Storage(settings.restricted), accounts.ledger(settings)
     candidate = evidence.candidate_of(storage, place, sealed_contract(storage, place))
-    _check_seen(place, candidate, seen)
+    if seen is not None:
+        _check_candidate(place, candidate, seen)
     return store.refuse(candidate.digest, by=by, entry_id=candidate.entry_id, reason=reason)
 
 
-def _check_seen(place: Place, candidate: Candidate, seen: str | None) -> None:
-    if seen is not None and seen != candidate.digest:
+def _check_candidate(place: Place, candidate: Candidate, seen: Seen) -> None:
+    if seen.candidate != candidate.digest:
         raise ReleaseRefused(
             f"{place.label}: the candidate is not the one that you looked at: it was made anew since. Look at it as it "
             "is now, and decide then"

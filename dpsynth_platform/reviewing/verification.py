@@ -100,6 +100,7 @@ def verify_all(
         VerificationFailed: there is no such release, or key or export cannot be read.
     """
     paths = [find_release(settings, name) for name in names]
+    expected = {path: path.name for name, path in zip(names, paths, strict=True) if not Path(name).is_dir()}
     key, chain = None, KnownChain.of_export(ledger_export) if ledger_export else None
     if public_key is not None:
         try:
@@ -111,7 +112,7 @@ def verify_all(
 
         key = public_pem(Vault(settings.vault).signing_key().public_key())
         chain = chain or _own_chain(settings)
-    return verify_releases(paths, key, chain=chain)
+    return verify_releases(paths, key, chain=chain, expected=expected)
 
 
 def checked(settings: Settings, now: Chronicle, path: Path, *, rows: bool = True, anew: bool = False) -> Checked:
@@ -120,7 +121,7 @@ def checked(settings: Settings, now: Chronicle, path: Path, *, rows: bool = True
     Args:
         settings: the deployment.
         now: its ledger, as it was read a moment ago.
-        path: the release's directory.
+        path: the release's directory, which is called as the release is.
         rows: whether the table's files are read, too; else only whether each is there.
         anew: read everything again all the same.
 
@@ -137,7 +138,8 @@ def checked(settings: Settings, now: Chronicle, path: Path, *, rows: bool = True
     def make() -> Checked:
         at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         key = public_key(settings)[0].encode() if _has_signing_key(settings) else None
-        return Checked(verify_release(path, key, chain=known if key else None, rows=rows), at)
+        report = verify_release(path, key, chain=known if key else None, rows=rows, release=path.name)
+        return Checked(report, at)
 
     return kept.get(path, state, make)
 

@@ -56,12 +56,13 @@ NEEDED = {
 }
 """What each address needs. One that is added needs a line here."""
 
+SEEN = f"{'0' * 64}.{'0' * 64}.0"
 BODIES: dict[str, dict[str, Any]] = {
     "/datasets/{dataset}/plan": {},
     "/families/{family}/raises": {"epsilon": 3.0, "delta": 1e-6, "reason": "More months."},
     "/families/{family}/raises/{event}/approve": {},
-    "/candidates/{dataset}/approve": {"candidate": "0" * 64},
-    "/candidates/{dataset}/refuse": {"candidate": "0" * 64, "reason": "No."},
+    "/candidates/{dataset}/approve": {"seen": SEEN},
+    "/candidates/{dataset}/refuse": {"seen": SEEN, "reason": "No."},
     "/releases/{release}/verify": {},
     "/ledger/verify": {},
 }
@@ -185,7 +186,7 @@ def test_names_lead_nowhere_else(gate: Gate, name: str) -> None:
 
 def test_a_body_is_as_described_or_refused(gate: Gate) -> None:
     rita = gate.signed_in("Rita")
-    refusal = {"candidate": "0" * 64, "reason": "No."}
+    refusal = {"seen": SEEN, "reason": "No."}
     for wrong in (
         {},
         refusal | {"by": "Somebody Else"},

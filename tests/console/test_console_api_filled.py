@@ -89,16 +89,16 @@ def test_a_refusal_is_of_what_was_seen_and_by_who_is_signed_in(changeable: Any, 
     rita = gate_at(settings).signed_in("Rita")
     seen = rita.get(f"/api/v1/candidates/{SECOND.dataset}").json()
     before = len(Ledger(settings.ledger_url).history())
-    for wrong in ("0" * 64, "", rita.get(f"/api/v1/candidates/{PEOPLE.dataset}").json()["candidate"]):
-        assert problem(rita.change(address, {"candidate": wrong, "reason": "No."})) == (409, "release")
+    for wrong in ("0" * 64, "", rita.get(f"/api/v1/candidates/{PEOPLE.dataset}").json()["seen"]):
+        assert problem(rita.change(address, {"seen": wrong, "reason": "No."})) == (409, "release")
     for reason in ("", " ", "two\nlines", "\N{RIGHT-TO-LEFT OVERRIDE}x"):
-        assert problem(rita.change(address, {"candidate": seen["candidate"], "reason": reason})) == (
+        assert problem(rita.change(address, {"seen": seen["seen"], "reason": reason})) == (
             422,
             "configuration",
         )
     assert len(Ledger(settings.ledger_url).history()) == before
     reason = "<script>alert(1)</script> is no reason"
-    answer = rita.change(address, {"candidate": seen["candidate"], "reason": reason})
+    answer = rita.change(address, {"seen": seen["seen"], "reason": reason})
     assert (answer.status_code, answer.json()["decision"], answer.json()["by"]) == (200, "refused", "Rita")
     (event,) = Ledger(settings.ledger_url).history()[before:]
     assert (event.payload["by"], event.payload["reason"]) == ("Rita", reason)
@@ -110,7 +110,7 @@ def test_an_approval_publishes_and_not_by_who_ran_it(changeable: Any, gate_at: A
     gate = gate_at(changeable.settings)
     rita = gate.signed_in("Rita")
     seen = rita.get(f"/api/v1/candidates/{SECOND.dataset}").json()
-    address, said = f"/api/v1/candidates/{SECOND.dataset}/approve", {"candidate": seen["candidate"]}
+    address, said = f"/api/v1/candidates/{SECOND.dataset}/approve", {"seen": seen["seen"]}
     (runner,) = seen["runners"]
     gate.desk.users.add(runner.upper(), ["reviewer"], PHRASE)
     assert problem(gate.signed_in(runner.upper()).change(address, said)) == (409, "release")

@@ -95,7 +95,14 @@ def test_reviewers_and_auditors_see_the_comparison_with_real_rows(filled):
 def test_facets_are_shown_as_far_as_they_may_leave(changeable):
     """Of our own all of it may; what another producer counted may not."""
     settings = changeable.settings
-    counted = {"dataQualityMetrics": {"_producer": "https://example.org", "_schemaURL": "x", "rowCount": 86420}}
+    counted = {
+        "dataQualityMetrics": {
+            "_producer": "https://example.org",
+            "_schemaURL": "x",
+            "rowCount": 86420,
+            "at": "pg://me:hunter2@db/x",
+        }
+    }
     table = {"namespace": "s3://theirs", "name": "copy", "facets": counted}
     event = {
         "eventType": "COMPLETE",
@@ -107,12 +114,14 @@ def test_facets_are_shown_as_far_as_they_may_leave(changeable):
         "outputs": [table],
     }
     LineageStore(settings.ledger_url).record(event, origin="ingested", source="theirs")
-    theirs = lineage.node(settings, ENGINEER, "s3://theirs:copy")
+    theirs = lineage.node(settings, REVIEWER, "s3://theirs:copy")
     assert (theirs.whole, theirs.node.notes) == (True, ("told by other producers only",))
+    assert lineage.node(settings, ENGINEER, "s3://theirs:copy").facets == ()
     assert [(item.name, "86420" in item.value, item.told_by) for item in theirs.facets] == [
         ("dataQualityMetrics", True, "another producer")
     ]
     assert lineage.node(settings, READ, "s3://theirs:copy").facets == ()
+    assert "hunter2" not in theirs.facets[0].value
     for name in ("people/synthetic", "people/model", "people"):
         own = lineage.node(settings, ENGINEER, name).facets
         assert [item.name for item in lineage.node(settings, READ, name).facets] == [item.name for item in own] != []

@@ -17,6 +17,7 @@ from dpsynth_platform.errors import NotFound
 from dpsynth_platform.release import layout
 from dpsynth_platform.release.attestation import Envelope, release_statement
 from dpsynth_platform.release.signature import public_pem
+from dpsynth_platform.reviewing import verification
 from dpsynth_platform.withdrawing import withdraw
 
 pytestmark = pytest.mark.end_to_end
@@ -65,6 +66,20 @@ def test_a_changed_dossier_is_broken_and_its_words_are_not_shown(published):
     assert shown.row.approved_by == ("reviewer",)
     assert shown.row.guarantee == before.row.guarantee
     assert [item.decision for item in shown.decisions] == ["approved"]
+
+
+def test_another_release_in_its_place_is_broken(published):
+    """A whole release, signed by this very deployment, under the other one's name."""
+    settings, release, directory = published
+    other = release_of(settings, "visits")
+    place = settings.home / "public" / "visits" / other
+    shutil.rmtree(place)
+    shutil.copytree(directory, place)
+    assert states(settings) == {release: "published", other: "damaged"}
+    shown = releases.release(settings, REVIEWER, other)
+    assert (shown.row.state, shown.dossier, shown.verification.ok) == ("damaged", None, False)
+    assert "identity" in {item.kind for item in shown.verification.problems}
+    assert not verification.verify(settings, other).ok
 
 
 def test_what_lies_beside_a_dossier_is_broken_and_the_dossier_is_shown(published):

@@ -64,49 +64,89 @@ def test_a_candidate_stands_beside_the_release_before(filled):
 
 @pytest.mark.parametrize("may", [ENGINEER, AUDITOR, frozenset(Action) - {Action.DECIDE}])
 def test_who_may_not_decide_decides_nothing(filled, may):
-    settings, seen = filled.settings, candidates.candidate(filled.settings, REVIEWER, "second").candidate
+    settings, seen = filled.settings, candidates.candidate(filled.settings, REVIEWER, "second").seen
     before = ledger_of(filled).head()
     with pytest.raises(NotAllowed, match="decide"):
-        candidates.approve(settings, may, "engineer", "second", candidate=seen)
+        candidates.approve(settings, may, "engineer", "second", seen=seen)
     with pytest.raises(NotAllowed, match="decide"):
-        candidates.refuse(settings, may, "engineer", "second", candidate=seen, reason="no")
+        candidates.refuse(settings, may, "engineer", "second", seen=seen, reason="no")
     assert ledger_of(filled).head() == before
 
 
 def test_the_librarys_rules_about_persons_and_words_hold(filled):
-    settings, seen = filled.settings, candidates.candidate(filled.settings, REVIEWER, "second").candidate
+    settings, seen = filled.settings, candidates.candidate(filled.settings, REVIEWER, "second").seen
     before = ledger_of(filled).head()
     with pytest.raises(ReleaseRefused, match="ran this release"):
-        candidates.approve(settings, REVIEWER, " Runner ", "second", candidate=seen)
+        candidates.approve(settings, REVIEWER, " Runner ", "second", seen=seen)
     with pytest.raises(ConfigurationError, match="says nothing"):
-        candidates.refuse(settings, REVIEWER, "reviewer", "second", candidate=seen, reason="  ")
+        candidates.refuse(settings, REVIEWER, "reviewer", "second", seen=seen, reason="  ")
     with pytest.raises(ConfigurationError, match="control characters"):
-        candidates.approve(settings, REVIEWER, "reviewer", "second", candidate=seen, reason="two\nlines")
+        candidates.approve(settings, REVIEWER, "reviewer", "second", seen=seen, reason="two\nlines")
     with pytest.raises(ConfigurationError, match="says nothing"):
-        candidates.approve(settings, REVIEWER, "\u3164", "second", candidate=seen)
+        candidates.approve(settings, REVIEWER, "\u3164", "second", seen=seen)
     assert ledger_of(filled).head() == before
 
 
 def test_nobody_decides_on_other_content_than_they_saw(changeable):
     """Between the page and the click, somebody draws other rows."""
     settings = changeable.settings
-    seen = candidates.candidate(settings, REVIEWER, "second").candidate
+    seen = candidates.candidate(settings, REVIEWER, "second").seen
     storage_of(changeable).record_path(SECOND, "synthetic").unlink()
     ran = run_here(changeable, "second_candidate", steps=("synthetic", "audit"))
     assert ran.success, ran.failures
-    now = candidates.candidate(settings, REVIEWER, "second").candidate
+    now = candidates.candidate(settings, REVIEWER, "second").seen
     assert now not in (None, seen)
     with pytest.raises(ReleaseRefused, match="not the one that you looked at"):
-        candidates.approve(settings, REVIEWER, "reviewer", "second", candidate=seen)
+        candidates.approve(settings, REVIEWER, "reviewer", "second", seen=seen)
     with pytest.raises(ReleaseRefused, match="not the one that you looked at"):
-        candidates.refuse(settings, REVIEWER, "reviewer", "second", candidate=seen, reason="no")
+        candidates.refuse(settings, REVIEWER, "reviewer", "second", seen=seen, reason="no")
+
+
+def test_nobody_approves_past_what_others_said_meanwhile(changeable):
+    settings, before = changeable.settings, candidates.candidate(changeable.settings, REVIEWER, "second").seen
+    decisions.refuse(settings, SECOND, "second reader", WHY_REFUSED)
+    with pytest.raises(ReleaseRefused, match="somebody has decided on this since"):
+        candidates.approve(settings, REVIEWER, "reviewer", "second", seen=before)
+    assert candidates.candidate(settings, REVIEWER, "second").state == "refused"
+    # A refusal harms nobody, and counts whoever said what meanwhile.
+    candidates.refuse(settings, REVIEWER, "reviewer", "second", seen=before, reason="the same")
+
+
+def test_nobody_approves_another_promise_than_they_saw(changeable):
+    """The statement counts what was run of the dataset, and names the family's cap, so that it may change by itself."""
+    settings, seen = changeable.settings, candidates.candidate(changeable.settings, REVIEWER, "second").seen
+    ledger_of(changeable).approve_raise("tests", _asked(settings), by="reviewer")
+    family = settings.deploy / "families" / "tests.yaml"
+    family.write_text(family.read_text().replace("2.5", "3.0"))
+    with pytest.raises(ReleaseRefused, match="promises"):
+        candidates.approve(settings, REVIEWER, "reviewer", "second", seen=seen)
+    with pytest.raises(ReleaseRefused, match="as the candidate's page"):
+        candidates.approve(settings, REVIEWER, "reviewer", "second", seen=seen[:64])
+
+
+def test_a_changed_quality_report_is_not_shown_and_stops_the_approval(changeable):
+    settings = changeable.settings
+    file = storage_of(changeable).require(SECOND, "quality").directory / "rows.json"
+    file.chmod(0o600)
+    file.write_text(file.read_text().replace("0.", "1.", 1))
+    shown = candidates.candidate(settings, REVIEWER, "second")
+    assert (shown.state, shown.quality) == ("not-releasable", None)
+    assert "the quality report is not what its step recorded" in shown.standing
+    with pytest.raises(ReleaseRefused, match="quality report"):
+        candidates.approve(settings, REVIEWER, "reviewer", "second", seen=shown.seen)
+    assert decisions.review(settings, SECOND).quality_rows == []
+
+
+def _asked(settings):
+    (asked,) = families.family(settings, REVIEWER, "tests").row.raises
+    return asked.event
 
 
 def test_a_refusal_shows_everywhere_at_once(changeable):
     settings = changeable.settings
-    seen = candidates.candidate(settings, REVIEWER, "second").candidate
+    seen = candidates.candidate(settings, REVIEWER, "second").seen
     assert ("candidate", "second") in waiting(settings)
-    done = candidates.refuse(settings, REVIEWER, "reviewer", "second", candidate=seen, reason="too few canaries")
+    done = candidates.refuse(settings, REVIEWER, "reviewer", "second", seen=seen, reason="too few canaries")
     assert (done.decision, done.by, done.release) == ("refused", "reviewer", None)
     assert ("candidate", "second") not in waiting(settings)
     shown = candidates.candidate(settings, REVIEWER, "second")
@@ -122,8 +162,8 @@ def test_what_is_approved_waits_for_publication(changeable):
 @pytest.mark.slow
 def test_the_last_approval_publishes(changeable):
     settings, said = changeable.settings, []
-    seen = candidates.candidate(settings, REVIEWER, "second").candidate
-    done = candidates.approve(settings, REVIEWER, "reviewer", "second", candidate=seen, reason="fine", say=said.append)
+    seen = candidates.candidate(settings, REVIEWER, "second").seen
+    done = candidates.approve(settings, REVIEWER, "reviewer", "second", seen=seen, reason="fine", say=said.append)
     assert (done.decision, done.failures) == ("approved", ())
     assert done.release == release_of(settings, "second")
     assert said

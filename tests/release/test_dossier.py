@@ -157,7 +157,8 @@ def test_evidence_that_must_not_be_published_is_refused(evidence: Evidence) -> N
         "<script/>", "<style>a{}</style>", "<image/>", "<a/>", "<foreignObject/>", "<use/>",
         '<rect onclick="x"/>', '<rect href="x"/>', '<rect style="fill: url(http://x)"/>', "<!-- x -->", "<?x?>",
         '<rect xmlns:x="http://www.w3.org/1999/xlink" x:href="y"/>', "<html:p xmlns:html='http://www.w3.org/1999/xhtml'/>",
-        "<rect>",
+        "<rect>", '<text ONFOCUS="x" tabindex="0">x</text>', '<rect OnLoad="x"/>', '<rect HREF="javascript:x"/>',
+        '<rect style="position:fixed;inset:0"/>', '<rect class="notice"/>', '<rect tabindex="0"/>',
     ],
 )  # fmt: skip
 def test_a_plot_is_shapes_and_text_only(inside: str) -> None:

@@ -222,6 +222,7 @@ def test_every_kind_of_failure_is_told_apart(released: Published, signing_key: E
 
     planted: dict[str, Callable[[Path], object]] = {
         "signature": lambda path: resign(path, Ed25519PrivateKey.generate()),
+        "identity": lambda path: None,
         "missing": lambda path: (path / layout.PAGE).unlink(),
         "unlisted": lambda path: (path / "more.txt").write_text("x"),
         "hash": change,
@@ -235,7 +236,8 @@ def test_every_kind_of_failure_is_told_apart(released: Published, signing_key: E
         copy = released.path.parent / kind
         shutil.copytree(released.path, copy)
         plant(copy)
-        report = verify_release(copy, pem(signing_key))
+        expected = "clinic-0123456789abcdef" if kind == "identity" else released.release_id
+        report = verify_release(copy, pem(signing_key), release=expected)
         assert report.to_json()["failures"] == [kind]
         assert f"{kind} failure ({KIND_WORDS[kind]})" in report.words
 

@@ -86,16 +86,16 @@ async def _candidate_page(settings: Settings, request: Request, dataset: str, pe
 def _candidate(here: Here, view: candidates.CandidateView) -> None:
     here.heading(f"Candidate {view.place}", (("Releases", "/releases"), (view.dataset, dataset_page(view.dataset))))
     here.html("candidate.html.j2", view=view)
-    if view.candidate is None:
+    if view.seen is None:
         return
     if here.identity.may(Action.DECIDE):
-        _decide(here, view, view.candidate)
+        _decide(here, view, view.seen)
     else:
         here.html("note.html.j2", words="Approving and refusing is for reviewers.")
     here.html("candidate_evidence.html.j2", view=view)
 
 
-def _decide(here: Here, view: candidates.CandidateView, candidate: str) -> None:
+def _decide(here: Here, view: candidates.CandidateView, seen: str) -> None:
     """The two buttons. Whether somebody may say it, and what it means, the library decides when they do."""
 
     def approve(who: Identity, reason: str, after_withdrawal: bool) -> Answer:
@@ -105,7 +105,7 @@ def _decide(here: Here, view: candidates.CandidateView, candidate: str) -> None:
             who.name,
             view.dataset,
             view.period,
-            candidate=candidate,
+            seen=seen,
             reason=reason,
             after_withdrawal=after_withdrawal,
         )
@@ -113,7 +113,7 @@ def _decide(here: Here, view: candidates.CandidateView, candidate: str) -> None:
 
     def refuse(who: Identity, reason: str, _: bool) -> Answer:
         done = candidates.refuse(
-            here.settings, who.actions, who.name, view.dataset, view.period, candidate=candidate, reason=reason
+            here.settings, who.actions, who.name, view.dataset, view.period, seen=seen, reason=reason
         )
         return _answer(done, view)
 

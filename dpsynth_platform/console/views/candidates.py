@@ -60,8 +60,9 @@ class CandidateView(View):
     """The present candidate of a dataset (and period), or why there is none.
 
     Attributes:
-        candidate: digest of exactly what an approval would name; None where there is none. Hand it back with the
-            decision, so that nobody decides on other content than they saw.
+        candidate: digest of exactly what an approval would name; None where there is none.
+        seen: this page, as far as a decision rests on it: the content, what it promises, its quality report, and who
+            has decided so far. Hand it back with the decision, so that nobody decides on other things than they saw.
         state: see `CANDIDATE_WORDS`; `standing` says more.
         audit, plain_words, counts, quality: as of a release.
         runners: who ran any of it; none of them may approve it.
@@ -79,6 +80,7 @@ class CandidateView(View):
     state_words: str
     standing: str
     candidate: str | None
+    seen: str | None
     entry: str | None
     description: str
     method: str | None
@@ -148,12 +150,12 @@ def approve(
     dataset: str,
     period: str | None = None,
     *,
-    candidate: str,
+    seen: str,
     reason: str = "",
     after_withdrawal: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Decided:
-    """Records an approval of exactly the candidate that was seen and, if that was the last one needed, publishes.
+    """Records an approval of exactly what was seen and, if that was the last one needed, publishes.
 
     Publication runs the release job and takes as long as that does.
 
@@ -163,14 +165,14 @@ def approve(
         by: who approves, as it is recorded for ever.
         dataset: whose candidate.
         period: of a dataset with a cadence.
-        candidate: its digest, as `CandidateView` gave it.
+        seen: as `CandidateView` gave it.
         reason: free words, kept for ever.
         after_withdrawal: the explicit word for content of which a release was withdrawn.
         say: is told one public sentence at a time.
 
     Raises:
         NotAllowed: the asker may not decide.
-        ReleaseRefused: the candidate is another by now, could not be released whoever approves, or not approved by
+        ReleaseRefused: what was seen is another by now, or could not be released whoever approves, or not approved by
             this person.
         ConfigurationError: the reason cannot be recorded.
     """
@@ -180,7 +182,9 @@ def approve(
     place, who = Place(dataset, period), recorded(by, "who approves")
     words = recorded(reason, "the reason", optional=True)
     load_dataset(settings, dataset)
-    made = decisions.approve(settings, place, who, words, after_withdrawal=after_withdrawal, seen=candidate)
+    made = decisions.approve(
+        settings, place, who, words, after_withdrawal=after_withdrawal, seen=decisions.Seen.of(seen)
+    )
     with _PUBLISHING:
         outcome = publish_if_approved(settings, place, say)
     release_id = (
@@ -198,7 +202,7 @@ def refuse(
     dataset: str,
     period: str | None = None,
     *,
-    candidate: str,
+    seen: str,
     reason: str,
 ) -> Decided:
     """Records a refusal of exactly the candidate that was seen; it needs a reason. Raises like `approve`."""
@@ -206,7 +210,7 @@ def refuse(
     place, who = Place(dataset, period), recorded(by, "who refuses")
     words = recorded(reason, "the reason")
     load_dataset(settings, dataset)
-    made = decisions.refuse(settings, place, who, words, seen=candidate)
+    made = decisions.refuse(settings, place, who, words, seen=decisions.Seen.of(seen))
     return Decided(made.candidate, DECIDED[made.decision], made.by, made.at, None, (), ())
 
 
@@ -236,6 +240,7 @@ def _no_candidate(place: Place, contract: DataContract, why: str) -> CandidateVi
         state_words=CANDIDATE_WORDS["none"],
         standing=why,
         candidate=None,
+        seen=None,
         entry=None,
         description=contract.description,
         method=None,
@@ -275,6 +280,7 @@ def _candidate_view(
         state_words=CANDIDATE_WORDS[state],
         standing=gathered.standing,
         candidate=gathered.candidate.digest,
+        seen=str(gathered.seen),
         entry=gathered.candidate.entry_id,
         description=contract.description,
         method=gathered.candidate.method,

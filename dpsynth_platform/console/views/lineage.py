@@ -10,10 +10,12 @@ leave the operator's place (`lineage.export`).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
+from typing import Any
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import View, require
@@ -182,7 +184,8 @@ class NodeView(View):
     Attributes:
         also: other names of it.
         facets: the latest of each that may be believed.
-        whole: whether facets are shown in full (`READ_SPEND`); else as far as they may leave the operator's place.
+        whole: whether what this platform said is shown in full (`READ_SPEND`), else as far as it may leave the
+            operator's place. What others said is so only for `READ_QUALITY`: nobody knows what they put into it.
         events: lineage events of other producers that tell of it: number, producer, when.
         distrusted: what was taken back, in words.
         declared_public: by whom and why, or None.
@@ -280,15 +283,14 @@ def node(settings: Settings, allowed: Collection[Action], name: str) -> NodeView
     require(allowed, Action.READ)
     store, found = _store(settings), _one(settings, name)
     known = chronicle(settings)
-    whole = Action.READ_SPEND in allowed
     declared = store.public(found.name)
     return NodeView(
         node=_About(settings, known).node(found, 0),
         namespace=found.name.namespace,
         name=found.name.name,
         also=tuple(_also(found)),
-        facets=tuple(_facets(found, whole)),
-        whole=whole,
+        facets=tuple(_facets(found, allowed)),
+        whole=Action.READ_SPEND in allowed,
         events=tuple((item.sequence, item.source, item.received_at) for item in store.foreign_events(found.name)),
         distrusted=tuple(distrust_words(item) for item in store.distrusts(found.name)),
         declared_public=None
@@ -558,11 +560,30 @@ def _also(node: Node) -> list[str]:
     """Other names of a node, as its facet tells them."""
     told = node.facets.get("symlinks", {}).get("identifiers")
     found = [item for item in told if isinstance(item, Mapping)] if isinstance(told, list) else []
-    return sorted(f"{item.get('namespace')}:{item.get('name')}" for item in found)
+    return sorted(_without_secrets(f"{item.get('namespace')}:{item.get('name')}") for item in found)
 
 
-def _facets(node: Node, whole: bool) -> Iterator[FacetView]:
-    shown = node.facets if whole else public_facets(node.facets)
+_SECRETS = re.compile(r'([a-z][a-z0-9+.-]{0,30}://)(?:[^/\s"]*@)?([^\s?#"]*)(?:[?#][^\s"]*)?', re.IGNORECASE)
+
+
+def _without_secrets(value: Any) -> Any:
+    """What another producer said, without what may be a password in its addresses: user, query and fragment."""
+    if isinstance(value, str):
+        return _SECRETS.sub(lambda found: f"{found[1]}{found[2]}", value)
+    if isinstance(value, Mapping):
+        return {name: _without_secrets(part) for name, part in value.items()}
+    return [_without_secrets(part) for part in value] if isinstance(value, list) else value
+
+
+def _facets(node: Node, allowed: Collection[Action]) -> Iterator[FacetView]:
+    public = public_facets(node.facets)
+    shown = {}
+    for name, facet in node.facets.items():
+        own = node.origin_of(name) == "own"
+        if (Action.READ_SPEND if own else Action.READ_QUALITY) in allowed:
+            shown[name] = facet if own else _without_secrets(facet)
+        elif name in public:
+            shown[name] = public[name]
     for name in sorted(shown):
         value = {key: part for key, part in shown[name].items() if not key.startswith("_")}
         yield FacetView(

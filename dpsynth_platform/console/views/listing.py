@@ -166,7 +166,7 @@ def is_as_signed(report: VerificationReport) -> bool:
     return not any(item.kind in _TRUST or item.file == layout.DOSSIER for item in report.problems)
 
 
-_TRUST = ("signature", "schema", "chain-head")
+_TRUST = ("signature", "identity", "schema", "chain-head")
 """Kinds of failure after which nothing that a dossier says can be believed."""
 
 

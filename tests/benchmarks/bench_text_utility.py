@@ -1,7 +1,7 @@
 """What texts of a privately fine-tuned model are good for, by epsilon. Not a test: it takes hours and prints a table.
 
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_utility.py --results FILE [--cells financial/record/8/0]
-    python tests/benchmarks/bench_text_utility.py --table FILE
+    python tests/benchmarks/bench_text_utility.py --table tests/benchmarks/results/text_utility.jsonl
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_utility.py --results FILE --smoke   # does it run at all?
 
 What belongs here: cells of source, what is sampled, epsilon and seed, each from real texts to the product's own
@@ -19,10 +19,11 @@ here; label counts keep theirs, of epsilon 0.8. `untrained` is the base model, t
 by looking at these texts: of two learning rates the one after which held-out e-mails (`enron_categories`) were
 likelier, with noise as at epsilon 1 and 8; large batches, automatic clipping, samples at temperature 1 and an adapter
 by the guide (Ponomareva et al., sections 5 and 7.3). How much is computed (`Effort`) is little: what a core does in
-five minutes a cell.
+twenty minutes a cell.
 
 A cell adds a line to the results file when it is done; cells that are there are not run again. Samples and noise are
-the operating system's, so no two runs are alike, whatever the seed.
+the operating system's, so no two runs are alike, whatever the seed. `results/text_utility.jsonl` has what was measured
+so far, without the drawn texts.
 """
 
 from __future__ import annotations
@@ -114,9 +115,9 @@ class Effort:
         likelihoods: held-out texts of which the likelihood is told.
     """
 
-    batch: int = 192
-    steps: int = 6
-    texts: int = 200
+    batch: int = 384
+    steps: int = 14
+    texts: int = 240
     likelihoods: int = 64
     rank: int = 4
     learning_rate: float = 1e-2

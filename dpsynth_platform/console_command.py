@@ -7,13 +7,15 @@ started, for NiceGUI takes its time.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpsynth_platform.console.roles import ROLES, Role
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.console.roles import ROLES, Action, Role
+from dpsynth_platform.errors import ConfigurationError, DpsynthError
 from dpsynth_platform.privacy.figures import moment
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.terminal import SEVERAL, Json, Shown, command, listed
@@ -59,7 +61,16 @@ def console(
     shown.say(f"the console is at {configured.url}; stop with Ctrl-C")
     if configured.local and not (configured.oidc or configured.proxy) and not Users(Store(configured.home)).all():
         shown.say("nobody can sign in yet; add somebody with: dpsynth console user add NAME --role reviewer")
+    threading.Thread(target=_read_ahead, args=(settings,), daemon=True).start()
     serve(listening, app)
+
+
+def _read_ahead(settings: Settings) -> None:
+    """Reads what most pages need, so that nobody waits for it with the first one."""
+    from dpsynth_platform.console.views.overview import overview
+
+    with suppress(DpsynthError):  # whatever is wrong, the pages tell it
+        overview(settings, frozenset(Action))
 
 
 @user_app.command("add")

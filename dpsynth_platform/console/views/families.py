@@ -129,7 +129,8 @@ class OwnersView(View):
         owners: how many were ever charged.
         steps: (from, to, share) of epsilon left at the cap's delta, and the share of the charged owners; from nothing
             left on.
-        quantiles: epsilon left by share of the charged owners, the least spent first.
+        quantiles: epsilon left by share of the charged owners, the least spent first; without the ends, which are
+            single owners'.
     """
 
     owners: int
@@ -320,6 +321,9 @@ def _spend(known: Chronicle, name: str) -> tuple[SpentPoint, ...]:
     )
 
 
+_ENDS = ("0", "1")
+
+
 def _owners(settings: Settings, allowed: Collection[Action], account: Account | None) -> OwnersView | None:
     if account is None or account.mode != "per-owner" or not {Action.READ_SPEND, Action.READ_QUALITY} <= set(allowed):
         return None
@@ -328,7 +332,7 @@ def _owners(settings: Settings, allowed: Collection[Action], account: Account | 
         owners=found.owners,
         epsilon_left_unspent=found.epsilon_left_unspent,
         steps=found.shares(),
-        quantiles=found.epsilon_left_quantiles,
+        quantiles={share: left for share, left in found.epsilon_left_quantiles.items() if share not in _ENDS},
     )
 
 

@@ -192,10 +192,11 @@ def test_a_dialog_gives_the_focus_back_and_escape_closes_it(served, browser):
         here.page.keyboard.press("Enter")
         dialog = here.page.get_by_role("dialog")
         dialog.get_by_label("Reason").wait_for()
-        assert here.page.evaluate("document.activeElement.tagName") == "TEXTAREA"
+        here.page.wait_for_function("document.activeElement.tagName === 'TEXTAREA'")
+        assert here.violations() == []
         here.page.keyboard.press("Escape")
         dialog.wait_for(state="hidden")
-        assert here.page.evaluate("document.activeElement.innerText") == "Refuse…"
+        here.page.wait_for_function("document.activeElement.innerText === 'Refuse…'")
 
 
 def test_an_engineer_cannot_decide_and_sees_nothing_of_real_rows(served, browser):

@@ -19,6 +19,20 @@ from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.compute.spark_driver import missing_for_spark
 
 
+@pytest.fixture(autouse=True)
+def own_deployment() -> Iterator[None]:
+    """What runs in the tests' process makes its deployment that of processes to come; here, of none after the test."""
+
+    def said() -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if name.startswith(("DPSYNTH_", "DAGSTER_HOME"))}
+
+    before = said()
+    yield
+    for name in said():
+        del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture(scope="session")
 def spark_is_there() -> Iterator[None]:
     """Skips where Spark cannot run; in CI, PySpark's absence is a failure and no reason to skip.

@@ -45,6 +45,9 @@ _STATUS = {
     "checkpoint": 65,
     "training": 66,
     "launch": 67,
+    "not-allowed": 68,
+    "signed-out": 69,
+    "not-found": 70,
 }
 _CODES = {status: code for code, status in _STATUS.items()}
 _MEANINGS = {

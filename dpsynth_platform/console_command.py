@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpsynth_platform.console.roles import ROLES, Action, Role
-from dpsynth_platform.errors import ConfigurationError, DpsynthError
+from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.privacy.figures import moment
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.terminal import SEVERAL, Json, Shown, command, listed
@@ -69,7 +69,8 @@ def _read_ahead(settings: Settings) -> None:
     """Reads what most pages need, so that nobody waits for it with the first one."""
     from dpsynth_platform.console.views.overview import overview
 
-    with suppress(DpsynthError):  # whatever is wrong, the pages tell it
+    # Whatever is wrong, the pages tell it; a thread's traceback would go to the terminal with all that it quotes.
+    with suppress(Exception):
         overview(settings, frozenset(Action))
 
 

@@ -20,6 +20,7 @@ from typing import Annotated
 import typer
 
 from dpsynth_platform.audit_command import audit_app
+from dpsynth_platform.backup_command import backup_app
 from dpsynth_platform.bound_command import bound_app
 from dpsynth_platform.compute.choice import check_usable, engine_choice
 from dpsynth_platform.console_command import console_app
@@ -62,6 +63,7 @@ app.add_typer(scrub_app, name="scrub")
 app.add_typer(quality_app, name="quality")
 app.add_typer(synth_app, name="synth")
 app.add_typer(console_app, name="console")
+app.add_typer(backup_app)
 ledger_app.add_typer(authority_app)
 contract_app.add_typer(draft_app)
 

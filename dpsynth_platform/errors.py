@@ -76,6 +76,12 @@ class LedgerError(DpsynthError):
     code = "ledger"
 
 
+class BackupRefused(DpsynthError):
+    """A backup is damaged, another deployment's, or older than what is known; or what it would be of is not sound."""
+
+    code = "backup"
+
+
 class LineageRefused(DpsynthError):
     """A lineage event that cannot be taken in, or a use or declaration of something that the graph does not know.
 

@@ -7,6 +7,7 @@ What belongs here: finding releases and candidates. What does not: judging them 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from dpsynth_platform.errors import ReleaseRefused
@@ -48,13 +49,17 @@ def withdrawn(settings: Settings) -> set[str]:
     return {item.release for item in accounts.ledger(settings).withdrawals() if item.release is not None}
 
 
-def published(settings: Settings) -> list[Path]:
+def published(settings: Settings, beside: Iterable[Path] = ()) -> list[Path]:
     """Directories of all published releases: where they were shown, and where the contracts say now.
+
+    Args:
+        settings: the deployment.
+        beside: further directories where releases were shown.
 
     Also those of datasets whose contract is gone or unsound: their dossiers hold the ledger to its word like any other.
     """
     targets = {Path(contract.release.uri).absolute() for contract, _ in load_all(settings)[0]}
-    targets |= {directory.parent for directory in Register(settings.restricted).directories()}
+    targets |= {directory.parent for directory in (*Register(settings.restricted).directories(), *beside)}
     return sorted(path.parent for target in targets for path in target.glob(f"*/{layout.ATTESTATION}"))
 
 

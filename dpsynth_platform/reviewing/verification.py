@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dpsynth_platform.errors import ConfigurationError, VerificationFailed, file_problem
 from dpsynth_platform.ledger.records import Head
+from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.release.heads import WITHDRAWN, KnownChain
 from dpsynth_platform.release.layout import ATTESTATION
 from dpsynth_platform.release.tombstone import is_withdrawn
@@ -61,12 +62,28 @@ class LedgerVerification:
         return not self.problems
 
 
-def verify_ledger(settings: Settings) -> LedgerVerification:
-    """Recomputes the chain and holds it against the heads that the published dossiers name."""
-    store = accounts.ledger(settings)
-    heads = {path: _head_of(path) for path in releases.published(settings)}
-    known = [head for head in heads.values() if head is not None]
-    report = store.verify(known)
+def verify_ledger(
+    settings: Settings, url: str | None = None, known: Sequence[Head] = (), beside: Sequence[Path] = ()
+) -> LedgerVerification:
+    """Recomputes the chain and holds it against all that survives of what it led to: published dossiers, runs' records.
+
+    Args:
+        settings: the deployment.
+        url: of another ledger that is to be this deployment's, as from a backup.
+        known: further heads that must be in the chain.
+        beside: further places where releases were shown.
+
+    Raises:
+        StaleInput: a step's record is damaged.
+    """
+    from dpsynth_platform.backup.witnesses import missing_from
+    from dpsynth_platform.lineage.store import LineageStore
+
+    store = accounts.ledger(settings) if url is None else Ledger(url)
+    heads = {path: _head_of(path) for path in releases.published(settings, beside)}
+    published = [head for head in heads.values() if head is not None]
+    unknown = missing_from(settings, store, LineageStore(url or settings.ledger_url))
+    report = store.verify([*published, *known])
     unreadable = [
         f"{path}: its dossier cannot be read, so the chain is not held against the head in it"
         for path, head in heads.items()
@@ -76,9 +93,9 @@ def verify_ledger(settings: Settings) -> LedgerVerification:
     return LedgerVerification(
         events=report.events,
         entries=report.entries,
-        dossiers=len(known),
+        dossiers=len(published),
         last_at=last[0].at if last else None,
-        problems=(*report.problems, *unreadable),
+        problems=(*report.problems, *unreadable, *(f"{item}: the ledger is older, or was cut" for item in unknown)),
     )
 
 

@@ -48,6 +48,7 @@ _STATUS = {
     "not-allowed": 68,
     "signed-out": 69,
     "not-found": 70,
+    "backup": 71,
 }
 _CODES = {status: code for code, status in _STATUS.items()}
 _MEANINGS = {

@@ -1,0 +1,109 @@
+"""Taking a backup while others run, spend and approve.
+
+What belongs here: one consistent snapshot of ledger and graph, checked before it counts as a backup. What does not:
+where backups are kept and for how long. A backup is a directory of its own: `ledger.db`, a SQLite ledger whatever the
+deployment's is, so that the very checks of a ledger apply to it; `releases/`, where each release was shown; and the
+signed `manifest.json`, written last.
+
+All rows are read in one read transaction (`Database.read`: a write-ahead snapshot of SQLite, REPEATABLE READ on
+PostgreSQL), so a backup is of one moment and nobody waits for it. Rows are copied and not the file: free pages of a
+file may hold fingerprints of earlier keys.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection, func, select
+
+from dpsynth_platform.backup.copying import copy_rows
+from dpsynth_platform.backup.manifest import NAME, Manifest, digests
+from dpsynth_platform.errors import BackupRefused, ConfigurationError, file_problem
+from dpsynth_platform.ledger.database import Database
+from dpsynth_platform.ledger.schema import SCHEMA_VERSION
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lineage import tables
+from dpsynth_platform.permissions import private_directory, private_files
+from dpsynth_platform.release.register import NAME as REGISTER
+from dpsynth_platform.release.register import Register
+from dpsynth_platform.release.signature import fingerprint
+from dpsynth_platform.reviewing import accounts
+from dpsynth_platform.settings import Settings, embedded_ledger
+from dpsynth_platform.storage import sync, write_durably
+from dpsynth_platform.vault import Vault
+
+
+def take(settings: Settings, out: Path) -> Manifest:
+    """Writes a backup of ledger and lineage into a new directory (mode 0700), whole or not at all; durable on return.
+
+    Raises:
+        ConfigurationError: there is no ledger, or the directory is there already or cannot be written.
+        BackupRefused: what was read is not sound; the directory is not made.
+        LedgerError: the ledger cannot be read, or its disk is full.
+    """
+    accounts.ledger(settings)  # refuses where there is none
+    key = Vault(settings.vault).signing_key()
+    with _new_directory(out) as directory:
+        url = embedded_ledger(directory)
+        source, copy = Database(settings.ledger_url), Database(url)
+        taken_at = dt.datetime.now(dt.UTC)
+        source.read(lambda live: copy.write(lambda kept: copy_rows(live, kept)))
+        copy.erase_replaced()  # its log becomes part of its file
+        report = Ledger(url).verify()
+        if not report.ok:
+            raise BackupRefused(
+                f"the ledger is not as it was written ({report.problems[0]}); see: dpsynth ledger verify. A backup of "
+                "it was not made: keep the last one that was"
+            )
+        _copy_register(settings, directory / REGISTER)
+        manifest = Manifest(
+            taken_at=taken_at.isoformat(timespec="seconds"),
+            head=report.head,
+            entries=report.entries,
+            lineage_events=copy.read(_lineage_events),
+            schema=SCHEMA_VERSION,
+            key_ids=tuple(sorted({name for account in Ledger(url).accounts() for name in account.key_ids})),
+            signed_by=fingerprint(key.public_key()),
+            files=digests(directory),
+        )
+        for name in manifest.files:
+            sync(directory / name)
+        write_durably(directory / NAME, manifest.signed(key))
+    return manifest
+
+
+def _lineage_events(connection: Connection) -> int:
+    return int(connection.execute(select(func.count()).select_from(tables.event)).scalar_one())
+
+
+def _copy_register(settings: Settings, directory: Path) -> None:
+    """Copies the register after the ledger: a release is registered before it is shown."""
+    register = Register(settings.restricted)
+    private_directory(directory)
+    for release in register.releases():
+        write_durably(directory / f"{release}.json", register.path(release).read_bytes())
+
+
+@contextmanager
+def _new_directory(out: Path) -> Iterator[Path]:
+    """A directory beside `out` that becomes `out` at the end; removed again if the block fails."""
+    place = out.absolute()
+    if os.path.lexists(place):
+        raise ConfigurationError(f"--out {out}: is there already; accepted: a new directory")
+    partial = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
+    try:
+        private_directory(partial)
+        with private_files():
+            yield partial
+        partial.rename(place)
+        sync(place.parent)
+    except OSError as error:
+        raise ConfigurationError(f"--out {out}: cannot be written: {file_problem(error)}") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -41,6 +41,7 @@ from dpsynth_platform.settings import Settings
 from dpsynth_platform.synth.automatic import method_for
 from dpsynth_platform.synth_command import synth_app
 from dpsynth_platform.terminal import BLOCKED, Dataset, Json, Period, Shown, command
+from dpsynth_platform.watching_command import watching_app
 from dpsynth_platform.worker.choice import worker_choice
 
 app = typer.Typer(
@@ -64,6 +65,7 @@ app.add_typer(quality_app, name="quality")
 app.add_typer(synth_app, name="synth")
 app.add_typer(console_app, name="console")
 app.add_typer(backup_app)
+app.add_typer(watching_app)
 ledger_app.add_typer(authority_app)
 contract_app.add_typer(draft_app)
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from deploy_cases import deployment, spend, spent
 from event_cases import model, own
-from ledger_cases import KEYS, family, people, request
+from ledger_cases import KEYS, people
 from sqlalchemy import create_engine, select
 from typer.testing import CliRunner
 
@@ -33,17 +34,12 @@ from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.signature import public_pem
 from dpsynth_platform.reviewing.verification import verify_ledger
-from dpsynth_platform.settings import Settings, embedded_ledger
 from dpsynth_platform.storage import Place, Storage
 from dpsynth_platform.vault import Vault
 from dpsynth_platform.worker.inputs import CLAIM_FILE
 
 TESTS = Path(__file__).resolve().parents[1]
 CENSUS = Place("census")
-
-
-def deployment(home):
-    return Settings(home=home, deploy=home / "deploy", ledger_url=embedded_ledger(home / "ledger"), user="Ada")
 
 
 @pytest.fixture
@@ -57,32 +53,6 @@ def filled(request, settings):
     if request.param == "postgresql":
         settings = replace(settings, ledger_url=request.getfixturevalue("new_postgresql")())
     return spent(settings)
-
-
-def spent(settings):
-    """Two accounts, an attempt that replaced another, a trained model in the graph, a register."""
-    ledger, lineage = Ledger(settings.ledger_url), LineageStore(settings.ledger_url)
-    ledger.open_account(family("everyone", mode="family"), KEYS)
-    ledger.open_account(family("each", mode="per-owner"), KEYS)
-    for count, name in enumerate(["each", "everyone"]):
-        spend(settings, name, f"k{count}", people(count, 10))
-    failed = ledger.reserve("everyone", "again", request(0.001, plan="f"), None, "compose")
-    ledger.start(failed.entry_id)
-    ledger.reserve("everyone", "again", request(0.001, plan="f"), None, "compose", replaces=failed.entry_id)
-    lineage.record(own("START", ["raw"], [model("net")], run="r1"), targets=(FILE,))
-    lineage.record(own("COMPLETE", ["raw"], [model("net")], run="r1"), targets=(FILE,))
-    flush(lineage, [RecordFile(settings.lineage_file)])
-    Vault(settings.vault).signing_key()
-    Register(settings.restricted).note("census-0001", settings.home / "public" / "census-0001", ["a@example.org"])
-    return settings
-
-
-def spend(settings, name, key, participants=None):
-    """A whole life of an entry; returns its id."""
-    ledger = Ledger(settings.ledger_url)
-    entry = ledger.reserve(name, key, request(0.01, plan=key), participants, "compose", key_ids=KEYS)
-    ledger.start(entry.entry_id)
-    return ledger.complete(entry.entry_id, "m").entry_id
 
 
 def content(settings):

@@ -1,0 +1,113 @@
+"""Whether a deployment is well: what a load balancer, a container's supervisor or a person asks.
+
+What belongs here: quick checks, in words that are safe to show. What does not: the whole verification of a ledger,
+which recomputes every cost (`dpsynth ledger verify`; run that by night).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpsynth_platform.backup.witnesses import missing_from
+from dpsynth_platform.errors import DpsynthError, file_problem
+from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger.database import Database
+from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lineage.redaction import safe_error
+from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.reviewing import accounts
+from dpsynth_platform.reviewing.catalogue import catalogue
+from dpsynth_platform.settings import Settings
+
+LEAST_FREE_BYTES = 2 * 10**9
+"""Below this a step, or the ledger itself, may soon find its disk full."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one check found.
+
+    Attributes:
+        name: `ledger`, `chain`, `storage` or `disk`.
+        words: what is wrong and the way out; or what was looked at.
+    """
+
+    name: str
+    ok: bool
+    words: str
+
+
+def checks(settings: Settings) -> list[Check]:
+    """All checks; none raises. A deployment without a ledger yet is well."""
+    return [
+        _tried("ledger", lambda: _ledger(settings)),
+        _tried("chain", lambda: _chain(settings)),
+        _tried("storage", lambda: _storage(settings)),
+        _tried("disk", lambda: _disk(settings)),
+    ]
+
+
+class _Unwell(DpsynthError):
+    """A check failed; the message says how."""
+
+
+def _tried(name: str, look: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, look())
+    except Exception as error:
+        return Check(name, False, safe_error(error)[1])
+
+
+def _ledger(settings: Settings) -> str:
+    if not accounts.has_ledger(settings):
+        return "there is none yet; the first run makes it"
+    return f"the chain has {Ledger(settings.ledger_url).head().sequence} events"
+
+
+def _chain(settings: Settings) -> str:
+    """Every link, and that nothing which survives knows more than the chain does."""
+    if not accounts.has_ledger(settings):
+        return "there is none yet"
+    events, problems = Database(settings.ledger_url).read(chain.check_links)
+    problems += missing_from(settings, Ledger(settings.ledger_url), LineageStore(settings.ledger_url))
+    if problems:
+        raise _Unwell(f"{problems[0]}; stop all runs, and see: dpsynth ledger verify")
+    return f"{len(events)} links hold together, and no record of a run is ahead of them"
+
+
+def _storage(settings: Settings) -> str:
+    if not settings.home.is_dir():
+        raise _Unwell(f"DPSYNTH_HOME: {settings.home} is no directory; accepted: one that this user can write to")
+    releases = sorted(Path(contract.release.uri) for contract, _ in catalogue(settings).datasets.values())
+    places = dict.fromkeys(map(_there, (settings.home, settings.restricted, *releases)))
+    for place in places:
+        _write(place)
+    return f"{len(places)} places can be written to"
+
+
+def _write(place: Path) -> None:
+    probe = place / f".health-{secrets.token_hex(8)}"
+    try:
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        probe.unlink()
+    except OSError as error:
+        raise _Unwell(f"{place} cannot be written to: {file_problem(error)}") from None
+
+
+def _there(place: Path) -> Path:
+    """A directory, or the nearest one above it that is there."""
+    return next(path for path in (place.absolute(), *place.absolute().parents) if path.is_dir())
+
+
+def _disk(settings: Settings) -> str:
+    free = shutil.disk_usage(_there(settings.home)).free
+    if free < LEAST_FREE_BYTES:
+        raise _Unwell(
+            f"{settings.home} has {free / 1e9:.1f} GB left; at least {LEAST_FREE_BYTES / 1e9:.0f} GB are wanted"
+        )
+    return f"{free / 1e9:.0f} GB left"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dpsynth_platform import retention
@@ -30,6 +30,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SWEEP_LATE = dt.timedelta(hours=2)
 """The sweep looks every hour; what was due two hours ago and is still there was missed."""
 
+_Samples = dict[tuple[str, ...], float]
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -44,7 +46,7 @@ class Metric:
     name: str
     help: str
     labels: tuple[str, ...]
-    samples: Mapping[tuple[str, ...], float]
+    samples: _Samples
 
     def lines(self) -> Iterator[str]:
         """As text."""
@@ -62,7 +64,7 @@ def text_of(metrics: Iterable[Metric]) -> str:
 
 def of_health(checks: Iterable[Check]) -> Metric:
     """What the checks of `health` found, so that one scrape tells it."""
-    found = {(check.name,): float(check.ok) for check in checks}
+    found: _Samples = {(check.name,): float(check.ok) for check in checks}
     return Metric("dpsynth_health", "1 where a check of the deployment's health passed.", ("check",), found)
 
 
@@ -115,7 +117,7 @@ def _entries(told: Chronicle, now: dt.datetime) -> list[Metric]:
         for item in told.entries.values()
         if item.state == chain.RESERVED and dt.datetime.fromisoformat(item.deadline) < now
     )
-    last: dict[tuple[str, ...], float] = {}
+    last: _Samples = {}
     for item in told.entries.values():
         at = _seconds(item.finished_at or item.started_at or item.reserved_at)
         last[(item.request.dataset,)] = max(at, last.get((item.request.dataset,), at))
@@ -179,7 +181,7 @@ def _candidates(told: Chronicle, now: dt.datetime) -> list[Metric]:
 
 
 def _chain(told: Chronicle) -> list[Metric]:
-    last = {(): _seconds(told.events[-1].at)} if told.events else {}
+    last: _Samples = {(): _seconds(told.events[-1].at)} if told.events else {}
     return [
         Metric(
             "dpsynth_ledger_events",

@@ -192,6 +192,11 @@ def _without_mere_names(nodes: Mapping[int, Node], start: Node, links: Iterable[
     return {here: node for here, node in nodes.items() if node.facets or here in ends or here == start.id}
 
 
+def numbered(store: LineageStore, number: int) -> Node | None:
+    """The node with an id, or None where the graph has none. Raises `LedgerError` where the database is away."""
+    return store.database.read(lambda connection: rows.nodes_by_id(connection, [number]).get(number))
+
+
 def way(store: LineageStore, one: DatasetName, other: DatasetName) -> list[tuple[Node, Link | None]] | None:
     """A shortest way between two nodes, each with the edge that leads to it; None where there is none.
 

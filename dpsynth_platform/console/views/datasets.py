@@ -17,7 +17,6 @@ from dpsynth_platform.console.views.listing import Listed, ReleaseRow, row_of
 from dpsynth_platform.contract_words import column_words, contract_words
 from dpsynth_platform.contracts import DataContract, leaves_out_in_silence
 from dpsynth_platform.errors import NotFound
-from dpsynth_platform.lineage.naming import dataset_name
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release.evidence import EVIDENCE_STEPS
 from dpsynth_platform.release.reviewers import counts_of
@@ -98,7 +97,6 @@ class DatasetView(View):
         columns: each with its declaration in words.
         contacts: people to ask.
         file: the contract's file on the server.
-        node: its source's name in the lineage graph.
         periods: what was run, the latest first.
         entries: its ledger entries, the newest first.
         releases: those that the ledger records, the newest first.
@@ -109,7 +107,6 @@ class DatasetView(View):
     columns: tuple[tuple[str, str], ...]
     contacts: tuple[str, ...]
     file: str
-    node: str
     periods: tuple[PeriodView, ...]
     entries: tuple[EntryRow, ...]
     releases: tuple[ReleaseRow, ...]
@@ -181,7 +178,6 @@ def dataset(settings: Settings, allowed: Collection[Action], name: str) -> Datas
         columns=tuple((column, column_words(contract, column)) for column in contract.columns),
         contacts=tuple(contract.owners),
         file=str(settings.contracts / f"{name}.yaml"),
-        node=str(dataset_name(contract.source.uri)),
         periods=tuple(_periods(settings, allowed, known, name, silent=leaves_out_in_silence(contract, family))),
         entries=tuple(entry_row(item) for item in reversed(entries)),
         releases=tuple(row_of(settings, known, item) for item in releases),

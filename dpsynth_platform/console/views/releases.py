@@ -41,8 +41,6 @@ from dpsynth_platform.console.views.listing import (
     verified,
 )
 from dpsynth_platform.errors import ConfigurationError, ContractError, NotFound, ReleaseRefused
-from dpsynth_platform.lineage.naming import dataset_name
-from dpsynth_platform.release import layout
 from dpsynth_platform.reviewing import decisions
 from dpsynth_platform.reviewing.chronicle import chronicle
 from dpsynth_platform.settings import Settings
@@ -75,7 +73,6 @@ class ReleaseView(View):
         quality: for `READ_QUALITY`, and while this is the last run of its place.
         decisions: all on what was published.
         directory: where it lies on the server.
-        node: its name in the lineage graph.
     """
 
     row: ReleaseRow
@@ -86,7 +83,6 @@ class ReleaseView(View):
     decisions: tuple[DecisionView, ...]
     comparison: ComparisonView | None
     directory: str | None
-    node: str | None
 
 
 def releases(
@@ -152,7 +148,6 @@ def release(settings: Settings, allowed: Collection[Action], release_id: str) ->
         decisions=tuple(map(decision_view, decided)),
         comparison=beside(settings, known, previous, Side.of_dossier(dossier)) if dossier and previous else None,
         directory=None if directory is None else str(directory),
-        node=None if directory is None else str(dataset_name(directory / layout.DATA)),
     )
 
 

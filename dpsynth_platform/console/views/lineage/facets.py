@@ -1,0 +1,160 @@
+"""One node of the lineage graph, with all that is recorded of it.
+
+What belongs here: its facets, its uses, and what others told of it. What does not: what lies around it (`around`), and
+judging it (`lineage.clearance`).
+
+What a facet says, and where things lie, is shown in full to those who may see exact counts (`READ_SPEND`); to others as
+far as it may leave the operator's place (`lineage.export`), and with no path of this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpsynth_platform.console.roles import Action
+from dpsynth_platform.console.views.base import View, require
+from dpsynth_platform.console.views.lineage.nodes import (
+    About,
+    GraphNode,
+    node_called,
+    other_names,
+    store_of,
+    without_secrets,
+)
+from dpsynth_platform.lineage import uses
+from dpsynth_platform.lineage.export import public_facets
+from dpsynth_platform.lineage.naming import dataset_name
+from dpsynth_platform.lineage.nodes import LEDGER_NAMESPACE, Node
+from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.lineage_words import distrust_words, use_words
+from dpsynth_platform.privacy.figures import moment
+from dpsynth_platform.reviewing import catalogue
+from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
+from dpsynth_platform.settings import Settings
+
+
+@dataclass(frozen=True)
+class FacetView(View):
+    """One facet of a node.
+
+    Attributes:
+        value: JSON, indented.
+        event: number of the lineage event that told it.
+        told_by: `this platform`, or the producer.
+    """
+
+    name: str
+    value: str
+    event: int
+    told_by: str
+
+
+@dataclass(frozen=True)
+class NodeView(View):
+    """One node with all that is known of it.
+
+    Attributes:
+        place: its full name, with where it lies; for `READ_SPEND`.
+        also: other names of it.
+        facets: the latest of each that may be believed.
+        whole: whether what this platform said is shown in full (`READ_SPEND`), else as far as it may leave the
+            operator's place. What others said is so only for `READ_QUALITY`: nobody knows what they put into it.
+        events: lineage events of other producers that tell of it: number, producer, when.
+        distrusted: what was taken back, in words.
+        declared_public: by whom and why, or None.
+        uses: registered uses of a release, in words.
+        contamination: what spoils a product, in sentences.
+    """
+
+    node: GraphNode
+    place: str | None
+    also: tuple[str, ...]
+    facets: tuple[FacetView, ...]
+    whole: bool
+    events: tuple[tuple[int, str, str], ...]
+    distrusted: tuple[str, ...]
+    declared_public: str | None
+    uses: tuple[str, ...]
+    contamination: tuple[str, ...]
+
+
+def node(settings: Settings, allowed: Collection[Action], name: str) -> NodeView:
+    """One node, by its key or by what people call it. Raises like `graph`."""
+    require(allowed, Action.READ)
+    store, found = store_of(settings), node_called(settings, name)
+    known, whole = chronicle(settings), Action.READ_SPEND in allowed
+    declared = store.public(found.name)
+    return NodeView(
+        node=About(settings, known).node(found, 0),
+        place=str(found.name) if whole else None,
+        also=tuple(other_names(found) if whole else _without_paths(other_names(found))),
+        facets=tuple(_facets(found, allowed)),
+        whole=whole,
+        events=tuple((item.sequence, item.source, item.received_at) for item in store.foreign_events(found.name)),
+        distrusted=tuple(distrust_words(item) for item in store.distrusts(found.name)),
+        declared_public=None
+        if declared is None
+        else f"declared public by {declared.by} at {moment(declared.at)}: {declared.reason}",
+        uses=tuple(use_words(item).strip() for item in uses.registered(store, found))
+        if found.kind == "release"
+        else (),
+        contamination=tuple(
+            item.words if whole else _without_paths_in_words(item)
+            for item in _contaminations(settings, known, store, found)
+        ),
+    )
+
+
+def _facets(node: Node, allowed: Collection[Action]) -> Iterator[FacetView]:
+    public = public_facets(node.facets)
+    shown = {}
+    for name, facet in node.facets.items():
+        own = node.origin_of(name) == "own"
+        if (Action.READ_SPEND if own else Action.READ_QUALITY) in allowed:
+            shown[name] = facet if own else without_secrets(facet)
+        elif name in public:
+            shown[name] = _without_paths(public[name])
+    for name in sorted(shown):
+        value = {key: part for key, part in shown[name].items() if not key.startswith("_")}
+        yield FacetView(
+            name=name,
+            value=json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True),
+            event=node.told_by[name],
+            told_by="this platform" if node.origin_of(name) == "own" else "another producer",
+        )
+
+
+def _contaminations(settings: Settings, known: Chronicle, store: LineageStore, node: Node) -> list[uses.Contamination]:
+    if node.own or node.kind == "mechanism" or node.name.namespace == LEDGER_NAMESPACE:
+        return []
+    contracts = catalogue.catalogue(settings).datasets.values()
+    families = uses.Families(
+        tables={dataset_name(contract.source.uri): contract.family for contract, _ in contracts},
+        entries={entry.entry_id: entry.family for entry in known.entries.values()},
+    )
+    return uses.contaminations(store, node.name, families)
+
+
+def _without_paths_in_words(found: uses.Contamination) -> str:
+    """The sentences, with what they name without paths. Longest names first, so that none is left in part."""
+    words = found.words
+    names = {str(found.product), str(found.data), str(found.release), found.origin}
+    for name in sorted({*names, *found.product_path, *found.data_path}, key=len, reverse=True):
+        words = words.replace(name, _without_paths(name))
+    return words
+
+
+_PATH = re.compile(r"(^|\bfile:)(?://[^/]*)?/.*/")
+
+
+def _without_paths(value: Any) -> Any:
+    """A value in which paths of this machine have only their last part."""
+    if isinstance(value, str):
+        return _PATH.sub(lambda found: f"{found[1]}\N{HORIZONTAL ELLIPSIS}/", value)
+    if isinstance(value, Mapping):
+        return {name: _without_paths(part) for name, part in value.items()}
+    return [_without_paths(part) for part in value] if isinstance(value, list) else value

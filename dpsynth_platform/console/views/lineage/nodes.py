@@ -1,0 +1,296 @@
+"""Nodes of the lineage graph as every page tells of them, and finding one by what people call it.
+
+What belongs here: names, labels, what a node belongs to, and which findings it is part of. What does not: what lies
+around it (`around`), and what is recorded of it (`facets`).
+
+A node that lies on this machine is called by its logical name, not by its path: names stand in addresses, logs of
+proxies and browsers' histories. Behind `#` follows its number in the graph, since what lay elsewhere before, as after
+`DPSYNTH_HOME` was moved, has the same name. Where it lies is the operator's (`facets`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from dpsynth_platform.console.views.base import View
+from dpsynth_platform.errors import NotFound
+from dpsynth_platform.ledger.records import Entry
+from dpsynth_platform.ledger_words import SHORT
+from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName, dataset_name, logical_name
+from dpsynth_platform.lineage.neighbourhood import numbered
+from dpsynth_platform.lineage.nodes import Node
+from dpsynth_platform.lineage.scenarios import MEANING
+from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.privacy.figures import moment, number_of
+from dpsynth_platform.reviewing import accounts, catalogue
+from dpsynth_platform.reviewing.chronicle import Chronicle
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import STEPS, Place
+
+_HERE = "file"
+_MOST_DIGITS = 18
+MOST_OTHERS = 12
+"""Ledger entries that a finding names one by one."""
+
+
+@dataclass(frozen=True)
+class FindingView(View):
+    """What a mechanism adds up with.
+
+    Attributes:
+        scenario: `E0` to `E3`.
+        meaning: the scenario in words.
+        words: with how many others, and which.
+        entries: ids of some of the other ledger entries.
+    """
+
+    scenario: str
+    meaning: str
+    words: str
+    entries: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GraphNode(View):
+    """One place in a drawing: a node, or the steps of one run together.
+
+    Attributes:
+        key: names it among the others of this drawing and, for a single node, everywhere in this deployment.
+        kind: `dataset`, `model`, `checkpoint`, `release`, `mechanism`, or `run` for steps together.
+        label: short; `title` is its name, of what lies on this machine the logical one.
+        own: our platform wrote it.
+        distance: steps from the start; above it negative.
+        dataset, period, release, entry: what it belongs to, for links to its pages; None where it does not.
+        members: keys of the nodes that stand together here; itself where it is one.
+        findings: E0 to E3.
+        notes: what else a reader must know: withdrawn, told by others, claims.
+        more: how many further nodes lead on from here, beyond what is shown.
+    """
+
+    key: str
+    kind: str
+    label: str
+    title: str
+    own: bool
+    distance: int
+    dataset: str | None
+    period: str | None
+    release: str | None
+    entry: str | None
+    members: tuple[str, ...]
+    findings: tuple[FindingView, ...]
+    notes: tuple[str, ...]
+    more: int
+
+
+class Names:
+    """What nodes are called, without where on this machine they lie."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._sources: dict[DatasetName, list[str]] = {}
+        for name, (contract, _) in catalogue.catalogue(settings).datasets.items():
+            self._sources.setdefault(dataset_name(contract.source.uri), []).append(name)
+
+    def sources(self, node: Node) -> list[str]:
+        """The datasets whose source a node is."""
+        return self._sources.get(node.name, [])
+
+    def of(self, node: Node) -> str:
+        """A release's id, a step such as `visits/2026-01/model`, a source's dataset; else its own name."""
+        if not _is_here(node):
+            return str(node.name)
+        release, step = release_of(node), step_of(node)
+        if release is not None:
+            return release
+        if step is not None:
+            return logical_name(step[0].dataset, step[1], step[0].period).name
+        return next(iter(self.sources(node)), f"{_HERE}:{last_part(node)}")
+
+    def key(self, node: Node) -> str:
+        """What names a node everywhere in this deployment, and in addresses."""
+        return f"{self.of(node)}#{node.id}" if _is_here(node) else str(node.name)
+
+
+class About:
+    """What is told of nodes, beside what the graph has: of the deployment's contracts and its ledger."""
+
+    def __init__(self, settings: Settings, known: Chronicle) -> None:
+        self.names = Names(settings)
+        self._known = known
+        self._found: dict[str, tuple[FindingView, ...]] = {}
+
+    def node(self, node: Node, distance: int, more: int = 0, claims: Collection[str] = ()) -> GraphNode:
+        """One node by itself."""
+        entry = self.entry(node)
+        place = self._place(node, entry)
+        release = release_of(node)
+        notes = [
+            *self._notes(node, release),
+            *(f"claims ledger entry {item}, which the ledger does not bear out" for item in claims),
+        ]
+        return GraphNode(
+            key=self.names.key(node),
+            kind=node.kind,
+            label=self._label(node, entry, release),
+            title=self.names.of(node),
+            own=node.own,
+            distance=distance,
+            dataset=place.dataset if place else None,
+            period=place.period if place else None,
+            release=release,
+            entry=entry.entry_id if entry else None,
+            members=(self.names.key(node),),
+            findings=self.findings(entry),
+            notes=tuple(notes),
+            more=more,
+        )
+
+    def entry(self, node: Node) -> Entry | None:
+        """The ledger entry that a node is, or that its own guarantee names."""
+        if node.kind == "mechanism":
+            return self._known.entries.get(node.name.name)
+        named = node.facets.get("dpsynth_guarantee", {}) if node.own else {}
+        return self._known.entries.get(str(named.get("ledgerEntry")))
+
+    def findings(self, entry: Entry | None) -> tuple[FindingView, ...]:
+        """The scenarios that an entry is part of."""
+        if entry is None:
+            return ()
+        if entry.entry_id not in self._found:
+            self._found[entry.entry_id] = tuple(
+                FindingView(
+                    scenario=item.scenario,
+                    meaning=MEANING[item.scenario],
+                    words=_finding_words(item.entries),
+                    entries=tuple(other.entry_id for other in item.entries[:MOST_OTHERS]),
+                )
+                for item in self._known.repetitions.of(entry.entry_id)
+            )
+        return self._found[entry.entry_id]
+
+    def _place(self, node: Node, entry: Entry | None) -> Place | None:
+        step = step_of(node)
+        if step is not None:
+            return step[0]
+        if entry is not None:
+            return Place(entry.request.dataset, entry.request.period)
+        sources = self.names.sources(node)
+        return Place(sources[0]) if sources else None
+
+    def _label(self, node: Node, entry: Entry | None, release: str | None) -> str:
+        step = step_of(node)
+        if node.kind == "mechanism":
+            return f"entry {node.name.name[:SHORT]}" + (f" ({entry.request.place})" if entry else "")
+        if release is not None:
+            return release
+        if step is not None:
+            return f"{step[0].label}: {step[1]}"
+        sources = self.names.sources(node)
+        return f"{', '.join(sources)}: source" if sources else last_part(node)
+
+    def _notes(self, node: Node, release: str | None) -> list[str]:
+        published = self._known.publications.get(release or "")
+        notes = []
+        if published is not None and published.withdrawn is not None:
+            notes.append(f"withdrawn by {published.withdrawn.by} at {moment(published.withdrawn.at)}")
+        if not node.own and node.kind != "mechanism" and not node.is_told_by_us:
+            notes.append("told by other producers only")
+        return notes
+
+
+def release_of(node: Node) -> str | None:
+    """Id of the release that a node is, or None."""
+    if node.kind != "release":
+        return None
+    found = node.facets.get("version", {}).get("datasetVersion")
+    return None if found is None else str(found)
+
+
+def last_part(node: Node) -> str:
+    """The last part of a node's name."""
+    return PurePosixPath(node.name.name).name or node.name.name
+
+
+def store_of(settings: Settings) -> LineageStore:
+    """The stored graph. Raises `NotFound` where there is none yet."""
+    if not accounts.has_ledger(settings):
+        raise NotFound("there is no lineage graph yet; the first run of a dataset makes it")
+    return LineageStore(settings.ledger_url)
+
+
+def node_called(settings: Settings, text: str) -> Node:
+    """The one node that a key names, or that people call so; of what was moved about on this machine the newest.
+
+    Raises:
+        NotFound: the graph does not know it, or several nodes are called so.
+    """
+    store, names = store_of(settings), Names(settings)
+    exact = _by_key(store, names, text)
+    contracts = catalogue.catalogue(settings).datasets
+    if exact is None and text in contracts:
+        exact = store.node(dataset_name(contracts[text][0].source.uri))
+    if exact is not None:
+        return exact
+    found = store.find(text)
+    if len({names.of(node) for node in found}) != 1:
+        many = f"{len(found)} nodes are called so; give one's full name" if found else "the lineage graph knows none"
+        raise NotFound(f"{text!r}: {many}; accepted: a name, NAMESPACE:NAME, path, URI, dataset or release's id")
+    return max(found, key=lambda node: node.id)
+
+
+def _by_key(store: LineageStore, names: Names, text: str) -> Node | None:
+    """The node whose key or full name a text is, or None."""
+    name, _, number = text.rpartition("#")
+    if name and number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS:
+        found = numbered(store, int(number))
+        if found is not None and names.of(found) == name:
+            return found
+    namespace, _, rest = text.rpartition(":")
+    return store.node(DatasetName(namespace, rest)) if namespace else None
+
+
+def step_of(node: Node) -> tuple[Place, str] | None:
+    """The dataset, period and step whose output a node of ours is, by the name that people use for it."""
+    if not node.own:
+        return None
+    for name in other_names(node):
+        namespace, _, logical = name.partition(":")
+        parts = logical.split("/")
+        if namespace == JOB_NAMESPACE and len(parts) in (2, 3) and parts[-1] in STEPS:
+            return Place(parts[0], parts[1] if len(parts) == 3 else None), parts[-1]
+    return None
+
+
+def other_names(node: Node) -> list[str]:
+    """Other names of a node, as its facet tells them."""
+    told = node.facets.get("symlinks", {}).get("identifiers")
+    found = [item for item in told if isinstance(item, Mapping)] if isinstance(told, list) else []
+    return sorted(without_secrets(f"{item.get('namespace')}:{item.get('name')}") for item in found)
+
+
+_SECRETS = re.compile(r'([a-z][a-z0-9+.-]{0,30}://)(?:[^/\s"]*@)?([^\s?#"]*)(?:[?#][^\s"]*)?', re.IGNORECASE)
+
+
+def without_secrets(value: Any) -> Any:
+    """What another producer said, without what may be a password in its addresses: user, query and fragment."""
+    if isinstance(value, str):
+        return _SECRETS.sub(lambda found: f"{found[1]}{found[2]}", value)
+    if isinstance(value, Mapping):
+        return {name: without_secrets(part) for name, part in value.items()}
+    return [without_secrets(part) for part in value] if isinstance(value, list) else value
+
+
+def _is_here(node: Node) -> bool:
+    """Whether a node is named by a path, of this machine or of one whose disks it shares."""
+    return node.name.namespace.partition("://")[0] == _HERE
+
+
+def _finding_words(others: Collection[Entry]) -> str:
+    places = list(dict.fromkeys(entry.request.place for entry in others))
+    shown = ", ".join(places[:MOST_OTHERS])
+    more = f" and {len(places) - MOST_OTHERS} more" if len(places) > MOST_OTHERS else ""
+    return f"adds up with {number_of(len(others), 'other mechanism')}: {shown}{more}"

@@ -68,10 +68,12 @@ def console(
 def _read_ahead(settings: Settings) -> None:
     """Reads what most pages need, so that nobody waits for it with the first one."""
     from dpsynth_platform.console.views.overview import overview
+    from dpsynth_platform.console.views.releases import releases
 
     # Whatever is wrong, the pages tell it; a thread's traceback would go to the terminal with all that it quotes.
     with suppress(Exception):
         overview(settings, frozenset(Action))
+        releases(settings, frozenset(Action), state="damaged")  # looks at every release there is
 
 
 @user_app.command("add")

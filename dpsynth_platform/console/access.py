@@ -24,7 +24,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit
 
 from starlette.concurrency import run_in_threadpool
@@ -93,6 +93,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+_Given = ParamSpec("_Given")
+_Made = TypeVar("_Made")
+
 _log = logging.getLogger(__name__)
 
 
@@ -103,6 +106,7 @@ class Desk:
     Attributes:
         hashing: held while a password is looked at, which takes much memory.
         asking: held while the provider is asked, which may not answer for long.
+        computing: held while something is computed that takes seconds: see `compute`.
     """
 
     console: ConsoleSettings
@@ -112,6 +116,7 @@ class Desk:
     provider: Provider | None
     hashing: asyncio.Semaphore
     asking: asyncio.Semaphore
+    computing: asyncio.Semaphore
 
     @classmethod
     def of(cls, console: ConsoleSettings, clock: Callable[[], float] = time.time) -> Desk:
@@ -131,12 +136,18 @@ class Desk:
             provider,
             asyncio.Semaphore(_AT_ONCE),
             asyncio.Semaphore(_AT_ONCE),
+            asyncio.Semaphore(1),
         )
 
     @property
     def cookie(self) -> str:
         """The name of the session's cookie; with this prefix browsers take it from the console's own host alone."""
         return "__Host-dpsynth" if self.console.secure else "dpsynth"
+
+    async def compute(self, work: Callable[_Given, _Made], *given: _Given.args, **named: _Given.kwargs) -> _Made:
+        """Does what takes seconds, one at a time: it would keep everybody from what does not."""
+        async with self.computing:
+            return await run_in_threadpool(work, *given, **named)
 
     def keep(self, response: Response, name: str, value: str, seconds: int | None = None) -> None:
         """Puts a cookie of ours on an answer."""

@@ -10,7 +10,6 @@ decides is asked for again then: a session may have ended, or its roles changed,
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -19,9 +18,8 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyCookie, APIKeyHeader
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
-from starlette.concurrency import run_in_threadpool
 
-from dpsynth_platform.console.access import CSRF_HEADER
+from dpsynth_platform.console.access import CSRF_HEADER, Desk
 from dpsynth_platform.console.identity import Identity, acting, current, signed_in
 from dpsynth_platform.console.problems import MEDIA_TYPE
 from dpsynth_platform.console.roles import ROLES, Action, Role
@@ -29,7 +27,7 @@ from dpsynth_platform.console.views import candidates, datasets, families, ledge
 from dpsynth_platform.console.views.candidates import CandidateView, Decided
 from dpsynth_platform.console.views.datasets import DatasetsView, DatasetView, PlanView
 from dpsynth_platform.console.views.dossiers import VerificationView
-from dpsynth_platform.console.views.families import FamilyRow, FamilyView
+from dpsynth_platform.console.views.families import FamiliesView, FamilyView
 from dpsynth_platform.console.views.ledger import EntryView, LedgerVerificationView, LedgerView
 from dpsynth_platform.console.views.lineage import DEEPEST, GraphView, NodeView, PathView, SearchView
 from dpsynth_platform.console.views.listing import ReleaseState
@@ -93,9 +91,17 @@ class Refusal(_Body):
     reason: Reason
 
 
+class Cap(_Body):
+    """A cap for life."""
+
+    epsilon: float
+    delta: float
+
+
 class LargerCap(_Body):
     """A larger cap for life. Reasons are kept for ever and must hold no data."""
 
+    seen: Cap = Field(description="The present one, as GET of the family tells it.")
     epsilon: float = Field(gt=0, le=1e6, allow_inf_nan=False)
     delta: float = Field(gt=0, lt=1, allow_inf_nan=False)
     reason: Reason
@@ -123,20 +129,15 @@ class Session:
     csrf: str
 
 
-def router(settings: Settings, cookie: str) -> APIRouter:
-    """The addresses of a deployment's console.
-
-    Args:
-        cookie: the name of the session's cookie, for the description.
-    """
-    session = Depends(APIKeyCookie(name=cookie, scheme_name="session", auto_error=False))
+def router(settings: Settings, desk: Desk) -> APIRouter:
+    """The addresses of a deployment's console. Of the desk: its cookie's name, and where it computes."""
+    session = Depends(APIKeyCookie(name=desk.cookie, scheme_name="session", auto_error=False))
     api = APIRouter(prefix=PREFIX, responses=_problems(), dependencies=[session])
     api.add_api_route("/session", _session, summary="Who is signed in, and what they may do", tags=["session"])
     for part in (_families, _candidates, _lineage):
         api.include_router(part(settings))
-    alone = asyncio.Semaphore(1)  # what computes for seconds would otherwise keep everybody from what does not
     for computing in (_datasets, _releases, _ledger):
-        api.include_router(computing(settings, alone))
+        api.include_router(computing(settings, desk))
 
     @api.get("/overview", summary="What waits, the budgets, and the newest releases", tags=["overview"])
     def get_overview(who: _Somebody) -> Overview:
@@ -182,9 +183,9 @@ def _session(request: Request) -> Session:
 def _families(settings: Settings) -> APIRouter:
     api = APIRouter(prefix="/families", tags=["families"])
 
-    @api.get("", summary="Every family's budget")
-    def get_families(who: _Somebody) -> tuple[FamilyRow, ...]:
-        return families.families(settings, who.actions)
+    @api.get("", summary="Families' budgets by name, page by page")
+    def get_families(who: _Somebody, page: Page = 1) -> FamiliesView:
+        return families.families(settings, who.actions, page)
 
     @api.get("/{family}", summary="One family's budget: over time, by owners, and what remains")
     def get_family(who: _Somebody, family: Family) -> FamilyView:
@@ -197,6 +198,7 @@ def _families(settings: Settings) -> APIRouter:
             who.actions,
             who.name,
             family,
+            seen=(asked.seen.epsilon, asked.seen.delta),
             epsilon=asked.epsilon,
             delta=asked.delta,
             reason=asked.reason,
@@ -210,12 +212,12 @@ def _families(settings: Settings) -> APIRouter:
     return api
 
 
-def _datasets(settings: Settings, alone: asyncio.Semaphore) -> APIRouter:
+def _datasets(settings: Settings, desk: Desk) -> APIRouter:
     api = APIRouter(prefix="/datasets", tags=["datasets"])
 
-    @api.get("", summary="Every dataset")
-    def get_datasets(who: _Somebody, text: Text = "") -> DatasetsView:
-        return datasets.datasets(settings, who.actions, text)
+    @api.get("", summary="Datasets by name, page by page")
+    def get_datasets(who: _Somebody, text: Text = "", page: Page = 1) -> DatasetsView:
+        return datasets.datasets(settings, who.actions, text, page)
 
     @api.get("/{dataset}", summary="One dataset: its contract in words, runs and releases")
     def get_dataset(who: _Somebody, dataset: Dataset) -> DatasetView:
@@ -223,8 +225,7 @@ def _datasets(settings: Settings, alone: asyncio.Semaphore) -> APIRouter:
 
     @api.post("/{dataset}/plan", summary="What a run would do and cost: computed now, and nothing is changed")
     async def post_plan(who: _Planning, dataset: Dataset, period: Period = None) -> PlanView:
-        async with alone:
-            return await run_in_threadpool(datasets.plan, settings, who.actions, dataset, period)
+        return await desk.compute(datasets.plan, settings, who.actions, dataset, period)
 
     return api
 
@@ -262,7 +263,7 @@ def _candidates(settings: Settings) -> APIRouter:
     return api
 
 
-def _releases(settings: Settings, alone: asyncio.Semaphore) -> APIRouter:
+def _releases(settings: Settings, desk: Desk) -> APIRouter:
     api = APIRouter(prefix="/releases", tags=["releases"])
 
     @api.get("", summary="Releases, the newest first, page by page")
@@ -283,8 +284,7 @@ def _releases(settings: Settings, alone: asyncio.Semaphore) -> APIRouter:
 
     @api.post("/{release}/verify", summary="Verify it anew, every byte")
     async def post_verification(who: _Verifying, release: ReleaseId) -> VerificationView:
-        async with alone:
-            return await run_in_threadpool(releases.verify, settings, who.actions, release)
+        return await desk.compute(releases.verify, settings, who.actions, release)
 
     return api
 
@@ -313,7 +313,7 @@ def _lineage(settings: Settings) -> APIRouter:
     return api
 
 
-def _ledger(settings: Settings, alone: asyncio.Semaphore) -> APIRouter:
+def _ledger(settings: Settings, desk: Desk) -> APIRouter:
     api = APIRouter(prefix="/ledger", tags=["ledger"])
 
     @api.get("", summary="The chain's events, the newest first, page by page")
@@ -331,8 +331,7 @@ def _ledger(settings: Settings, alone: asyncio.Semaphore) -> APIRouter:
 
     @api.post("/verify", summary="Recompute the whole chain, and hold it against the published dossiers")
     async def post_verification(who: _Verifying) -> LedgerVerificationView:
-        async with alone:
-            return await run_in_threadpool(ledger.verify, settings, who.actions)
+        return await desk.compute(ledger.verify, settings, who.actions)
 
     @api.get("/export", summary="The ledger for an auditor, signed; nothing of owners")
     def get_export(who: _Somebody) -> JSONResponse:

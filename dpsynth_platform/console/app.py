@@ -77,7 +77,7 @@ def without_pages(settings: Settings, desk: Desk) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _not_acceptable)
     app.router.routes.extend([Route(access.HEALTH, _health, methods=["GET"]), *sign_in.routes()])
-    app.include_router(api.router(settings, desk.cookie))
+    app.include_router(api.router(settings, desk))
     return app
 
 

@@ -4,13 +4,15 @@ What belongs here: telling whether files have changed, and keeping what was made
 
 A file counts as the same while its place, number, size and times are. One of them, the time of its last change of
 status, is set by the system at every write and renaming, and no program can set it back without the system's clock: so
-content that was replaced under its old size and date is noticed, too.
+content that was replaced under its old size and date is noticed, too. The system's clock moves in ticks, and of two
+writes in one tick the second could pass unseen; so a file that was just written is looked at a tick later.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
@@ -18,17 +20,22 @@ from typing import Generic, TypeVar
 
 _Value = TypeVar("_Value")
 
+_TICK_NS = 20_000_000
+"""Longer than a tick of the system's clock: 10 ms at most on Linux."""
+_TRIES = 5
+
 State = tuple[tuple[str, tuple[int, ...] | None], ...]
 
 
 def state_of(paths: Iterable[Path]) -> State:
     """What tells whether files are the same as before; of one that is not there, that."""
-    return tuple((str(path), _state(path)) for path in paths)
+    looked_at = [str(path) for path in paths]
+    return _settled(lambda: tuple((path, _state(path)) for path in looked_at))
 
 
 def tree_state(directory: Path) -> State:
     """The same of a directory and everything below it; links are not followed."""
-    return tuple(sorted(_tree(str(directory))))
+    return _settled(lambda: tuple(sorted(_tree(str(directory)))))
 
 
 class Kept(Generic[_Value]):
@@ -73,7 +80,19 @@ class Kept(Generic[_Value]):
             self._values.pop(key, None)
 
 
-def _state(path: Path | str) -> tuple[int, ...] | None:
+def _settled(look: Callable[[], State]) -> State:
+    """A state that every later write changes. Of what is written all the time, the last one that was looked at."""
+    state = look()
+    for _ in range(_TRIES):
+        now = time.time_ns()
+        if not any(numbers is not None and 0 <= now - numbers[-1] < _TICK_NS for _, numbers in state):
+            break
+        time.sleep(_TICK_NS / 1e9)
+        state = look()
+    return state
+
+
+def _state(path: str) -> tuple[int, ...] | None:
     try:
         found = os.lstat(path)
     except OSError:

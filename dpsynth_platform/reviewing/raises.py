@@ -33,7 +33,8 @@ def ask(
     if weak and accept_weak is None:
         raise LedgerError(
             f"a cap of epsilon {epsilon:g}, delta {delta:g} is a weak guarantee (epsilon above {WEAK_EPSILON:g}, or "
-            f"delta {WEAK_DELTA:g} or more); accepted: a smaller one, or --accept-weak-guarantee REASON"
+            f"delta {WEAK_DELTA:g} or more); accepted: a smaller one, or a word on why it may be weak "
+            "(--accept-weak-guarantee REASON)"
         )
     why = f"{reason}; weak guarantee accepted: {accept_weak}" if weak else reason
     return accounts.ledger(settings).ask_raise(family, epsilon=epsilon, delta=delta, by=by, reason=why)

@@ -36,6 +36,7 @@ class Checked:
 
 _CHECKED: Kept[Checked] = Kept(4000)
 _READ: Kept[Checked] = Kept(4000)
+_PUBLIC: Kept[tuple[str, str]] = Kept(10)
 
 
 @dataclass(frozen=True)
@@ -147,8 +148,7 @@ def checked(settings: Settings, now: Chronicle, path: Path, *, rows: bool = True
     """
     kept = _READ if rows else _CHECKED
     known = now.known_chain if accounts.has_ledger(settings) else None
-    key_file = settings.vault / f"{SIGNING_KEY}.key"
-    state = (tree_state(path), state_of([key_file]), now.readings, path.name in now.known_chain.withdrawn)
+    state = (tree_state(path), state_of([_key_file(settings)]), now.readings, path.name in now.known_chain.withdrawn)
     if anew:
         kept.forget(path)
 
@@ -186,12 +186,21 @@ def public_key(settings: Settings) -> tuple[str, str]:
             "the home of one that has. A deployment is made where DPSYNTH_HOME says by its first run: "
             "dpsynth run DATASET (or `make demo`)"
         )
-    key = Vault(settings.vault).signing_key().public_key()
-    return public_pem(key).decode(), fingerprint(key)
+
+    def read() -> tuple[str, str]:
+        key = Vault(settings.vault).signing_key().public_key()
+        return public_pem(key).decode(), fingerprint(key)
+
+    file = _key_file(settings)
+    return _PUBLIC.get(file, state_of([file]), read)
 
 
 def _has_signing_key(settings: Settings) -> bool:
-    return (settings.vault / f"{SIGNING_KEY}.key").is_file()
+    return _key_file(settings).is_file()
+
+
+def _key_file(settings: Settings) -> Path:
+    return settings.vault / f"{SIGNING_KEY}.key"
 
 
 def find_release(settings: Settings, release: str) -> Path:

@@ -55,11 +55,14 @@ import pyarrow as pa
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "end_to_end"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "console"))
 
+from browser_cases import Console, Visitor, chromium, console, visitor
 from deployment import FAMILY, Deployment
 from inside import inside
 from line_cases import SMALL, run_here, small_table
 
+from dpsynth_platform.console import addresses as to
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import candidates, datasets, families, ledger, lineage, overview, releases
 from dpsynth_platform.digests import canonical_digest
@@ -363,6 +366,79 @@ def _forget() -> None:
                 value._values.clear()
 
 
+def addresses(settings: Settings) -> dict[str, str]:
+    """Every page's address."""
+    known = chronicle(settings)
+    release = known.published_of("data_000")[-1].release
+    other = known.published_of("data_003")[0].release
+    last = max(place.period or "" for place in Storage(settings.restricted).places("data_000"))
+    return {
+        "overview": "/",
+        "families": "/families",
+        "family": to.family_page(family_of(0)),
+        "datasets": "/datasets",
+        "dataset": to.dataset_page("data_000"),
+        "releases": "/releases",
+        "releases of one state": "/releases?state=withdrawn",
+        "release": to.release_page(release),
+        "candidate": to.candidate_page("data_000", last),
+        "graph, two steps": to.node_page(release),
+        "graph, ten steps, not collapsed": f"{to.node_page(release)}&up=10&down=10&sent=yes",
+        "graph around a source": to.node_page("data_000"),
+        "way between two nodes": f"{to.node_page(release)}&path={other}",
+        "search": "/lineage?text=data_17",
+        "ledger": "/ledger",
+        "ledger, by text": "/ledger?text=data_017",
+        "entry": to.entry_page(known.publications[release].entry.entry_id),
+    }
+
+
+def over_http(deployment: Deployment) -> Iterator[tuple[str, Times, Times, float, float]]:
+    """Each page of a console in a process of its own, for somebody who is signed in.
+
+    The response's seconds, first and again (of the clock, and of the console's processor), and then a browser's until
+    the page is drawn, first and again (of the clock). First is after the console has read ahead.
+    """
+    with console(deployment) as running, chromium() as browser, visitor(running, browser) as here:
+        start = time.perf_counter()
+        _rest(running)
+        print(f"read ahead for {time.perf_counter() - start:.0f} s after the sign-in", file=sys.stderr)
+        for name, address in addresses(deployment.settings).items():
+            first = _served(here, address)
+            again = statistics.median_low([_served(here, address) for _ in range(5)])
+            drawn = [_drawn(here, address) for _ in range(4)]
+            yield name, first, again, drawn[0], statistics.median_low(drawn[1:])
+
+
+def _rest(running: Console) -> None:
+    """Waits until the console computes nothing any more."""
+    while True:
+        before = _processor(running)
+        time.sleep(2)
+        if _processor(running) - before < 0.1:
+            return
+
+
+def _processor(running: Console) -> float:
+    """Seconds that the console's process has used of the processor (proc_pid_stat(5), fields 14 and 15)."""
+    fields = Path(f"/proc/{running.process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _served(here: Visitor, address: str) -> Times:
+    start, used = time.perf_counter(), _processor(here.console)
+    answer = here.page.request.get(here.console.url + address)
+    took = time.perf_counter() - start
+    assert answer.ok, (answer.url, answer.status)
+    return took, _processor(here.console) - used
+
+
+def _drawn(here: Visitor, address: str) -> float:
+    start = time.perf_counter()
+    here.open(address)
+    return time.perf_counter() - start
+
+
 def size_of(settings: Settings) -> str:
     """What there is, in words."""
     known = chronicle(settings)
@@ -379,6 +455,7 @@ def main() -> None:
     parser.add_argument("--home", type=Path, help="where the platform is, or is to be made")
     parser.add_argument("--datasets", type=int, default=200)
     parser.add_argument("--months", type=int, default=5)
+    parser.add_argument("--http", action="store_true", help="measure pages over HTTP and in a browser instead")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         root = given.home or Path(temporary)
@@ -388,10 +465,21 @@ def main() -> None:
             print(f"filled in {time.perf_counter() - start:.0f} s", file=sys.stderr)
         settings = Deployment(root).settings
         print(f"{size_of(settings)}\n")
-        print("| page | first | again | after an event |")
-        print("| --- | --- | --- | --- |")
-        for name, *times in measure(settings):
-            print(f"| {name} | {' | '.join(f'{clock:.3f} s ({used:.3f})' for clock, used in times)} |", flush=True)
+        if not given.http:
+            print("| page | first | again | after an event |")
+            print("| --- | --- | --- | --- |")
+            for name, *times in measure(settings):
+                print(f"| {name} | {' | '.join(_told(*item) for item in times)} |", flush=True)
+            return
+        print("| page | response, first | again | drawn, first | again |")
+        print("| --- | --- | --- | --- | --- |")
+        for name, first, again, *drawn in over_http(Deployment(root)):
+            told = [_told(*first), _told(*again), *(f"{clock:.2f} s" for clock in drawn)]
+            print(f"| {name} | {' | '.join(told)} |", flush=True)
+
+
+def _told(clock: float, used: float) -> str:
+    return f"{clock:.2f} s ({used:.2f})"
 
 
 if __name__ == "__main__":

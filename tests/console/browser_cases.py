@@ -35,10 +35,15 @@ _SERIOUS = ("serious", "critical")
 
 @dataclass(frozen=True)
 class Console:
-    """A running console of a deployment."""
+    """A running console of a deployment.
+
+    Attributes:
+        process: its process's id.
+    """
 
     deployment: Deployment
     url: str
+    process: int
 
     def expire_sessions(self) -> None:
         """Everybody was last seen a day ago."""
@@ -59,7 +64,7 @@ def console(deployment: Deployment) -> Iterator[Console]:
     try:
         url = f"http://127.0.0.1:{port}"
         _await(process, f"{url}/health")
-        yield Console(deployment, url)
+        yield Console(deployment, url, process.pid)
     finally:
         process.terminate()
         process.communicate(timeout=30)

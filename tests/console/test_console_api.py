@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -59,7 +60,12 @@ NEEDED = {
 SEEN = f"{'0' * 64}.{'0' * 64}.0"
 BODIES: dict[str, dict[str, Any]] = {
     "/datasets/{dataset}/plan": {},
-    "/families/{family}/raises": {"epsilon": 3.0, "delta": 1e-6, "reason": "More months."},
+    "/families/{family}/raises": {
+        "seen": {"epsilon": 2.5, "delta": 1e-6},
+        "epsilon": 3.0,
+        "delta": 1e-6,
+        "reason": "More months.",
+    },
     "/families/{family}/raises/{event}/approve": {},
     "/candidates/{dataset}/approve": {"seen": SEEN},
     "/candidates/{dataset}/refuse": {"seen": SEEN, "reason": "No."},
@@ -205,9 +211,7 @@ def test_a_body_is_as_described_or_refused(gate: Gate) -> None:
         assert problem(answer)[0] in (400, 422)
         assert "jane" not in answer.text
     for cap in (float("nan"), float("inf"), -1, 0, 1e9):
-        text = (
-            f'{{"epsilon": {str(cap).replace("nan", "NaN").replace("inf", "Infinity")}, "delta": 1e-6, "reason": "x"}}'
-        )
+        text = json.dumps(BODIES["/families/{family}/raises"] | {"epsilon": cap})
         answer = rita.client.post("/api/v1/families/people/raises", content=text, headers=broken)
         assert problem(answer) == (422, "not-acceptable")
 

@@ -15,7 +15,7 @@ from test_console_api import try_all
 from view_cases import entry_of, release_of
 
 from dpsynth_platform.console.roles import ALLOWED
-from dpsynth_platform.console.views import candidates, families, ledger, overview, releases
+from dpsynth_platform.console.views import candidates, datasets, families, ledger, overview, releases
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.reviewing.chronicle import chronicle
 from dpsynth_platform.settings import Settings
@@ -41,6 +41,8 @@ def test_it_tells_what_the_views_say(filled: Any, gate_at: Any, name: str) -> No
     allowed, browser, people = ALLOWED[role], gate.signed_in(name), release_of(filled.settings, "people")
     for path, view in (
         ("overview", overview.overview(settings, allowed)),
+        ("families?page=1", families.families(settings, allowed)),
+        ("datasets?text=s&page=1", datasets.datasets(settings, allowed, "s")),
         ("families/clinic", families.family(settings, allowed, "clinic")),
         ("releases?text=people", releases.releases(settings, allowed, "people")),
         (f"releases/{people}", releases.release(settings, allowed, people)),
@@ -126,10 +128,16 @@ def test_a_larger_cap_needs_two(changeable: Any, gate_at: Any) -> None:
     gate = gate_at(changeable.settings)
     gate.desk.users.add("Rob", ["reviewer"], PHRASE)
     rita, rob = gate.signed_in("Rita"), gate.signed_in("Rob")
-    weak = {"epsilon": 40.0, "delta": 1e-5, "reason": "More months."}
+    shown = rita.get("/api/v1/families/clinic").json()["row"]
+    seen = {"epsilon": shown["cap_epsilon"], "delta": shown["cap_delta"]}
+    weak = {"seen": seen, "epsilon": 40.0, "delta": 1e-5, "reason": "More months."}
     assert problem(rita.change("/api/v1/families/clinic/raises", weak)) == (409, "ledger")
     asked = rita.change("/api/v1/families/clinic/raises", weak | {"accept_weak_guarantee": "fictional people"})
     assert (asked.status_code, asked.json()["by"]) == (201, "Rita")
+    before = len(Ledger(changeable.settings.ledger_url).history())
+    other = weak | {"accept_weak_guarantee": "fictional people", "seen": seen | {"epsilon": 1.0}}
+    assert problem(rita.change("/api/v1/families/clinic/raises", other)) == (409, "ledger")
+    assert len(Ledger(changeable.settings.ledger_url).history()) == before
     address = f"/api/v1/families/clinic/raises/{asked.json()['event']}/approve"
     assert problem(rita.change(address, {})) == (409, "ledger")
     assert rob.change(address, {"reason": "agreed"}).json()["epsilon"] == 40.0

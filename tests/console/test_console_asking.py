@@ -25,22 +25,24 @@ def test_what_was_confirmed_leaves_no_button_behind(
     rita = Identity("Rita", frozenset({"reviewer"}), "password")
     monkeypatch.setattr(asking, "acting", lambda request, action: rita)
 
-    def do(who: Identity, reason: str, tick: bool) -> asking.Answer:
-        done.append(f"{who.name}: {reason}")
+    def do(who: Identity, said: asking.Said) -> asking.Answer:
+        done.append(f"{who.name}: {said.reason} {dict(said.lines)}")
         return asking.Answer(("Refused.",), "/releases")
 
     async def confirm() -> None:
         monkeypatch.setattr(core, "loop", asyncio.get_running_loop())
         here: Any = SimpleNamespace(request=None)
-        question = asking.Question("Refuse", "Refuse it?", ("It is refused.",), reason_needed=True)
+        lines = (asking.Line("epsilon", "Epsilon", value="2.5"), asking.Line("weak", "Why"))
+        question = asking.Question("Refuse", "Refuse it?", ("It is refused.",), reason_needed=True, lines=lines)
         with Client(ui.page("/tried")) as client:
             dialog = asking._Dialog(here, Action.DECIDE, question, do)
-            dialog.reason.value = "No."
+            dialog.reason.value = " No. "
+            dialog.lines["epsilon"].value = " 3 "
             await dialog.confirm()
         assert dialog.sure.is_deleted
         client.delete()
 
     warnings.reset()
     asyncio.run(confirm())
-    assert done == ["Rita: No."]
+    assert done == ["Rita: No. {'epsilon': '3', 'weak': ''}"]
     assert caplog.records == []

@@ -210,6 +210,7 @@ def test_an_engineer_cannot_decide_and_sees_nothing_of_real_rows(served, browser
         assert here.page.get_by_role("link", name="Export").count() == 0
         here.open("/families/tests")
         assert here.page.get_by_role("button", name="Approve the raise").count() == 0
+        assert here.page.get_by_role("button", name="Ask for a larger cap").count() == 0
 
 
 def test_an_auditor_reads_verifies_and_exports_and_changes_nothing(served, browser):
@@ -226,6 +227,7 @@ def test_an_auditor_reads_verifies_and_exports_and_changes_nothing(served, brows
         assert "whole" in here.page.inner_text(".notice.green")
         here.open("/families/tests")
         assert here.page.get_by_role("button", name="Approve the raise").count() == 0
+        assert here.page.get_by_role("button", name="Ask for a larger cap").count() == 0
 
 
 def test_a_reviewer_approves_a_larger_cap(served, browser):
@@ -235,6 +237,30 @@ def test_a_reviewer_approves_a_larger_cap(served, browser):
         dialog = here.page.get_by_role("dialog")
         dialog.get_by_role("button", name="Approve the raise").click()
         dialog.get_by_text("The cap of tests is epsilon 3").wait_for()
+
+
+def test_a_reviewer_asks_for_a_larger_cap_and_cannot_approve_it(served, browser):
+    ledger = Ledger(served.deployment.settings.ledger_url)
+    with visitor(served, browser) as here:
+        here.open("/families/clinic")
+        here.page.get_by_role("button", name="Ask for a larger cap").click()
+        dialog = here.page.get_by_role("dialog")
+        dialog.get_by_label("New epsilon").fill("four")
+        dialog.get_by_label("Reason").fill("one more year of visits")
+        before = len(ledger.history())
+        dialog.get_by_role("button", name="Ask for a larger cap").click()
+        dialog.get_by_text("Epsilon: 'four'; accepted").wait_for()
+        assert here.violations() == []
+        assert len(ledger.history()) == before
+        dialog.get_by_label("New epsilon").fill("4")
+        dialog.get_by_role("button", name="Ask for a larger cap").click()
+        dialog.get_by_text("Rita asks for epsilon 4").wait_for()
+        (event,) = ledger.history()[before:]
+        assert (event.kind, event.payload["by"]) == ("raise-asked", "Rita")
+        dialog.get_by_role("link", name="Go on").click()
+        here.page.get_by_text("one more year of visits").wait_for()
+        assert "somebody else approves it" in here.text
+        assert here.page.get_by_role("button", name="Approve the raise").count() == 0
 
 
 def test_what_has_no_page_is_told_in_the_frame(served, browser):

@@ -3,12 +3,12 @@
 import re
 
 import pytest
-from filled_cases import OWNERS, RELEASED, SECOND, WAITING
+from filled_cases import OWNERS, PRODUCT, RELEASED, SECOND, WAITING
 from view_cases import json_of, others, readings, release_of
 
 from dpsynth_platform.console.roles import ALLOWED, Action
 from dpsynth_platform.console.views import candidates, datasets, families, lineage, overview, releases
-from dpsynth_platform.errors import NotAllowed
+from dpsynth_platform.errors import NotAllowed, NotFound
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.storage import Storage
@@ -37,7 +37,7 @@ def test_each_view_asks_for_its_own_action(filled):
 
 def test_who_may_read_sees_no_spend_no_count_and_no_comparison(filled):
     settings = filled.settings
-    for row in families.families(settings, READ):
+    for row in families.budgets(settings, READ):
         assert row.epsilon_left is None
         assert row.left_words is None
     for name in ("tests", "clinic"):
@@ -126,6 +126,27 @@ def test_facets_are_shown_as_far_as_they_may_leave(changeable):
         own = lineage.node(settings, ENGINEER, name).facets
         assert [item.name for item in lineage.node(settings, READ, name).facets] == [item.name for item in own] != []
         assert {item.told_by for item in own} == {"this platform"}
+
+
+def test_what_lies_on_this_machine_is_called_by_its_name_and_not_by_its_path(filled):
+    """Names stand in addresses, and so in logs; where something lies is the operator's."""
+    settings, home = filled.settings, str(filled.settings.home)
+    whole = lineage.graph(settings, EVERYTHING, release_of(settings, "people"), up=9, down=9, collapse=False)
+    assert len(whole.nodes) > 10
+    for shown in whole.nodes:
+        assert home not in json_of(shown)
+        assert lineage.node(settings, EVERYTHING, shown.key).node.title == shown.title
+    found = {shown.title: shown.key for shown in whole.nodes}
+    assert {"people", "people/model", release_of(settings, "people"), f"dpsynth:products:{PRODUCT}"} <= set(found)
+    place = lineage.node(settings, ENGINEER, found["people/model"]).place
+    assert place == f"file:{home}/restricted/people/all/model"
+    # By its path it is found, too, and it is the same.
+    assert lineage.node(settings, READ, place).node.key == found["people/model"]
+    for name in found.values():
+        assert home in json_of(lineage.node(settings, ENGINEER, name)) or not name.startswith("people")
+        assert home not in json_of(lineage.node(settings, READ, name))
+    with pytest.raises(NotFound, match="knows none"):
+        lineage.node(settings, READ, found["people/model"].replace("model", "scrubbed"))
 
 
 def test_no_row_no_fingerprint_no_owner_and_no_key_is_shown_to_anybody(filled):

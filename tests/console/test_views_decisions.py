@@ -9,6 +9,7 @@ from dpsynth_platform.console.roles import ALLOWED, Action
 from dpsynth_platform.console.views import candidates, families, overview, releases
 from dpsynth_platform.errors import ConfigurationError, NotAllowed, NotFound, ReleaseRefused
 from dpsynth_platform.reviewing import decisions
+from dpsynth_platform.withdrawing import withdraw
 
 pytestmark = pytest.mark.end_to_end
 ENGINEER, REVIEWER, AUDITOR = (ALLOWED[role] for role in ("engineer", "reviewer", "auditor"))
@@ -27,7 +28,7 @@ def test_what_waits_is_what_a_person_can_do_something_about(filled):
     }
     assert [item.since for item in shown.waiting] == sorted(item.since for item in shown.waiting)
     by_title = {item.title: item for item in shown.waiting}
-    assert "0 of 1 approvals" in by_title["second"].why
+    assert by_title["second"].why == "0 of 1 approval by people who did not run it"
     assert by_title["tests"].why == "engineer asks for 2.5 -> 3, delta 1e-05; somebody else must approve it"
     assert (shown.datasets, shown.releases, shown.faults) == (3, 2, ())
     assert [row.place for row in shown.recent] == [RELEASED.label, "people"]
@@ -151,6 +152,13 @@ def test_a_refusal_shows_everywhere_at_once(changeable):
     assert ("candidate", "second") not in waiting(settings)
     shown = candidates.candidate(settings, REVIEWER, "second")
     assert (shown.state, shown.decisions[-1].reason) == ("refused", "too few canaries")
+
+
+def test_it_says_that_what_waits_was_withdrawn(changeable):
+    settings, release = changeable.settings, release_of(changeable.settings, "people")
+    withdraw(settings, release, by="reviewer", reason="a column too many")
+    (found,) = [item for item in overview.overview(settings, REVIEWER).waiting if item.title == "people"]
+    assert found.why.startswith(f"release {release} of this content was withdrawn by reviewer at ")
 
 
 def test_what_is_approved_waits_for_publication(changeable):

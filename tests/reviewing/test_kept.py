@@ -3,6 +3,7 @@
 import os
 import threading
 
+from dpsynth_platform.reviewing import kept as kept_module
 from dpsynth_platform.reviewing.kept import Kept, state_of, tree_state
 
 
@@ -40,6 +41,20 @@ def test_content_under_its_old_size_and_date_is_noticed(tmp_path):
     assert state_of([file]) != state
     file.unlink()
     assert state_of([file]) == ((str(file), None),)
+
+
+def test_of_two_writes_in_one_tick_of_the_clock_the_second_is_noticed(tmp_path, monkeypatch):
+    """The clock is made to stand still, as within a tick, until somebody waits for it."""
+    file = tmp_path / "file"
+    file.write_text("one")
+    changed = file.stat().st_ctime_ns
+    waited = []
+    monkeypatch.setattr(kept_module.time, "time_ns", lambda: changed + 100_000_000 * len(waited))
+    monkeypatch.setattr(kept_module.time, "sleep", waited.append)
+    state_of([file])
+    assert len(waited) == 1
+    tree_state(tmp_path)
+    assert len(waited) == 1
 
 
 def test_a_directory_changes_with_whatever_is_below_it(tmp_path):

@@ -9,7 +9,7 @@ up again, session and role, before anything is done; and it is done once, howeve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from nicegui import ui
@@ -25,6 +25,40 @@ _KEPT = "It is kept in the ledger for ever, so it must hold no data."
 
 
 @dataclass(frozen=True)
+class Line:
+    """One line to be filled in.
+
+    Attributes:
+        name: what it is called in `Said.lines`.
+        label, hint: above and below it; the hint may be empty.
+        value: what stands there at first.
+    """
+
+    name: str
+    label: str
+    hint: str = ""
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What somebody put into the dialog, without blanks around it.
+
+    Attributes:
+        ticked: whether the further word was given.
+        lines: what was filled in, by the lines' names.
+    """
+
+    reason: str
+    ticked: bool
+    lines: Mapping[str, str]
+
+
+Do = Callable[[Identity, Said], "Answer"]
+"""What is done with who confirmed it, as of then, and what they said."""
+
+
+@dataclass(frozen=True)
 class Question:
     """What somebody is asked to confirm.
 
@@ -32,6 +66,7 @@ class Question:
         verb: the word on the button, such as `Refuse`.
         words: what will happen, in sentences.
         reason_needed: an empty reason is sent back.
+        lines: what has to be filled in beside the reason.
         tick: a further explicit word that has to be given, or None.
         harm: the button is shown as one that stops something.
     """
@@ -40,6 +75,7 @@ class Question:
     title: str
     words: tuple[str, ...]
     reason_needed: bool
+    lines: tuple[Line, ...] = ()
     tick: str | None = None
     harm: bool = False
 
@@ -58,8 +94,8 @@ class Answer:
     failures: tuple[str, ...] = ()
 
 
-def asking(here: Here, action: Action, question: Question, do: Callable[[Identity, str, bool], Answer]) -> None:
-    """A button that opens the dialog; `do` is called with who confirmed, the reason, and whether the tick was set."""
+def asking(here: Here, action: Action, question: Question, do: Do) -> None:
+    """A button that opens the dialog; `do` is called when it was confirmed."""
     dialog = _Dialog(here, action, question, do)
     ui.html(render("button.html.j2", verb=question.verb, harm=question.harm), sanitize=False, tag="span").on(
         "click", dialog.open
@@ -69,9 +105,7 @@ def asking(here: Here, action: Action, question: Question, do: Callable[[Identit
 class _Dialog:
     """One dialog: built with its page, shown when asked for."""
 
-    def __init__(
-        self, here: Here, action: Action, question: Question, do: Callable[[Identity, str, bool], Answer]
-    ) -> None:
+    def __init__(self, here: Here, action: Action, question: Question, do: Do) -> None:
         self.here, self.action, self.question, self.do = here, action, question, do
         self.busy = False
         mark = question.verb.lower().replace(" ", "-")
@@ -80,9 +114,10 @@ class _Dialog:
             ui.card().classes("ask"),
         ):
             ui.html(render("asking.html.j2", mark=mark, question=question), sanitize=False)
+            self.lines = {line.name: _line(line) for line in question.lines}
             needed = "needed" if question.reason_needed else "optional"
             self.reason = ui.textarea(f"Reason ({needed})").classes("reason")
-            self.reason.props(f'outlined autofocus stack-label rows=3 hint="{_KEPT}"')
+            self.reason.props(f'outlined {"" if question.lines else "autofocus"} stack-label rows=3 hint="{_KEPT}"')
             self.tick = ui.checkbox(question.tick) if question.tick else None
             self.said = ui.html("", sanitize=False).props("role=alert")
             with ui.row().classes("choices"):
@@ -109,7 +144,9 @@ class _Dialog:
         self.sure.props("loading")
         try:
             who = acting(self.here.request, self.action)
-            answer = await run_in_threadpool(self.do, who, reason, bool(self.tick and self.tick.value))
+            lines = {name: (line.value or "").strip() for name, line in self.lines.items()}
+            said = Said(reason, bool(self.tick and self.tick.value), lines)
+            answer = await run_in_threadpool(self.do, who, said)
         except SignedOut as error:
             self.say(f"{error} Nothing was recorded.")
         except DpsynthError as error:
@@ -126,3 +163,7 @@ class _Dialog:
         self.dialog.clear()
         with self.dialog, ui.card().classes("ask"):
             ui.html(render("answer.html.j2", answer=answer), sanitize=False).props("role=status")
+
+
+def _line(line: Line) -> ui.input:
+    return ui.input(line.label, value=line.value).classes("line").props(f'outlined stack-label hint="{line.hint}"')

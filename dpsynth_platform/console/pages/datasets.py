@@ -21,7 +21,9 @@ def register(settings: Settings) -> None:
             settings,
             request,
             "Datasets",
-            lambda here: views.datasets(here.settings, here.identity.actions, here.asked.get("text", "")),
+            lambda here: views.datasets(
+                here.settings, here.identity.actions, here.asked.get("text", ""), here.page_number
+            ),
             _list,
         )
 

@@ -32,6 +32,7 @@ SECTIONS = (
     ("Ledger", "/ledger"),
 )
 _MONTH = dt.timedelta(days=30)
+_LAST_PAGE = 10**6
 _SLOWEST = 60.0
 """Seconds that a page may take before it is given up; what verifies much can need many."""
 
@@ -58,6 +59,11 @@ class Here:
         """A number that the address asks for, within bounds; the default where it is none."""
         text = self.asked.get(name, "")
         return min(max(int(text), least), most) if text.isascii() and text.isdigit() and len(text) < 10 else default
+
+    @property
+    def page_number(self) -> int:
+        """Which page of a long list the address asks for."""
+        return self.number("page", 1, 1, _LAST_PAGE)
 
     def ticked(self, name: str, default: bool) -> bool:
         """A tick in a form. An empty form was not sent, and has the default."""

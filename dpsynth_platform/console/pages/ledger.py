@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from fastapi import Request
 from nicegui import ui
-from starlette.concurrency import run_in_threadpool
 
 from dpsynth_platform.console.identity import acting
 from dpsynth_platform.console.pages.frame import Here, page, shown
@@ -41,7 +40,7 @@ def _listed(here: Here) -> views.LedgerView:
         here.identity.actions,
         text=here.asked.get("text", ""),
         kind=here.asked.get("kind") or None,
-        page=here.number("page", 1, 1, 10**6),
+        page=here.page_number,
     )
 
 
@@ -61,7 +60,7 @@ def _verifying(here: Here) -> None:
         button.props("loading")
         try:
             who = acting(here.request, Action.VERIFY)
-            found = await run_in_threadpool(views.verify, here.settings, who.actions)
+            found = await here.request.state.desk.compute(views.verify, here.settings, who.actions)
         except DpsynthError as error:
             said.set_content(here.text("verified.html.j2", found=None, message=str(error)))
         else:

@@ -13,7 +13,7 @@ from nicegui import ui
 
 from dpsynth_platform.console.addresses import candidate_page, dataset_page, release_page
 from dpsynth_platform.console.identity import Identity
-from dpsynth_platform.console.pages.asking import Answer, Question, asking
+from dpsynth_platform.console.pages.asking import Answer, Question, Said, asking
 from dpsynth_platform.console.pages.frame import Here, month_ago, page, shown
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import candidates
@@ -58,7 +58,7 @@ def _listed(here: Here) -> views.ReleasesView:
         text=here.asked.get("text", ""),
         state=cast("ReleaseState", state) if state in get_args(ReleaseState) else None,
         since=here.asked.get("since") or None,
-        page=here.number("page", 1, 1, 10**6),
+        page=here.page_number,
     )
 
 
@@ -98,7 +98,7 @@ def _candidate(here: Here, view: candidates.CandidateView) -> None:
 def _decide(here: Here, view: candidates.CandidateView, seen: str) -> None:
     """The two buttons. Whether somebody may say it, and what it means, the library decides when they do."""
 
-    def approve(who: Identity, reason: str, after_withdrawal: bool) -> Answer:
+    def approve(who: Identity, said: Said) -> Answer:
         done = candidates.approve(
             here.settings,
             who.actions,
@@ -106,14 +106,14 @@ def _decide(here: Here, view: candidates.CandidateView, seen: str) -> None:
             view.dataset,
             view.period,
             seen=seen,
-            reason=reason,
-            after_withdrawal=after_withdrawal,
+            reason=said.reason,
+            after_withdrawal=said.ticked,
         )
         return _answer(done, view)
 
-    def refuse(who: Identity, reason: str, _: bool) -> Answer:
+    def refuse(who: Identity, said: Said) -> Answer:
         done = candidates.refuse(
-            here.settings, who.actions, who.name, view.dataset, view.period, seen=seen, reason=reason
+            here.settings, who.actions, who.name, view.dataset, view.period, seen=seen, reason=said.reason
         )
         return _answer(done, view)
 

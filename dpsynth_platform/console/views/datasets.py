@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from dpsynth_platform.console.roles import Action
-from dpsynth_platform.console.views.base import View, require
+from dpsynth_platform.console.views.base import Paged, View, require
 from dpsynth_platform.console.views.dossiers import CountView, GuaranteeView, guarantee_view, may_see_counts
 from dpsynth_platform.console.views.families import EntryRow, entry_row
 from dpsynth_platform.console.views.listing import Listed, ReleaseRow, row_of
@@ -114,7 +114,7 @@ class DatasetView(View):
 
 @dataclass(frozen=True)
 class DatasetsView(View):
-    """All datasets with a sound contract, by name.
+    """One page of the datasets with a sound contract, by name.
 
     Attributes:
         text: as it was asked for.
@@ -122,6 +122,7 @@ class DatasetsView(View):
     """
 
     rows: tuple[DatasetRow, ...]
+    paged: Paged
     text: str
     faults: tuple[str, ...]
 
@@ -142,8 +143,8 @@ class PlanView(View):
     fits: bool
 
 
-def datasets(settings: Settings, allowed: Collection[Action], text: str = "") -> DatasetsView:
-    """All datasets, or those whose name, family or description holds a text.
+def datasets(settings: Settings, allowed: Collection[Action], text: str = "", page: int = 1) -> DatasetsView:
+    """All datasets, or those whose name, family or description holds a text; a page of them, from 1 on.
 
     Raises:
         NotAllowed: the asker may not read.
@@ -155,7 +156,8 @@ def datasets(settings: Settings, allowed: Collection[Action], text: str = "") ->
     found = [
         row for row in rows if any(wanted in told.casefold() for told in (row.dataset, row.family, row.description))
     ]
-    return DatasetsView(tuple(found), text, tuple(declared.faults.values()))
+    paged = Paged.of(len(found), page)
+    return DatasetsView(tuple(found[paged.slice()]), paged, text, tuple(declared.faults.values()))
 
 
 def dataset(settings: Settings, allowed: Collection[Action], name: str) -> DatasetView:

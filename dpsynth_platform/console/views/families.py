@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from dpsynth_platform.console.roles import Action
-from dpsynth_platform.console.views.base import View, part, require
+from dpsynth_platform.console.views.base import Paged, View, part, require
 from dpsynth_platform.contracts import FamilyBudget
 from dpsynth_platform.errors import LedgerError, NotFound
 from dpsynth_platform.ledger import chain
@@ -178,6 +178,14 @@ class FamilyView(View):
     raises_done: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class FamiliesView(View):
+    """One page of the list of families, by name."""
+
+    rows: tuple[FamilyRow, ...]
+    paged: Paged
+
+
 SPEND_NOTE = (
     "Composed so far: what one unit has lost that took part in every entry, at the cap's delta, if the plans were "
     "fixed in advance. Of the account itself only its cap is claimed."
@@ -186,7 +194,14 @@ MOST_COUNTED = 1000
 """Releases that are counted as remaining; beyond, there are just more."""
 
 
-def families(settings: Settings, allowed: Collection[Action]) -> tuple[FamilyRow, ...]:
+def families(settings: Settings, allowed: Collection[Action], page: int = 1) -> FamiliesView:
+    """A page (from 1 on) of `budgets`. Raises `NotAllowed` like that."""
+    rows = budgets(settings, allowed)
+    paged = Paged.of(len(rows), page)
+    return FamiliesView(rows[paged.slice()], paged)
+
+
+def budgets(settings: Settings, allowed: Collection[Action]) -> tuple[FamilyRow, ...]:
     """All families that a file declares or an account was opened for, by name.
 
     Raises:

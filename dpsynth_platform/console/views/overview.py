@@ -5,17 +5,19 @@ What belongs here: what everybody looks at first, in few lines. What does not: d
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import View, require
 from dpsynth_platform.console.views.dossiers import GuaranteeView, guarantee_view
-from dpsynth_platform.console.views.families import FamilyRow, families
+from dpsynth_platform.console.views.families import FamilyRow, budgets
 from dpsynth_platform.console.views.listing import ReleaseRow, newest_first, row_of
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.ledger.records import Decision
+from dpsynth_platform.privacy.figures import moment, number_of
 from dpsynth_platform.release import evidence
 from dpsynth_platform.reviewing import catalogue
 from dpsynth_platform.reviewing.chronicle import Chronicle, Recorded, chronicle
@@ -78,11 +80,11 @@ def overview(settings: Settings, allowed: Collection[Action]) -> Overview:
     """
     require(allowed, Action.READ)
     known, declared = chronicle(settings), catalogue.catalogue(settings)
-    budgets, found = families(settings, allowed), newest_first(settings, known)
-    waiting = [*_candidates(settings, known), *_raises(budgets)]
+    families, found = budgets(settings, allowed), newest_first(settings, known)
+    waiting = [*_candidates(settings, known), *_raises(families)]
     return Overview(
         waiting=tuple(sorted(waiting, key=lambda item: item.since)),
-        budgets=budgets,
+        budgets=families,
         recent=tuple(row_of(settings, known, item) for item in found[:RECENT]),
         faults=(*declared.family_faults.values(), *declared.faults.values()),
         datasets=len(declared.datasets),
@@ -116,8 +118,8 @@ def _waiting(settings: Settings, known: Chronicle, recorded: Recorded, contract:
         evidence.check_approvals(place, contract, decided, runners)
         kind: Literal["candidate", "publication"] = "publication"
         why = "approved; the approvals sensor, or the next run, publishes it"
-    except ReleaseRefused as lacking:
-        kind, why = "candidate", str(lacking)
+    except ReleaseRefused:
+        kind, why = "candidate", _lacking(contract, decided, runners)
     return Waiting(
         kind=kind,
         title=place.label,
@@ -131,8 +133,19 @@ def _waiting(settings: Settings, known: Chronicle, recorded: Recorded, contract:
     )
 
 
-def _raises(budgets: Collection[FamilyRow]) -> Iterator[Waiting]:
-    for row in budgets:
+def _lacking(contract: DataContract, decided: Sequence[Decision], runners: Collection[str]) -> str:
+    """What a candidate waits for that nobody has refused."""
+    counted = len(evidence.standing_approvals(decided, runners))
+    withdrawn = [item for item in decided if item.decision == evidence.WITHDRAW]
+    if withdrawn and not counted:
+        last = withdrawn[-1]
+        return f"release {last.release} of this content was withdrawn by {last.by} at {moment(last.at)}"
+    needed = max(contract.release.approvals, 1)
+    return f"{counted} of {number_of(needed, 'approval')} by people who did not run it"
+
+
+def _raises(families: Collection[FamilyRow]) -> Iterator[Waiting]:
+    for row in families:
         for asked in row.raises:
             yield Waiting(
                 kind="raise",

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import View, require
+from dpsynth_platform.errors import LedgerError
 from dpsynth_platform.people import recorded
-from dpsynth_platform.reviewing import raises
+from dpsynth_platform.reviewing import accounts, raises
 from dpsynth_platform.settings import Settings
 
 
@@ -51,6 +52,7 @@ def ask(
     by: str,
     family: str,
     *,
+    seen: tuple[float, float],
     epsilon: float,
     delta: float,
     reason: str,
@@ -63,6 +65,7 @@ def ask(
         allowed: what the asker may do.
         by: who asks, as it is recorded for ever.
         family: whose cap.
+        seen: epsilon and delta of the cap that the asker saw as the present one.
         epsilon, delta: the new one, for life.
         reason: why, kept for ever.
         accept_weak: why it may be a weak guarantee.
@@ -70,9 +73,17 @@ def ask(
     Raises:
         NotAllowed: the asker may not.
         ConfigurationError: the reason cannot be recorded, or there is no ledger.
-        LedgerError: it is weak and nobody says why, there is no such account, or it is no larger cap.
+        LedgerError: it is weak and nobody says why, there is no such account, it is no larger cap, or the present one
+            is not what was seen.
     """
     require(allowed, Action.RAISE)
+    account = accounts.ledger(settings).account(family)
+    # Who approves sees from which cap to which; so a raise in between is told to either.
+    if (account.epsilon, account.delta) != seen:
+        raise LedgerError(
+            f"family {family}: the cap is epsilon {account.epsilon:g}, delta {account.delta:g} by now, and not what "
+            "was seen; look at the family again"
+        )
     event = raises.ask(
         settings,
         family,

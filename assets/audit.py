@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from assets.roles import attacked_role
 from assets.shown import picture, table
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts import DataContract
@@ -23,6 +24,7 @@ from dpsynth_platform.lineage import facets
 from dpsynth_platform.release.evidence import AUDIT_REPORT, check_content
 from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_row
 from dpsynth_platform.storage import SCORES, StepRecord, read_table
+from dpsynth_platform.synth.interface import generator
 
 if TYPE_CHECKING:
     from dpsynth_platform.audit.texts.reconstruction import Reconstructed
@@ -38,36 +40,48 @@ def body(step: StepContext) -> Outcome:
     from dpsynth_platform.audit.scores import scores_table
     from dpsynth_platform.audit.scoring import score_canaries
     from dpsynth_platform.audit.text_scoring import reconstructed_texts, score_texts
-    from dpsynth_platform.audit.verdict import judge
+    from dpsynth_platform.audit.verdict import Apart, judge
     from dpsynth_platform.synth.tabular.model import load_model
     from dpsynth_platform.synth.text.dp_finetune import columns_model
 
     contract, raw = step.sealed()
+    role = attacked_role(contract)
     canaries, model, synthetic = step.same_run(raw, "canaries", "model", "synthetic")
-    if model.facts["canaries"] != canaries.content_hash:
-        raise StaleInput(f"{step.place.label}/canaries are not those that the model was trained with")
-    record = step.reusable(raw, "audit", canaries, model, synthetic)
+    (attacked,) = step.same_run(raw, role.step)
+    if attacked.facts["canaries"] != canaries.content_hash:
+        raise StaleInput(f"{step.place.label}/canaries are not those that {role.step} was trained with")
+    inputs = list({item.step: item for item in (canaries, model, synthetic, attacked)}.values())
+    record = step.reusable(raw, "audit", *inputs)
     report = None if record is None or record.facts["terms"] != contract.audit_terms else _kept_report(record)
     reused = report is not None
     if record is None or report is None:
         bait = read_canaries(canaries.directory / "table")
-        rows = pa.Table.from_batches(read_table(synthetic.directory / "table"))
+        rows = _rows(step, contract, raw.facts["method"], attacked, synthetic)
         back: tuple[Reconstructed, ...] = ()
         if contract.written is None:
-            columns = model.directory
+            columns = attacked.directory
             scored = score_canaries(bait, columns, rows)
         else:
             step.progress("asking the language model about the canaries' texts")
-            columns, plan = columns_model(model.directory), step.plan(raw)
-            scored = score_texts(contract, plan, bait, model.directory, rows)
-            back = reconstructed_texts(plan, bait, model.directory)
-        entry = step.ledger.entry(step.storage.require(step.place, "clearance", run_key=raw.run_key).facts["entry_id"])
+            columns, plan = columns_model(attacked.directory), step.plan(raw)
+            scored = score_texts(contract, plan, bait, attacked.directory, rows)
+            back = reconstructed_texts(plan, bait, attacked.directory)
+        entry = step.ledger.entry(step.storage.require(step.place, "clearance", run_key=raw.run_key).facts[role.entry])
         cost, claim = entry.request, entry.request.guarantee
         curve = renyi_profile(cost.curve, cost.delta_slack, epsilon=claim.epsilon, delta=claim.delta)
-        lost = canary_cost(contract, bait, load_model(columns), rows)
-        alone = judge(contract, step.place.period, bait.included, scored, curve=curve, cost=lost, reconstructed=back)
+        # What is released has no canary in it, where another model was attacked: they cost budget, and no quality.
+        lost = None if contract.audited_apart else canary_cost(contract, bait, load_model(columns), rows)
+        alone = judge(
+            contract,
+            step.place.period,
+            bait.included,
+            scored,
+            curve=curve,
+            cost=lost,
+            reconstructed=back,
+            apart=Apart(entry.entry_id, entry.plan_digest) if contract.audited_apart else None,
+        )
         report = _beside_the_family(step, contract, entry, alone)
-        inputs = [canaries, model, synthetic]
         with step.storage.new_output(step.place, SCORES) as directory:
             pq.write_table(scores_table(scored, bait.included), directory / "scores.parquet")
             step.record(SCORES, run_key=model.run_key, directory=directory, inputs=inputs)
@@ -106,6 +120,20 @@ def body(step: StepContext) -> Outcome:
     return Outcome(
         record, reused=reused, metadata=metadata, run_facets=run_facets, input_facets={"synthetic": assertion}
     )
+
+
+def _rows(
+    step: StepContext, contract: DataContract, method: str, attacked: StepRecord, synthetic: StepRecord
+) -> pa.Table:
+    """The rows that are attacked: those to be released or, where another model is attacked, as many drawn from that."""
+    if not contract.audited_apart:
+        return pa.Table.from_batches(read_table(synthetic.directory / "table"))
+    asked = contract.generate
+    step.progress("drawing rows from the model that is attacked; none of them is released")
+    drawing = generator(method).draw(
+        attacked.directory, None if asked.rows == "auto" else asked.rows, constraints=asked.constraints
+    )
+    return pa.Table.from_batches(drawing.batches, drawing.schema)
 
 
 def _kept_report(record: StepRecord) -> AuditReport | None:

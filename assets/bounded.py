@@ -6,13 +6,17 @@ choosing records.
 
 from dataclasses import asdict
 
+from assets.roles import roles_of
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts import DataContract, leaves_out_in_silence
 from dpsynth_platform.storage import StepRecord, table_schema
 
 
 def body(step: StepContext) -> Outcome:
-    """Lets the canaries in, leaves excluded and held-out owners out, and bounds everybody else."""
+    """Lets the canaries in, leaves excluded and held-out owners out, and bounds everybody else.
+
+    Where canaries go into a model of their own, so they do into a table of its own, in the same way.
+    """
     from dpsynth_platform.audit.canaries import read_canaries
     from dpsynth_platform.bounding import multi_owner, single_owner
     from dpsynth_platform.bounding.order import Order
@@ -20,25 +24,27 @@ def body(step: StepContext) -> Outcome:
     contract, raw = step.sealed()
     bounding = multi_owner if contract.privacy.multi_owner else single_owner
     scrubbed, canaries, clearance = step.same_run(raw, "scrubbed", "canaries", "clearance")
-    participants = step.ledger.participants(clearance.facts["entry_id"])
+    participants = {role: step.ledger.participants(clearance.facts[role.entry]) for role in roles_of(contract)}
     step.check_owner_keys(scrubbed)
     earlier = step.reusable(raw, "bounded", scrubbed, canaries, clearance)
     if earlier is not None:
         return _outcome(step, earlier, contract, reused=True)
     with step.storage.new_output(step.place, "bounded") as directory:
         step.progress(f"bounding with {step.sql.label}")
-        with step.sql.open(directory) as engine:
-            report = bounding.write_bounded(
-                scrubbed.directory / "table",
-                directory / "table",
-                engine=engine,
-                columns=contract.read_by_mechanism,
-                participants=participants,
-                max_contributions=contract.privacy.max_contributions,
-                key=step.ordering_key(contract),
-                canaries=read_canaries(canaries.directory / "table").table,
-                order=Order.parse(contract.privacy.record_order),
-            )
+        bait = read_canaries(canaries.directory / "table").table
+        for role, owners in participants.items():
+            with step.sql.open(directory) as engine:
+                report = bounding.write_bounded(
+                    scrubbed.directory / "table",
+                    directory / role.table,
+                    engine=engine,
+                    columns=contract.read_by_mechanism,
+                    participants=owners,
+                    max_contributions=contract.privacy.max_contributions,
+                    key=step.ordering_key(contract),
+                    canaries=bait if role.canaries else None,
+                    order=Order.parse(contract.privacy.record_order),
+                )
         record = step.record(
             "bounded",
             run_key=clearance.run_key,

@@ -4,6 +4,7 @@ What belongs here: making them once for a run. What does not: looking at the dat
 are never made anew, since their coins decide what the audit can conclude.
 """
 
+from assets.roles import attacked_role
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.errors import StaleInput
 from dpsynth_platform.storage import table_schema
@@ -19,8 +20,9 @@ def body(step: StepContext) -> Outcome:
     earlier = step.reusable(raw, "canaries")
     if earlier is not None:
         return Outcome(earlier, table_schema(earlier.directory / "table"), earlier.facts["rows"], reused=True)
-    entry = step.ledger.entry_for_key(raw.run_key)
-    model = step.storage.location(step.place, "model")
+    role = attacked_role(contract)
+    entry = step.ledger.entry_for_key(role.key(raw.run_key))
+    model = step.storage.location(step.place, role.step)
     if entry is not None and generator(raw.facts["method"]).is_complete(model / entry.entry_id):
         raise StaleInput(
             f"{step.place.label}/canaries: those that the model was trained with are gone, and new ones could say "

@@ -6,10 +6,12 @@ that anyone can see depend on public facts only; how many people a run has in co
 file for reviewers.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from assets.roles import Role, roles_of
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform import planning
 from dpsynth_platform.contracts import DataContract
@@ -27,12 +29,8 @@ from dpsynth_platform.synth.interface import generator
 def body(step: StepContext) -> Outcome:
     """Reserves the run's cost, once. A run that is paid for keeps its entry."""
     contract, raw = step.sealed()
-    entry = _standing_entry(step, raw)
-    if entry is None:
-        entry = _reserve(step, contract, raw)
-        step.progress(f"ledger entry {entry.entry_id} reserved: {contract.privacy.guarantee.epsilon:g} epsilon")
-    else:
-        step.progress(f"ledger entry {entry.entry_id} stands ({entry.state}); nothing new is reserved")
+    entries = _entries(step, contract, raw)
+    entry = entries[-1]
     cleared = _cleared(step, contract, entry)
     shown = {
         "entry_id": entry.entry_id,
@@ -41,7 +39,7 @@ def body(step: StepContext) -> Outcome:
         "policy": contract.privacy.on_overlap,
         "attempt": entry.attempt,
         "verdict": "cleared",
-    }
+    } | {role.entry: paid.entry_id for role, paid in zip(roles_of(contract), entries, strict=True)}
     record = step.record("clearance", run_key=raw.run_key, facts=shown | {CLEARANCE: cleared.to_json()})
     run_facets = facets.clearance(
         contract, verdict="cleared", ledger_entry=entry.entry_id, plan_digest=entry.request.plan_digest
@@ -73,18 +71,32 @@ def _in_words(cleared: Clearance) -> dict[str, Any]:
     }
 
 
-def _standing_entry(step: StepContext, raw: StepRecord) -> Entry | None:
-    """The entry that pays for this run already, or None where a new reservation is due.
+def _entries(step: StepContext, contract: DataContract, raw: StepRecord) -> list[Entry]:
+    """The entries that pay for the run's mechanisms, in their order; those that are due are reserved, all or none."""
+    roles = roles_of(contract)
+    standing = {role: _standing_entry(step, raw, role) for role in roles}
+    for entry in standing.values():
+        if entry is not None:
+            step.progress(f"ledger entry {entry.entry_id} stands ({entry.state}); nothing new is reserved")
+    due = [role for role in roles if standing[role] is None]
+    reserved = dict(zip(due, _reserve(step, contract, raw, due) if due else [], strict=True))
+    for entry in reserved.values():
+        step.progress(f"ledger entry {entry.entry_id} reserved: {contract.privacy.guarantee.epsilon:g} epsilon")
+    return [standing[role] or reserved[role] for role in roles]
+
+
+def _standing_entry(step: StepContext, raw: StepRecord, role: Role) -> Entry | None:
+    """The entry that pays for a mechanism of this run already, or None where a new reservation is due.
 
     A training that was cut short goes on under its own entry, which has paid for the steps that it repeats.
 
     Raises:
         SpendRepeated: a mechanism of this run started and left nothing to go on with, and no word was given.
     """
-    entry = step.ledger.entry_for_key(raw.run_key)
+    entry = step.ledger.entry_for_key(role.key(raw.run_key))
     if entry is None or entry.state in ("void", "reserved") or step.spend_again == entry.entry_id:
         return None  # reserving again gives a standing reservation back, and replaces one whose deadline has passed
-    directory = step.storage.location(step.place, "model") / entry.entry_id
+    directory = step.storage.location(step.place, role.step) / entry.entry_id
     method = generator(raw.facts["method"])
     if method.is_complete(directory) or (entry.state == "started" and method.can_resume(directory)):
         return entry
@@ -96,7 +108,7 @@ def _standing_entry(step: StepContext, raw: StepRecord) -> Entry | None:
     raise SpendRepeated(f"{step.place.label}: {step.not_completed(entry)}")
 
 
-def _reserve(step: StepContext, contract: DataContract, raw: StepRecord) -> Entry:
+def _reserve(step: StepContext, contract: DataContract, raw: StepRecord, due: Sequence[Role]) -> list[Entry]:
     from dpsynth_platform.bounding.single_owner import holdout_mask
 
     (scrubbed,) = step.same_run(raw, "scrubbed")
@@ -115,9 +127,9 @@ def _reserve(step: StepContext, contract: DataContract, raw: StepRecord) -> Entr
     held_out = holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)
     offered = np.ascontiguousarray(owners[~held_out])
     overlaps = step.ledger.overlaps(offered, cleared.comparable)
-    entry = step.ledger.reserve(
+    entries = step.ledger.reserve_together(
         contract.family,
-        raw.run_key,
+        [role.key(raw.run_key) for role in due],
         request,
         participants=offered,
         policy=policy,
@@ -125,9 +137,10 @@ def _reserve(step: StepContext, contract: DataContract, raw: StepRecord) -> Entr
         related=cleared.related,
         replaces=step.spend_again or None,
     )
-    charged = len(step.ledger.participants(entry.entry_id))
-    Overlaps(len(offered), charged, overlaps).write(step.storage, step.place, entry.entry_id)
-    return entry
+    for entry in entries:
+        charged = len(step.ledger.participants(entry.entry_id))
+        Overlaps(len(offered), charged, overlaps).write(step.storage, step.place, entry.entry_id)
+    return entries
 
 
 STEP = Step(
@@ -143,6 +156,7 @@ STEP = Step(
     body=body,
     fields=(
         ("entry_id", "string", "the ledger entry that pays for the mechanism"),
+        ("audited_entry_id", "string", "the one that pays for the model that is audited, where that is another"),
         ("plan_digest", "string", "digest of the sealed plan"),
         ("family", "string", "the account"),
         ("policy", "string", "what happens to owners with earlier entries"),

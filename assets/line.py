@@ -6,12 +6,13 @@ what a step does (its own module).
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import dagster as dg
 
 import resources as res
-from assets import audit, bounded, canaries, clearance, model, quality, raw, released, scrubbed, synthetic
+from assets import audit, audited, bounded, canaries, clearance, model, quality, raw, released, scrubbed, synthetic
 from assets.guard import Caught, guarded
 from assets.lineage import finished_run, step_run
 from assets.process import die_with_run
@@ -36,6 +37,21 @@ LINE: tuple[Step, ...] = (
     quality.STEP,
     released.STEP,
 )
+"""The steps of a dataset whose released model is the one that is audited."""
+APART: tuple[Step, ...] = (
+    *LINE[: LINE.index(model.STEP)],
+    audited.STEP,
+    replace(model.STEP, upstream=("clearance", "bounded"), after=(audited.STEP.name,)),
+    synthetic.STEP,
+    replace(audit.STEP, upstream=(*audit.STEP.upstream, audited.STEP.name)),
+    *LINE[LINE.index(quality.STEP) :],
+)
+"""The steps of a dataset with a second model for the audit, so that the released one reads no canary."""
+
+
+def line_of(contract: DataContract) -> tuple[Step, ...]:
+    """The steps of a dataset, in order."""
+    return APART if contract.audited_apart else LINE
 
 
 class RunWord(dg.Config):
@@ -58,7 +74,7 @@ def build_line(contract: DataContract, family: FamilyBudget, user: str, console:
         user: who runs what no tag names anybody for.
         console: the console's address, for links to it; empty: there is none.
     """
-    return [_asset(step, contract, family, user, console) for step in LINE]
+    return [_asset(step, contract, family, user, console) for step in line_of(contract)]
 
 
 def partitions_of(contract: DataContract) -> dg.MonthlyPartitionsDefinition | None:
@@ -71,7 +87,7 @@ def partitions_of(contract: DataContract) -> dg.MonthlyPartitionsDefinition | No
 def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, console: str) -> dg.AssetsDefinition:
     @dg.asset(
         key=[contract.dataset, step.name],
-        deps=[dg.AssetKey([contract.dataset, upstream]) for upstream in step.upstream],
+        deps=[dg.AssetKey([contract.dataset, before]) for before in (*step.upstream, *step.after)],
         group_name=contract.dataset,
         owners=list(contract.owners),
         description=step.description,
@@ -116,7 +132,7 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, 
                     check_worker=partial(accelerator.check, contract.dataset),
                     device=accelerator.device,
                     run=run,
-                    line={item.name: item.upstream for item in LINE},
+                    line={item.name: item.upstream for item in line_of(contract)},
                     runner=_runner(context.run.tags, user),
                     spend_again=config.spend_again,
                     progress=context.log.info,

@@ -22,7 +22,7 @@ from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import tier
-from dpsynth_platform.storage import Place, StepRecord, Storage
+from dpsynth_platform.storage import MODELS, Place, StepRecord, Storage
 from dpsynth_platform.synth.interface import SealedPlan
 
 READS_SOURCE = ("raw", "scrubbed")
@@ -60,7 +60,7 @@ def finished_run(run: StepRun, step: Step, place: Place, storage: Storage, outco
     ]
     if step.name in READS_SOURCE:
         inputs.append(_source(line.contract, line.source.names, facets.schema(line.source)))
-    if step.name == "model":
+    if step.name in MODELS:
         inputs += [DatasetRef(name, facets.file_type("MODEL")) for name in line.base_models]
     return replace(run, inputs=tuple(inputs), outputs=(_output(step, line, outcome),), run_facets=outcome.run_facets)
 
@@ -170,8 +170,8 @@ def _output(step: Step, line: _Line, outcome: Outcome) -> DatasetRef:
     if outcome.schema is not None:
         parts += [facets.schema(outcome.schema), facets.table_type()]
     else:
-        parts.append(facets.file_type("MODEL" if step.name == "model" else "FILE"))
-    if step.name == "model" and line.base_models:
+        parts.append(facets.file_type("MODEL" if step.name in MODELS else "FILE"))
+    if step.name in MODELS and line.base_models:
         parts.append(facets.base_model(*line.base_models))
     descent = line.descent(step.name, names)
     if descent is not None:

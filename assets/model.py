@@ -10,10 +10,11 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from assets.lineage import paid_by
+from assets.roles import Role, attacked_role, released_role, roles_of
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.compute.choice import write_choice
 from dpsynth_platform.contracts import TEXT_METHODS, DataContract
@@ -30,37 +31,79 @@ from dpsynth_platform.scrub.fingerprints import write_fingerprints
 from dpsynth_platform.storage import HeldByAnother, StepRecord, digest_directory, held, write_durably
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.text.base_models import BaseModel
-from dpsynth_platform.worker.inputs import claimed_canaries, claimed_for
+from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries, claimed_for
 from dpsynth_platform.worker.job import WorkerJob
 
 
+@dataclass(frozen=True)
+class _Inputs:
+    """What a mechanism reads, as the steps before it recorded it.
+
+    Attributes:
+        canaries: those that are in its rows; None where there are none.
+    """
+
+    role: Role
+    clearance: StepRecord
+    bounded: StepRecord
+    canaries: StepRecord | None
+
+    @property
+    def table(self) -> Path:
+        """The rows that the mechanism reads."""
+        return self.bounded.directory / self.role.table
+
+    @property
+    def canaries_hash(self) -> str:
+        """Content hash of its canaries, which its claim will name."""
+        return NO_CANARIES if self.canaries is None else self.canaries.content_hash
+
+    @property
+    def records(self) -> list[StepRecord]:
+        """All of them."""
+        return [self.bounded, self.clearance, *([] if self.canaries is None else [self.canaries])]
+
+
 def body(step: StepContext) -> Outcome:
+    """Trains the model that the release is drawn from; after the one that is attacked in its place, if one is."""
+    contract, _ = step.sealed()
+    return train(step, released_role(contract))
+
+
+def train(step: StepContext, role: Role) -> Outcome:
     """Trains once. Complete measurements of an interrupted run are fitted without another look at the data."""
     contract, raw = step.sealed()
-    clearance, canaries, bounded = step.same_run(raw, "clearance", "canaries", "bounded")
-    entry = step.ledger.entry(clearance.facts["entry_id"])
+    if role not in roles_of(contract):
+        raise StaleInput(
+            f"{step.place.label}/raw was sealed with audit.model: {contract.audit.model}, by which there is no "
+            f"{role.step}; materialize {step.place.label}/raw again"
+        )
+    clearance, bounded = step.same_run(raw, "clearance", "bounded")
+    canaries = step.same_run(raw, "canaries")[0] if role.canaries else None
+    inputs = _Inputs(role, clearance, bounded, canaries)
+    entry = step.ledger.entry(clearance.facts[role.entry])
     plan = step.plan(raw)
-    if (entry.key, entry.plan_digest) != (raw.run_key, plan.digest):
+    if (entry.key, entry.plan_digest) != (role.key(raw.run_key), plan.digest):
         raise StaleInput(f"{step.place.label}/clearance is for another plan than raw's; materialize clearance again")
-    directory = step.storage.named_output(step.place, "model", entry.entry_id)
-    with _alone(step, directory):
+    directory = step.storage.named_output(step.place, role.step, entry.entry_id)
+    with _alone(step, role, directory):
         entry = step.ledger.entry(entry.entry_id)  # as whoever was here before has left it
         reused = entry.state == "spent" and digest_directory(directory) == entry.model_digest
         if not reused:
-            entry = _trained(step, contract, plan, entry, directory, clearance, canaries, bounded)
-        record = _record(step, raw, entry, plan, directory, [bounded, clearance, canaries])
+            entry = _trained(step, contract, plan, entry, directory, inputs)
+        record = _record(step, raw, entry, plan, directory, inputs)
     return _outcome(contract, entry, plan, record, reused)
 
 
 @contextmanager
-def _alone(step: StepContext, directory: Path) -> Iterator[None]:
+def _alone(step: StepContext, role: Role, directory: Path) -> Iterator[None]:
     """Two at once would take each other's job files away, and one would judge what the other is about to change."""
     try:
         with held(directory):
             yield
     except HeldByAnother:
         raise MechanismFailed(
-            f"{step.place.label}/model is being materialized by another process; wait for its end, or end it"
+            f"{step.place.label}/{role.step} is being materialized by another process; wait for its end, or end it"
         ) from None
 
 
@@ -70,24 +113,23 @@ def _trained(
     plan: SealedPlan,
     entry: Entry,
     directory: Path,
-    clearance: StepRecord,
-    canaries: StepRecord,
-    bounded: StepRecord,
+    inputs: _Inputs,
 ) -> Entry:
     """The spent entry of a complete model: of one whose process was cut short, as far as that is paid for, or anew."""
     method = generator(plan.method)
     if method.is_complete(directory):
         step.progress("what the mechanism of an interrupted run left is complete: going on, at no further cost")
-        _estimate(step, plan, directory)
+        _estimate(step, plan, inputs.role, directory)
     else:
-        _check_bounded(step, bounded, clearance, canaries)
+        _check_bounded(step, inputs)
+        _check_attacked(step, contract, inputs)
         base = _base_model(plan)
-        step.check_worker([directory, bounded.directory, *([] if base is None else [base.directory])])
+        step.check_worker([directory, inputs.bounded.directory, *([] if base is None else [base.directory])])
         # Before the start: up to then no rotation of keys can give them other fingerprints than bounded's.
         participants = step.ledger.participants(entry.entry_id)
         resume = entry.state == "started" and method.can_resume(directory)
         if entry.state == "started":
-            _check_resumable(step, entry, resume, canaries, bounded, directory)
+            _check_resumable(step, entry, resume, inputs, directory)
         # What others told since the clearance may be what no mechanism may build on; the reservation expires.
         step.cleared(contract, entry_id=entry.entry_id).require(step.place.label)
         if resume:
@@ -95,13 +137,11 @@ def _trained(
         else:
             entry = step.ledger.start(entry.entry_id)
             step.progress(f"ledger entry {entry.entry_id} started; from here on its cost is spent")
-        _fit(step, plan, entry, participants, bounded, canaries, directory, base, resume=resume)
+        _fit(step, plan, entry, participants, inputs, directory, base, resume=resume)
     return step.ledger.complete(entry.entry_id, digest_directory(directory))
 
 
-def _check_resumable(
-    step: StepContext, entry: Entry, resume: bool, canaries: StepRecord, bounded: StepRecord, directory: Path
-) -> None:
+def _check_resumable(step: StepContext, entry: Entry, resume: bool, inputs: _Inputs, directory: Path) -> None:
     """A mechanism that started goes on with the very data that it had read, or not at all.
 
     Raises:
@@ -109,16 +149,17 @@ def _check_resumable(
     """
     if not resume:
         raise SpendRepeated(f"{step.place.label}: {step.not_completed(entry)}")
-    if not claimed_for(directory, canaries=canaries.content_hash, data=digest_directory(bounded.directory / "table")):
+    if not claimed_for(directory, canaries=inputs.canaries_hash, data=digest_directory(inputs.table)):
         raise SpendRepeated(
             f"{step.place.label}: the training of ledger entry {entry.entry_id} was cut short, and bounded or canaries "
             f"were made anew since; it cannot go on with others. {step.way_to_spend_again(entry)}"
         )
 
 
-def _check_bounded(step: StepContext, bounded: StepRecord, clearance: StepRecord, canaries: StepRecord) -> None:
+def _check_bounded(step: StepContext, inputs: _Inputs) -> None:
     """Nothing is started for data that the worker would refuse: made for other people, or changed since."""
-    made_from = {item.step: item.content_hash for item in (clearance, canaries)}
+    bounded = inputs.bounded
+    made_from = {item.step: item.content_hash for item in inputs.records if item is not bounded}
     if not made_from.items() <= bounded.inputs.items() or digest_directory(bounded.directory) != bounded.content_hash:
         raise StaleInput(
             f"{step.place.label}/bounded was made for another clearance or other canaries, or was changed; "
@@ -126,9 +167,26 @@ def _check_bounded(step: StepContext, bounded: StepRecord, clearance: StepRecord
         )
 
 
-def _estimate(step: StepContext, plan: SealedPlan, directory: Path) -> None:
+def _check_attacked(step: StepContext, contract: DataContract, inputs: _Inputs) -> None:
+    """The released model's mechanism starts only after the one of the model that is attacked in its place completed.
+
+    Raises:
+        StaleInput: it has not.
+    """
+    attacked = attacked_role(contract)
+    if inputs.role == attacked:
+        return
+    entry = step.ledger.entry(inputs.clearance.facts[attacked.entry])
+    if entry.state != "spent":
+        raise StaleInput(
+            f"{step.place.label}/{attacked.step} has not completed (ledger entry {entry.entry_id} is {entry.state}), "
+            f"and without it nothing could be audited; materialize {step.place.label}/{attacked.step} first"
+        )
+
+
+def _estimate(step: StepContext, plan: SealedPlan, role: Role, directory: Path) -> None:
     """Post-processing of stored measurements: the worker is handed no data and needs no grant."""
-    with _job_files(step, directory) as job:
+    with _job_files(step, role, directory) as job:
         write_durably(job / "plan.json", plan.to_json())
         step.run_worker(
             WorkerJob(plan=str(job / "plan.json"), model=str(directory), mode="estimate", device=step.device)
@@ -140,8 +198,7 @@ def _fit(
     plan: SealedPlan,
     entry: Entry,
     participants: Participants,
-    bounded: StepRecord,
-    canaries: StepRecord,
+    inputs: _Inputs,
     directory: Path,
     base: BaseModel | None,
     *,
@@ -152,21 +209,20 @@ def _fit(
     from dpsynth_platform.scrub.fingerprints import distinct_owners
 
     key = step.vault.signing_key()
-    table = bounded.directory / "table"
-    bait = read_canaries(canaries.directory / "table").joining
-    with _job_files(step, directory) as job:
+    bait = [] if inputs.canaries is None else read_canaries(inputs.canaries.directory / "table").joining.to_batches()
+    with _job_files(step, inputs.role, directory) as job:
         write_durably(job / "plan.json", plan.to_json())
         write_choice(job / "engine.json", step.sql)
         write_fingerprints(job / "participants", participants)
-        write_fingerprints(job / "canaries", distinct_owners(bait.to_batches()))
+        write_fingerprints(job / "canaries", distinct_owners(bait))
         base_model = {} if base is None else _base_model_files(step, base, entry, job)
         grant = issue_grant(
             key,
             entry_id=entry.entry_id,
             plan_digest=plan.digest,
-            data_digest=digest_directory(table),
+            data_digest=digest_directory(inputs.table),
             participants_digest=digest_file(job / "participants"),
-            canaries_digest=canaries.content_hash,
+            canaries_digest=inputs.canaries_hash,
             model_directory=directory.name,
         )
         step.run_worker(
@@ -177,7 +233,7 @@ def _fit(
                 device=step.device,
                 grant=grant,
                 public_key=key.public_key().public_bytes_raw().hex(),
-                bounded=str(table),
+                bounded=str(inputs.table),
                 participants=str(job / "participants"),
                 canaries=str(job / "canaries"),
                 engine=str(job / "engine.json"),
@@ -212,9 +268,9 @@ def _base_model_files(step: StepContext, base: BaseModel, entry: Entry, job: Pat
 
 
 @contextmanager
-def _job_files(step: StepContext, directory: Path) -> Iterator[Path]:
+def _job_files(step: StepContext, role: Role, directory: Path) -> Iterator[Path]:
     """A directory for what the worker is handed; it exists only as long as the worker does."""
-    job = step.storage.named_output(step.place, "model", f"{directory.name}{HANDED}")
+    job = step.storage.named_output(step.place, role.step, f"{directory.name}{HANDED}")
     try:
         yield job
     finally:
@@ -222,9 +278,10 @@ def _job_files(step: StepContext, directory: Path) -> Iterator[Path]:
 
 
 def _record(
-    step: StepContext, raw: StepRecord, entry: Entry, plan: SealedPlan, directory: Path, inputs: list[StepRecord]
+    step: StepContext, raw: StepRecord, entry: Entry, plan: SealedPlan, directory: Path, inputs: _Inputs
 ) -> StepRecord:
-    existing = step.reusable(raw, "model", *inputs)
+    name = inputs.role.step
+    existing = step.reusable(raw, name, *inputs.records)
     if existing is not None and existing.facts["entry_id"] == entry.entry_id:
         return existing
     facts = {
@@ -232,7 +289,7 @@ def _record(
         "plan_digest": plan.digest,
         "canaries": claimed_canaries(directory),
     }
-    return step.record("model", run_key=raw.run_key, directory=directory, inputs=inputs, facts=facts)
+    return step.record(name, run_key=raw.run_key, directory=directory, inputs=inputs.records, facts=facts)
 
 
 def _outcome(contract: DataContract, entry: Entry, plan: SealedPlan, record: StepRecord, reused: bool) -> Outcome:

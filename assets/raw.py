@@ -35,14 +35,17 @@ def body(step: StepContext) -> Outcome:
         plan = planning.plan_release(contract, pinned.schema, place.period)
     run_key = planning.run_key(contract, pinned, place.period, plan)
     request = planning.cost_request(plan, step.runner)
-    admission = step.ledger.admit(contract.family, request, key=run_key)
+    own = [step.ledger.entry_for_key(key) for key in planning.mechanism_keys(contract, run_key)]
+    due = sum(entry is None or not entry.live for entry in own)
+    admission = step.ledger.admit(contract.family, request, key=run_key, times=max(1, due))
     paid = admission.entry is not None and admission.entry.live
     if not paid:
         step.cleared(contract, request=request).require(place.label)
+    each = ", for each of two models" if len(own) > 1 else ""
     step.progress(
         f"covered by ledger entry {admission.entry.entry_id}: nothing new is asked for"
         if paid and admission.entry is not None
-        else f"admitted: epsilon {contract.privacy.guarantee.epsilon:g}"
+        else f"admitted: epsilon {contract.privacy.guarantee.epsilon:g}{each}"
     )
     facts = {
         "contract": contract.snapshot(),

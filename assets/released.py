@@ -36,7 +36,7 @@ from dpsynth_platform.release.layout import DOSSIER
 from dpsynth_platform.release.publish import Published, publish
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.reviewers import write_reviewers_dossier
-from dpsynth_platform.storage import read_table, table_schema
+from dpsynth_platform.storage import AUDITED, read_table, table_schema
 
 
 def body(step: StepContext) -> Outcome:
@@ -141,6 +141,7 @@ def _evidence(
             "model": candidate.model_hash,
             "synthetic": candidate.synthetic_hash,
             "run": candidate.run_key,
+            **({} if candidate.audited_hash is None else {AUDITED: candidate.audited_hash}),
         },
         edition=checked.edition,
     )

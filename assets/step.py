@@ -232,6 +232,7 @@ class Step:
         zone: where its output lives: restricted, operator or public.
         fields: columns of its output where that is a record, empty where it is a table.
         code_version: raised whenever the step would give another output for the same input.
+        after: steps that must have run before, of which it reads nothing.
     """
 
     name: str
@@ -243,3 +244,4 @@ class Step:
     body: Callable[[StepContext], Outcome]
     fields: Fields = ()
     pool: str | None = None
+    after: tuple[str, ...] = ()

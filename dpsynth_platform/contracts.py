@@ -799,6 +799,13 @@ class Audit(_Part):
             "temperature from there (`unlikely-ending`)."
         ),
     )
+    model: Literal["shared", "separate"] = Field(
+        default="shared",
+        description=(
+            "What is attacked: the model that is released, with canaries in it (`shared`), or an equal one that is "
+            "trained apart with canaries and never released (`separate`), which costs what the released one costs."
+        ),
+    )
 
 
 class Quality(_Part):
@@ -827,7 +834,8 @@ class Release(_Part):
 class Retention(_Part):
     """How long sensitive intermediates are kept: a number of hours (`12h`) or days (`7d`).
 
-    Canaries are kept as long as the model that was trained with them: no others can audit it. So are their raw scores.
+    Canaries are kept as long as the model that was trained with them: no others can audit it. So are their raw scores,
+    and a model that was trained apart for the audit.
     """
 
     raw: Duration = "30d"
@@ -838,7 +846,7 @@ class Retention(_Part):
 
     def of(self, step: str) -> dt.timedelta | None:
         """The time-to-live of a step's output, or None where it is a report or record that stays."""
-        text = getattr(self, "model" if step in ("canaries", "scores") else step, None)
+        text = getattr(self, "model" if step in ("audited", "canaries", "scores") else step, None)
         if text is None:
             return None
         number, unit = int(text[:-1]), text[-1]
@@ -928,6 +936,11 @@ class DataContract(_Part):
         return max(20, min(500, int(0.005 * self.privacy.expected_units)))
 
     @property
+    def audited_apart(self) -> bool:
+        """Whether canaries go into a second, equal model, which is audited and never released."""
+        return self.audit.model == "separate"
+
+    @property
     def audit_terms(self) -> dict[str, Any]:
         """What an audit of this contract is held against; a report made on other terms is no evidence for it.
 
@@ -970,6 +983,7 @@ class DataContract(_Part):
             **({} if self.generate.base_model is None else {"base_model": self.generate.base_model}),
             **({} if self.generate.text is None else self._finetuning),
             **({} if self.audit.canary_texts is None else {"canary_texts": list(self.audit.canary_texts)}),
+            **({"audit_model": self.audit.model} if self.audited_apart else {}),
         }
 
     @property
@@ -1060,6 +1074,7 @@ class _Parts:
         yield from self._base_model()
         yield from self._text()
         yield from self._canary_texts()
+        yield from self._audited_apart()
         if not _modelled(self.columns, self.privacy) and all(self.columns.values()):
             yield f"columns: at least one of {', '.join(MODELLED_TYPES)} is needed to model anything"
 
@@ -1110,6 +1125,27 @@ class _Parts:
             yield "audit.canary_texts: no text is written; accepted: with a method that writes one (dp_finetune)"
         if kinds and len(set(kinds)) < len(kinds):
             yield f"audit.canary_texts: {', '.join(kinds)}; accepted: each kind once"
+
+    def _audited_apart(self) -> Iterator[str]:
+        """Where a second model cannot be trained for the audit, or would make a weak guarantee of the two together."""
+        if self.audit is None or self.audit.model == "shared":
+            return
+        if self.generate and self.generate.method in TEXT_METHODS:
+            yield (
+                f"audit.model: 'separate' with method {self.generate.method!r}, which is trained once; accepted: shared"
+            )
+        privacy = self.privacy
+        if privacy and privacy.on_overlap != "compose":
+            yield (
+                f"audit.model: 'separate' with on_overlap: {privacy.on_overlap}, which bars whoever took part in the "
+                "audited model from the released one; accepted: shared, or on_overlap: compose"
+            )
+        if privacy and 2 * privacy.guarantee.epsilon > WEAK_EPSILON and not privacy.accept_weak_guarantee:
+            yield (
+                f"audit.model: 'separate' with privacy.guarantee.epsilon: {privacy.guarantee.epsilon:g} for each of "
+                f"two models, which together may be a weak guarantee (above {WEAK_EPSILON:g}); accepted: shared, an "
+                f"epsilon up to {WEAK_EPSILON / 2:g}, or a reason in privacy.accept_weak_guarantee"
+            )
 
     def _text(self) -> Iterator[str]:
         """What a language model is to write, and be told, and cannot."""

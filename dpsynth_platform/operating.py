@@ -18,12 +18,9 @@ from dpsynth_platform.release import evidence
 from dpsynth_platform.reviewing import accounts, forecasts
 from dpsynth_platform.running import LineResult
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import STEPS, Place, Storage
+from dpsynth_platform.storage import Place, Storage, steps_of
 
 Say = Callable[[str], None]
-
-PARTIAL = STEPS[: STEPS.index("released")]
-"""Steps that a run may end with; publication needs an approval and is a run of its own."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ def run_dataset(
         period: `YYYY-MM`, for datasets with a cadence.
         spend_again: id of a started ledger entry that is given up for a second spend.
         say: is told one public sentence at a time.
-        up_to: the last step to run (`PARTIAL`); None: all that the candidate needs.
+        up_to: the last step to run, before `released`; None: all that the candidate needs.
         in_process: see `running.run_line`.
 
     Raises:
@@ -84,7 +81,7 @@ def run_dataset(
     contract, _ = load_dataset(settings, dataset)
     forecasts.check_period(contract, period)
     place = Place(dataset, period)
-    steps = _steps_up_to(up_to, spend_again)
+    steps = _steps_up_to(contract, up_to, spend_again)
     if spend_again is not None:
         accounts.check_given_up(settings, place, spend_again)
     known = _entries(settings, place)
@@ -139,17 +136,21 @@ def publish_if_approved(settings: Settings, place: Place, say: Say, *, in_proces
     return replace(outcome, release=path, next_steps=_release_steps(path))
 
 
-def _steps_up_to(last: str | None, spend_again: str | None) -> tuple[str, ...]:
+def _steps_up_to(contract: DataContract, last: str | None, spend_again: str | None) -> tuple[str, ...]:
     """The line's steps up to `last`; none stands for the whole line.
+
+    Publication needs an approval and is a run of its own.
 
     Raises:
         ConfigurationError: there is no such step, or the word for a second spend would not reach the step it is for.
     """
     if last is None:
         return ()
-    if last not in PARTIAL:
-        raise ConfigurationError(f"--up-to {last!r}; accepted: {', '.join(PARTIAL)}")
-    steps = PARTIAL[: PARTIAL.index(last) + 1]
+    line = steps_of(audited_apart=contract.audited_apart)
+    partial = line[: line.index("released")]
+    if last not in partial:
+        raise ConfigurationError(f"--up-to {last!r}; accepted: {', '.join(partial)}")
+    steps = partial[: partial.index(last) + 1]
     if spend_again is not None and "clearance" not in steps:
         raise ConfigurationError(f"--up-to {last} stops before --spend-again counts; accepted: one of the two")
     return steps

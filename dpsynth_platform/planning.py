@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from dpsynth_platform.contracts import (
+    WEAK_EPSILON,
     DataContract,
     FamilyBudget,
     Privacy,
@@ -26,10 +27,12 @@ from dpsynth_platform.contracts import (
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.ledger.records import CostRequest
-from dpsynth_platform.privacy.events import event_from_json
+from dpsynth_platform.privacy.accounting import delta_slack, epsilon
+from dpsynth_platform.privacy.events import event_from_json, twice
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.source import PinnedSource
+from dpsynth_platform.storage import AUDITED
 from dpsynth_platform.synth.automatic import method_for
 from dpsynth_platform.synth.interface import SealedPlan, generator
 
@@ -50,7 +53,30 @@ def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) 
             f"above DPSYNTH_MEMORY ({limit / 1e6:,.0f} MB); accepted: more memory, fewer bins or shorter lists of "
             "values, fewer ways, or the method independent"
         )
+    if contract.audited_apart:
+        _check_twice(contract, plan)
     return plan
+
+
+def _check_twice(contract: DataContract, plan: SealedPlan) -> None:
+    """Refuses a mechanism of which two together promise nothing, or too little to go without a reason.
+
+    Raises:
+        ContractError: says what can be declared instead.
+    """
+    where = f"{contract.dataset}: audit.model: 'separate'"
+    event, delta = event_from_json(plan.event), contract.privacy.delta
+    if 2 * delta_slack(event) >= delta:
+        raise ContractError(
+            f"{where}: the thresholds of two mechanisms take all of delta {delta:.3g}; accepted: shared, or the values "
+            "of all columns declared"
+        )
+    both = epsilon(twice(event), delta).epsilon
+    if both > WEAK_EPSILON and not contract.privacy.accept_weak_guarantee:
+        raise ContractError(
+            f"{where}: both models together cost epsilon {both:.4g}, a weak guarantee (above {WEAK_EPSILON:g}); "
+            "accepted: shared, a smaller privacy.guarantee.epsilon, or a reason in privacy.accept_weak_guarantee"
+        )
 
 
 def cost_request(plan: SealedPlan, runner: str) -> CostRequest:
@@ -80,6 +106,21 @@ def run_key(contract: DataContract, source: PinnedSource, period: str | None, pl
             "plan": plan.digest,
         }
     )[:32]
+
+
+def mechanism_keys(contract: DataContract, key: str) -> tuple[str, ...]:
+    """The ledger's keys of a run's mechanisms, in the order in which they start; the run's own is last.
+
+    Args:
+        contract: as it was sealed.
+        key: the run's (`run_key`).
+    """
+    return (audited_key(key), key) if contract.audited_apart else (key,)
+
+
+def audited_key(key: str) -> str:
+    """The ledger's key of the second mechanism of a run, whose model is audited and never released."""
+    return canonical_digest({"run": key, "mechanism": AUDITED})[:32]
 
 
 def changes(before: DataContract, now: DataContract) -> list[str]:

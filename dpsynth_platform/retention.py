@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dpsynth_platform.contracts import DataContract, Retention
 from dpsynth_platform.restricted_log import logs_of
-from dpsynth_platform.storage import SCORES, STEPS, Place, Storage
+from dpsynth_platform.storage import MODELS, SCORES, STEPS, Place, Storage
 
 HANDED = "-job"
 """At the end of the name of a directory of what a worker is handed (`assets.model`)."""
@@ -64,7 +64,8 @@ def due(storage: Storage, contracts: Iterable[DataContract], now: dt.datetime) -
             for directory in storage.outputs(place, step):
                 age = _age(directory, now)
                 if step == "canaries":  # however old, they go with the model and not before it
-                    age = min([age, *(_age(model, now) for model in storage.outputs(place, "model"))])
+                    models = (model for name in MODELS for model in storage.outputs(place, name))
+                    age = min([age, *(_age(model, now) for model in models)])
                 if directory == current and limit is not None and age >= limit:
                     found.append(Expired(place, step, directory, "expired", age))
                 elif directory != current and age >= _grace(step, limit, directory):
@@ -93,7 +94,7 @@ def _sealed(storage: Storage, place: Place) -> Retention:
 def _grace(step: str, limit: dt.timedelta | None, output: Path) -> dt.timedelta:
     # What a crashed mechanism left is paid for: it waits for its estimation, or for training to go on, as long as a
     # model may. What its worker was handed (the participants, the key of its checkpoints) is handed anew.
-    waits = step == "model" and not output.name.endswith(HANDED)
+    waits = step in MODELS and not output.name.endswith(HANDED)
     return limit if waits and limit is not None else SUPERSEDED_AFTER
 
 

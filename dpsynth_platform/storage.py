@@ -38,17 +38,26 @@ STEPS = (
     "canaries",
     "clearance",
     "bounded",
+    "audited",
     "model",
     "synthetic",
     "audit",
     "quality",
     "released",
 )
+AUDITED = "audited"
+"""The step that only the lines have whose canaries go into a model of their own (`audit.model: separate`)."""
+MODELS = (AUDITED, "model")
+"""The steps whose output is what a mechanism left."""
 SCORES = "scores"
 """What the audit keeps beside its report: the canaries' raw scores and coins, which expire with the model."""
 
-
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+def steps_of(*, audited_apart: bool) -> tuple[str, ...]:
+    """The steps of a line, in order: all, or all but the second model that is trained for the audit alone."""
+    return tuple(step for step in STEPS if audited_apart or step != AUDITED)
 
 
 @dataclass(frozen=True)

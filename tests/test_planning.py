@@ -14,7 +14,16 @@ import yaml
 
 from dpsynth_platform.contracts import DataContract, parse_contract
 from dpsynth_platform.errors import ContractError
-from dpsynth_platform.planning import changes, family_path, load_all, load_dataset, plan_release, run_key
+from dpsynth_platform.planning import (
+    audited_key,
+    changes,
+    family_path,
+    load_all,
+    load_dataset,
+    mechanism_keys,
+    plan_release,
+    run_key,
+)
 from dpsynth_platform.settings import PACKAGE_ROOT, Settings
 from dpsynth_platform.source import PinnedSource
 from dpsynth_platform.synth.mock import source_schema_of
@@ -46,6 +55,51 @@ def test_what_may_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("DPSYNTH_MEMORY", f"{needed // 10**6 - 1}MB")
     with pytest.raises(ContractError, match=rf"method {plan.method} may need [0-9,]+ MB .* above DPSYNTH_MEMORY"):
         plan_release(contract(), source_schema_of(contract()), None)
+
+
+def audited_apart(**privacy: Any) -> DataContract:
+    def change(document: dict[str, Any]) -> None:
+        document["audit"]["model"] = "separate"
+        document["generate"]["method"] = "independent"
+        document["privacy"].update(privacy)
+
+    return contract(change)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "said"),
+    [
+        ({"on_overlap": "exclude"}, "audit.model: 'separate' with on_overlap: exclude"),
+        ({"on_overlap": "block"}, "audit.model: 'separate' with on_overlap: block"),
+        ({"guarantee": {"epsilon": 5.5}}, "audit.model: 'separate' with privacy.guarantee.epsilon: 5.5"),
+    ],
+)
+def test_a_second_model_is_refused_where_it_cannot_be(privacy: dict[str, Any], said: str) -> None:
+    with pytest.raises(ContractError) as refused:
+        audited_apart(**privacy)
+    assert said in str(refused.value) and "accepted: shared" in str(refused.value)
+    audited_apart(**privacy | {"on_overlap": "compose", "accept_weak_guarantee": "because it is a test"})
+
+
+def test_a_second_model_makes_another_run_and_has_a_key_of_its_own() -> None:
+    apart = audited_apart()
+    assert apart.mechanism_snapshot()["audit_model"] == "separate"
+    assert "audit_model" not in contract().mechanism_snapshot(), "runs without a choice keep their keys"
+    assert mechanism_keys(contract(), "run") == ("run",)
+    assert mechanism_keys(apart, "run") == (audited_key("run"), "run")
+    assert audited_key("run") not in (audited_key("other"), "run")
+
+
+def test_each_of_two_mechanisms_is_planned_as_one_alone() -> None:
+    schema = source_schema_of(audited_apart())
+    one = plan_release(contract(lambda document: document["generate"].update(method="independent")), schema, None)
+    assert plan_release(audited_apart(), schema, None).event == one.event
+
+
+def test_thresholds_that_two_mechanisms_cannot_share_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpsynth_platform.planning.delta_slack", lambda event: contract().privacy.delta / 2)
+    with pytest.raises(ContractError, match="thresholds of two mechanisms take all of delta"):
+        plan_release(audited_apart(), source_schema_of(audited_apart()), None)
 
 
 def test_changes_are_named_where_they_make_another_run() -> None:

@@ -105,6 +105,11 @@ def test_canaries_with_other_texts_make_another_run() -> None:
     assert "canary_texts" not in mail().mechanism_snapshot(), "runs without a choice keep their keys"
 
 
+def test_a_language_model_is_trained_once() -> None:
+    with pytest.raises(ContractError, match=r"audit\.model: 'separate' with method 'dp_finetune'"):
+        mail(audit={"model": "separate"})
+
+
 def test_records_are_sampled_by_their_public_number() -> None:
     contract = mail()
     assert contract.generate.training is not None

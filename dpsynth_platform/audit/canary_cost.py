@@ -165,6 +165,23 @@ def canary_cost(contract: DataContract, canaries: CanarySet, model: Model, synth
     )
 
 
+def share_in_words(contract: DataContract) -> str:
+    """What share of what will be counted is canaries', before anything runs: by the contract alone."""
+    canaries = number_of(contract.canary_count, "fictional owner")
+    if contract.audited_apart:
+        return (
+            f"{canaries}, of whom half join in the mean, in a second, equal model that is attacked in the released "
+            "one's place, for as much again: the cost above is that of both, and what is released holds no canary"
+        )
+    owners = contract.privacy.weighting == "owners"
+    joining = contract.canary_count / 2 * (1 if owners else contract.privacy.max_contributions)
+    share = _declared_share(contract, joining)
+    said = f"{canaries}, of whom half join in the mean: {joining:g} {'owners' if owners else 'records'}"
+    if share is None:
+        return said
+    return f"{said}, {_percent(share)} of what is counted if all expected units take part with one record each"
+
+
 def cost_rows(cost: dict[str, Any]) -> list[tuple[str, str, str]]:
     """The columns of a cost, as JSON has it, under `COST_HEADER`."""
     return [(item["column"], _percent(item["canaries"]), _percent(item["noise"])) for item in cost["columns"]]
@@ -190,7 +207,7 @@ def moved_by(share: float, canaries: npt.NDArray[Any], rows: npt.NDArray[Any], c
     return min(share, share / (1 - share) * float(np.abs(bait - seen).sum()) / 2)
 
 
-def _declared_share(contract: DataContract, counted: int) -> float | None:
+def _declared_share(contract: DataContract, counted: float) -> float | None:
     if contract.privacy.multi_owner:
         return None
     return counted / (counted + contract.privacy.expected_units * (1 - contract.quality.holdout))

@@ -104,6 +104,19 @@ class AttackResult:
 
 
 @dataclass(frozen=True)
+class Apart:
+    """The model that was attacked in the released one's place: an equal one, trained apart with the canaries.
+
+    Attributes:
+        entry: the ledger entry that paid for it.
+        plan_digest: of its plan, which is the released one's.
+    """
+
+    entry: str
+    plan_digest: str
+
+
+@dataclass(frozen=True)
 class AuditReport:
     """The audit of one model and of the data sampled from it.
 
@@ -122,6 +135,7 @@ class AuditReport:
         earlier: whether an earlier audit of this mechanism failed, and what follows from that.
         cost: what the canaries cost in quality; None where that was not asked.
         reconstructed: of a language model, how many canaries' texts it goes on with; told, and no verdict rests on it.
+        apart: the model that was attacked, where it is not the one that the release is drawn from.
     """
 
     dataset: str
@@ -148,6 +162,7 @@ class AuditReport:
     earlier: Earlier = "none"
     cost: CanaryCost | None = None
     reconstructed: tuple[Reconstructed, ...] = ()
+    apart: Apart | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as `from_json` reads them, with the summary in words."""
@@ -165,7 +180,7 @@ class AuditReport:
             AccountingError: it is no report of an audit, or one of a later version.
         """
         known = {field.name for field in fields(cls)}
-        family, cost = document.get("family"), document.get("cost")
+        family, cost, apart = document.get("family"), document.get("cost"), document.get("apart")
         try:
             return cls(
                 **{key: value for key, value in document.items() if key in known}
@@ -177,6 +192,7 @@ class AuditReport:
                     "family": None if family is None else FamilyStanding(**family),
                     "cost": None if cost is None else CanaryCost.from_json(cost),
                     "reconstructed": _read_reconstructed(document.get("reconstructed", ())),
+                    "apart": None if apart is None else Apart(**apart),
                 }
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -202,10 +218,19 @@ class AuditReport:
 
     @property
     def _setting(self) -> str:
-        return (
+        prepared = (
             f"{self.canaries} fictional owners with {_records(self.records_per_canary)} each were prepared without "
-            f"looking at the data, and a coin toss decided for each whether it joined. {len(self.attacks)} attacks "
-            "then tried to tell from the model and from the synthetic data which ones had joined."
+            "looking at the data, and a coin toss decided for each whether it joined."
+        )
+        if self.apart is None:
+            return (
+                f"{prepared} {len(self.attacks)} attacks then tried to tell from the model and from the synthetic data "
+                "which ones had joined."
+            )
+        return (
+            f"{prepared} They joined an equal model that was trained apart, by the same sealed plan and at a cost of "
+            f"its own; what is released holds none of them. {len(self.attacks)} attacks then tried to tell from that "
+            "model and from rows drawn from it which ones had joined."
         )
 
     @property
@@ -271,6 +296,7 @@ def judge(
     curve: fdp.Curve | None = None,
     cost: CanaryCost | None = None,
     reconstructed: tuple[Reconstructed, ...] = (),
+    apart: Apart | None = None,
 ) -> AuditReport:
     """Compares what the attacks proved with the claim, by the contract's policy.
 
@@ -289,6 +315,7 @@ def judge(
         curve: all that the plan claims, as `fdp.renyi_profile` makes it; the family's evidence rests on it.
         cost: what the canaries cost in quality; told, and no verdict rests on it.
         reconstructed: of a language model; likewise.
+        apart: the model that was attacked, where it is not the released one.
 
     Raises:
         AccountingError: there are scores of other canaries than there are coins.
@@ -325,6 +352,7 @@ def judge(
         cumulative="gate" if policy.cumulative else "report",
         cost=cost,
         reconstructed=reconstructed,
+        apart=apart,
     )
 
 

@@ -7,7 +7,7 @@ visible verdicts (`verdicts`), transactions (`store`).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
@@ -61,14 +61,35 @@ def already_reserved(tried: Sequence[Entry], family: str, request: CostRequest, 
     return None
 
 
+def words_for(tried: Mapping[str, Sequence[Entry]], replaces: str | None) -> dict[str, str | None]:
+    """The explicit word for each key: for the one of whose attempts it names one; a word for none is the last one's."""
+    its_own = (key for key, attempts in tried.items() if any(entry.entry_id == replaces for entry in attempts))
+    named = next(its_own, list(tried)[-1])
+    return {key: replaces if key == named else None for key in tried}
+
+
+def standing_in_order(connection: Connection, found: Mapping[str, Entry | None]) -> dict[str, Entry]:
+    """The entries that stand, by key: of those after one that has to be made anew, none that is only reserved."""
+    standing: dict[str, Entry] = {}
+    for key, entry in found.items():
+        if entry is None:
+            continue
+        if entry.state == chain.RESERVED and len(standing) < list(found).index(key):
+            transition(connection, entry, chain.VOID, {"reason": "reserved anew with the one before it"})
+        else:
+            standing[key] = entry
+    return standing
+
+
 def charge(
     connection: Connection,
     account: Account,
     request: CostRequest,
     participants: Participants | None,
     policy: OverlapPolicy,
+    times: int = 1,
 ) -> tuple[Participants | None, bool]:
-    """Whom the entry charges, and whether `block` met an overlap.
+    """Whom the entries charge, and whether `block` met an overlap. So many entries alike charge the same people.
 
     `exclude` and `block` look at all kin whose people can be compared (`kinship`), in this family and in others; that
     there are no others to think of is for `kinship.strangers` to say, before.
@@ -93,6 +114,7 @@ def charge(
         participants = participants[~seen]
     if account.mode == "per-owner":
         cost = account.filter.cost(request.curve, request.delta_slack)
+        pending = [*pending, *[(participants, cost)] * (times - 1)]  # added up as they will be, to the last digit
         participants = participants[standing.affordable(participants, pending, cost, account.filter.limits)]
     return participants, False
 

@@ -233,6 +233,7 @@ class Ledger:
         *,
         key: str | None = None,
         replaces: str | None = None,
+        times: int = 1,
         dry_run: bool = False,
     ) -> Admission:
         """Whether a request fits, on public facts alone and before any record is read. Reserves nothing.
@@ -245,6 +246,7 @@ class Ledger:
             request: what the mechanism would cost.
             key: the run's key. If its latest entry is charged already, the request costs nothing new and fits.
             replaces: the failed entry after which another attempt is asked for; then the request counts anew.
+            times: how many such mechanisms the run starts.
             dry_run: only asks; a refusal leaves no record.
 
         Raises:
@@ -259,7 +261,7 @@ class Ledger:
             latest = _attempt_of(connection, key) if key is not None else None
             left = verdicts.epsilon_left(connection, account, request.guarantee.delta)
             covered = latest is not None and rows.is_charged(connection, latest) and replaces is None
-            refusal = None if covered else verdicts.refusal_of(connection, account, request)
+            refusal = None if covered else verdicts.refusal_of(connection, account, request, times)
             if refusal is None:
                 return Admission(family, account.mode, left, latest)
             return (
@@ -345,44 +347,94 @@ class Ledger:
                 not in the ledger, or the participants' fingerprints were made with other keys than it is kept with.
             AccountingError: the request is impossible (`verdicts.check_request`).
         """
+        (entry,) = self.reserve_together(
+            family,
+            (key,),
+            request,
+            participants,
+            policy,
+            key_ids=key_ids,
+            related=related,
+            replaces=replaces,
+            lifetime=lifetime,
+        )
+        return entry
+
+    def reserve_together(
+        self,
+        family: str,
+        keys: Sequence[str],
+        request: CostRequest,
+        participants: Participants | None,
+        policy: OverlapPolicy,
+        *,
+        key_ids: Sequence[str] = (),
+        related: Collection[str] = (),
+        replaces: str | None = None,
+        lifetime: dt.timedelta = RESERVATION_LIFETIME,
+    ) -> list[Entry]:
+        """Reserves the same cost once for each key, all or none, in one serial transaction; see `reserve`.
+
+        Entries that are made together charge the same people: in `per-owner` mode those who can afford all of them. An
+        entry of a later key is never older than the standing one of an earlier key, so that what is known before the
+        last one holds all of them: where an earlier one is made anew, the later ones that only wait are void and made
+        anew, too.
+
+        Args:
+            keys: one a mechanism, the run's own last; a refusal is recorded under that one.
+            replaces: id of the failed entry of one of the keys.
+
+        Returns:
+            An entry for each key, in their order.
+
+        Raises:
+            LedgerError: `replaces` is of none of the keys; or as `reserve`.
+        """
         if policy not in OVERLAP_POLICIES:
             raise LedgerError(f"overlap policy {policy!r}; accepted: {', '.join(OVERLAP_POLICIES)}")
         if participants is not None:
             check_participants(participants)
 
-        def work(connection: Connection) -> Entry | BudgetExceeded:
+        def work(connection: Connection) -> list[Entry] | BudgetExceeded:
             account = rows.get_account(connection, family)
             verdicts.check_request(account, request)
             if participants is not None:
                 verdicts.check_keys(account, key_ids)
             reservations.void_expired(connection, account)
-            tried = rows.attempts(connection, key)
-            reserved = reservations.already_reserved(tried, family, request, replaces)
-            if reserved is not None:
-                return reserved
-            refusal = verdicts.refusal_of(connection, account, request)
+            tried = {key: rows.attempts(connection, key) for key in keys}
+            words = reservations.words_for(tried, replaces)
+            found = {key: reservations.already_reserved(tried[key], family, request, words[key]) for key in keys}
+            standing = reservations.standing_in_order(connection, found)
+            wanted = [key for key in keys if key not in standing]
+            if not wanted:
+                return [standing[key] for key in keys]
+            refusal = verdicts.refusal_of(connection, account, request, len(wanted))
             if refusal is not None:
-                return verdicts.block(connection, account, request, refusal, key)
+                return verdicts.block(connection, account, request, refusal, keys[-1])
             strangers = kinship.strangers(connection, account, related)
             if policy != "compose" and strangers:
                 return verdicts.block(
-                    connection, account, request, verdicts.incomparable(request, policy, strangers), key
+                    connection, account, request, verdicts.incomparable(request, policy, strangers), keys[-1]
                 )
-            charged, overlap = reservations.charge(connection, account, request, participants, policy)
+            charged, overlap = reservations.charge(connection, account, request, participants, policy, len(wanted))
             if overlap:
-                return verdicts.block(connection, account, request, verdicts.overlap(request), key)
-            return reservations.insert_entry(
-                connection,
-                account,
-                key=key,
-                attempt=len(tried) + 1,
-                request=request,
-                charged=charged,
-                policy=policy,
-                related=related,
-                replaces=replaces,
-                deadline=rows.time_text(rows.moment(connection) + lifetime),
-            )
+                return verdicts.block(connection, account, request, verdicts.overlap(request), keys[-1])
+            made = {
+                key: reservations.insert_entry(
+                    connection,
+                    account,
+                    key=key,
+                    attempt=len(tried[key]) + 1,
+                    request=request,
+                    charged=charged,
+                    policy=policy,
+                    related=related,
+                    replaces=words[key],
+                    deadline=rows.time_text(rows.moment(connection) + lifetime),
+                )
+                for key in wanted
+            }
+            return [(standing | made)[key] for key in keys]
 
         return _or_raise(self._database.write(work))
 

@@ -139,10 +139,12 @@ class Refusal:
     message: str
 
 
-def refusal_of(connection: Connection, account: Account, request: CostRequest) -> Refusal | None:
-    """Why a request does not fit under its account's cap, or None if it does."""
+def refusal_of(connection: Connection, account: Account, request: CostRequest, times: int = 1) -> Refusal | None:
+    """Why a request, so many times over, does not fit under its account's cap, or None if it does."""
     counted = _counted(connection, account)
-    total = add_up(counted, account.filter.cost(request.curve, request.delta_slack))
+    total = counted
+    for _ in range(times):
+        total = add_up(total, account.filter.cost(request.curve, request.delta_slack))
     if account.filter.admits(total) and request.guarantee.delta <= account.delta:
         return None
     asked = request.guarantee
@@ -160,20 +162,22 @@ def refusal_of(connection: Connection, account: Account, request: CostRequest) -
             else "Use a mechanism without thresholds: declare the values of all columns"
         )
         message = (
-            f"{request.place}: its thresholds take {request.delta_slack:.3g} of delta; of what family {account.family} "
-            f"reserves for thresholds, {rest:.3g} is left. {way_out}. Nothing was spent."
+            f"{request.place}: its thresholds take {times * request.delta_slack:.3g} of delta; of what family "
+            f"{account.family} reserves for thresholds, {rest:.3g} is left. {way_out}. Nothing was spent."
         )
         return Refusal("slack", message)
-    left = _in_terms_of(request, epsilon_left(connection, account, asked.delta))
+    # Of several alike, each may certainly take its share of what is left; it may be a little more.
+    left = _in_terms_of(request, epsilon_left(connection, account, asked.delta) / times)
+    several = f", {times} times over" if times > 1 else ""
     way_out = (
         f"Lower {'--epsilon' if request.purpose == 'bound' else 'privacy.guarantee.epsilon'} to about {left:.3g}"
         if left >= 0.01
         else "Use a family of datasets about other people"
     )
     message = (
-        f"{request.place}: the request (epsilon {asked.epsilon:.4g}, delta {asked.delta:.3g}) does not fit under the "
-        f"cap of family {account.family} (epsilon {account.epsilon:.4g}, delta {account.delta:.3g} for life); epsilon "
-        f"left at this delta: {left:.3g}. {way_out}. Nothing was spent."
+        f"{request.place}: the request (epsilon {asked.epsilon:.4g}, delta {asked.delta:.3g}{several}) does not fit "
+        f"under the cap of family {account.family} (epsilon {account.epsilon:.4g}, delta {account.delta:.3g} for "
+        f"life); epsilon left at this delta{' for each' if several else ''}: {left:.3g}. {way_out}. Nothing was spent."
     )
     return Refusal("cap", message)
 

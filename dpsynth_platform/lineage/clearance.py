@@ -325,7 +325,8 @@ def clear(
     findings = (*_unsettled(seen, {item.path for item in paid}), *paid)
     policy = contract.privacy.on_overlap
     decision, reason = _verdict(policy, findings)
-    resulting, apart = _together(request, kin if policy == "compose" else [])
+    own = [request] * (2 if contract.audited_apart and entry_id is None else 1) if request else []
+    resulting, apart = _together(own, kin if policy == "compose" else [])
     families = tuple(sorted({item.entry.family for item in kin} - {family.family}))
     return Clearance(
         decision=decision,
@@ -433,13 +434,18 @@ def _verdict(policy: OverlapPolicy, findings: Sequence[Finding]) -> tuple[Decisi
     }[policy]
 
 
-def _together(request: CostRequest | None, kin: Sequence[KinEntry]) -> tuple[Composition | None, tuple[str, ...]]:
-    """The guarantee of a run and its kin together, and the entries that it cannot hold."""
-    if request is None and not kin:
+def _together(own: Sequence[CostRequest], kin: Sequence[KinEntry]) -> tuple[Composition | None, tuple[str, ...]]:
+    """The guarantee of a run and its kin together, and the entries that it cannot hold.
+
+    Args:
+        own: what the run's mechanisms cost that are not among the kin; none where that is not known.
+        kin: the others.
+    """
+    if not own and not kin:
         return None, ()
-    first = request or kin[0].entry.request
+    first = own[0] if own else kin[0].entry.request
     alike = [item for item in kin if _same_kind(item.entry.request, first)]
-    requests = [*([request] if request else []), *(item.entry.request for item in alike)]
+    requests = [*own, *(item.entry.request for item in alike)]
     return compose(requests), tuple(item.entry.entry_id for item in kin if item not in alike)
 
 

@@ -377,6 +377,11 @@ def token_selection_event(
     return dp_event.SelfComposedDpEvent(choice, _count(tokens))
 
 
+def twice(event: DpEvent) -> DpEvent:
+    """The event of a mechanism that runs two times over the same people, each time with randomness of its own."""
+    return dp_event.ComposedDpEvent([event, event])
+
+
 def leaves(event: DpEvent) -> Iterator[tuple[DpEvent, int]]:
     """The tree's mechanisms, those of all parallel branches, each with the number of times it runs.
 

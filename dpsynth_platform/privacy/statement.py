@@ -34,6 +34,7 @@ from dpsynth_platform.privacy.events import (
     event_to_json,
     leaves,
     matches_claim,
+    twice,
 )
 from dpsynth_platform.privacy.figures import number_of, upper_bound
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -293,8 +294,9 @@ class PrivacyStatement:
     """All parts of the statement. Public throughout.
 
     Attributes:
-        guarantee: what is claimed: the accountant's epsilon at the contract's delta, never above what was asked.
-        target_epsilon: what the contract asked for.
+        guarantee: what is claimed: the accountant's epsilon at the contract's delta, for one mechanism never above what
+            was asked; where a second one made the model that was audited, for both together.
+        target_epsilon: what the contract asked for, of one mechanism.
         tier: strong, reasonable or weak.
         setting: who holds the data and who sees what.
         covered: the accesses to the data that the guarantee covers.
@@ -356,6 +358,7 @@ class PrivacyStatement:
             "This holds against anyone, whatever else they know, and it cannot be undone by analysing the release "
             "further.",
             *([COUNTED_ONCE] if promise.weighting == "owners" else []),
+            *([TWO_MODELS] if TWO_MODELS in self.covered else []),
             "It does not promise that nothing can be inferred from general patterns: what is true of people in general "
             "can be learned, and then applied to anyone.",
             *_UNPROTECTED_WORDS.get(promise.adjacency, ()),
@@ -379,18 +382,23 @@ def privacy_statement(
 ) -> PrivacyStatement:
     """The statement for a release of a dataset, computed from public inputs only.
 
+    Where the contract wants a second model for the audit, everything is of both mechanisms together: the audit's
+    results are published, too, and they come from the second one.
+
     Args:
         contract: the sealed snapshot.
         family: the budget of the contract's family.
-        event: the sealed plan's event, as a tree or as JSON.
+        event: the sealed plan's event, as a tree or as JSON: that of one mechanism.
         words: the mechanism's own; of a generator's, those of the sealed plan's method (`WORDS`).
         tuning: the runs that its parameters may have been chosen by.
-        attempts: how often the mechanism of this very run was started, the last time included.
+        attempts: how often the mechanism of this very run was started, the last time included; of two mechanisms, one
+            less than how often both were.
         elsewhere: what clearance found of mechanisms on the same people that are no part of this release.
 
     Raises:
         AccountingError: the event is for another adjacency or contribution bound than the contract, or costs more
-            than the contract asks for; or fewer attempts than one.
+            than the contract asks for; two mechanisms together are a weak guarantee without a reason; or fewer attempts
+            than one.
     """
     if attempts < 1:
         raise AccountingError(f"{contract.dataset}: {attempts!r} attempts; accepted: from 1")
@@ -405,7 +413,15 @@ def privacy_statement(
         raise AccountingError(
             f"{contract.dataset}: the plan costs epsilon {result.epsilon:.4g}, above the {target.epsilon:g} asked for"
         )
+    if contract.audited_apart:
+        tree = twice(tree)
+        result = epsilon(tree, target.delta)
     claimed = replace(target, epsilon=max(result.epsilon, EPSILON_STEP))
+    if claimed.tier == "weak" and not contract.privacy.accept_weak_guarantee:
+        raise AccountingError(
+            f"{contract.dataset}: the release costs epsilon {result.epsilon:.4g}, a weak guarantee, and its contract "
+            "gives no reason for one"
+        )
     return PrivacyStatement(
         guarantee=claimed,
         target_epsilon=target.epsilon,
@@ -414,12 +430,9 @@ def privacy_statement(
             "Central model: a trusted organisation holds the data, runs the mechanism and publishes only its "
             "differentially private output."
         ),
-        covered=_covered(tree, words),
+        covered=(*_covered(tree, words), *([TWO_MODELS] if contract.audited_apart else [])),
         not_covered=_not_covered(contract, tuning, attempts, elsewhere),
-        output=(
-            f"The published table of {_rows(contract)}, and the audit's results on fictional canaries. Both "
-            f"are computed from {words.result} alone (post-processing). The model itself stays restricted."
-        ),
+        output=_output(contract, words),
         unit=_unit(contract),
         adjacency=_ADJACENCY_WORDS[target.adjacency],
         accounting=_accounting(tree, result),
@@ -508,6 +521,27 @@ _ADJACENCY_WORDS = {
         "al. 2025)."
     ),
 }
+
+
+TWO_MODELS = (
+    "All of this is of two mechanisms by one plan: the table comes from one model, and the audit's results from an "
+    "equal one that was trained apart, on the same data with fictional canaries, and is never released. Their cost is "
+    "stated together."
+)
+"""What `audit.model: separate` means for readers."""
+
+
+def _output(contract: DataContract, words: MechanismWords) -> str:
+    """What the guarantee is about."""
+    published = f"The published table of {_rows(contract)}, and the audit's results on fictional canaries."
+    if contract.audited_apart:
+        return (
+            f"{published} Each is computed from {words.result} of one mechanism alone (post-processing); both models "
+            "stay restricted."
+        )
+    return (
+        f"{published} Both are computed from {words.result} alone (post-processing). The model itself stays restricted."
+    )
 
 
 def _rows(contract: DataContract) -> str:
@@ -707,7 +741,7 @@ def _has_parallel(event: DpEvent) -> bool:
 def _assumptions(
     contract: DataContract, event: DpEvent, words: MechanismWords, attempts: int
 ) -> tuple[Assumption, ...]:
-    return (*_randomness(event, words), *_around(contract), _ran(attempts))
+    return (*_randomness(event, words), *_around(contract), _ran(attempts, audited_apart=contract.audited_apart))
 
 
 def _randomness(event: DpEvent, words: MechanismWords) -> Iterator[Assumption]:
@@ -758,19 +792,28 @@ def _around(contract: DataContract) -> tuple[Assumption, ...]:
     )
 
 
-def _ran(attempts: int) -> Assumption:
+def _ran(attempts: int, *, audited_apart: bool) -> Assumption:
     """That the mechanism did what the event says, and how often it was started."""
     because = (
         "Sampler and accountant read the same sealed plan; a ledger entry is started once, before the mechanism reads "
         "its first record."
     )
     if attempts == 1:
-        return Assumption("The mechanism ran as planned, once, after its cost was recorded.", "yes", because)
+        which = "Each of the two mechanisms" if audited_apart else "The mechanism"
+        return Assumption(f"{which} ran as planned, once, after its cost was recorded.", "yes", because)
+    lost = f"{because} What the earlier attempts cost stays in the account, and is not part of this release's epsilon."
+    if audited_apart:
+        return Assumption(
+            f"The two mechanisms were started {attempts + 1} times in all, each after its cost was recorded anew. The "
+            "last time each ran as planned, and what is published comes from these times alone.",
+            "yes",
+            lost,
+        )
     return Assumption(
         f"The mechanism was started {attempts} times, each after its cost was recorded anew. The last time it ran as "
         "planned, and the release comes from that time alone.",
         "yes",
-        f"{because} What the earlier attempts cost stays in the account, and is not part of this release's epsilon.",
+        lost,
     )
 
 

@@ -18,6 +18,7 @@ from dpsynth_platform.errors import LedgerError, ReleaseRefused, StaleInput
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
 from dpsynth_platform.people import person_key
+from dpsynth_platform.planning import audited_key, mechanism_keys
 from dpsynth_platform.privacy.figures import moment
 from dpsynth_platform.privacy.statement import (
     NOWHERE,
@@ -27,8 +28,8 @@ from dpsynth_platform.privacy.statement import (
     Tuning,
     privacy_statement,
 )
-from dpsynth_platform.storage import STEPS, Place, StepRecord, Storage, digest_directory
-from dpsynth_platform.worker.inputs import claimed_canaries
+from dpsynth_platform.storage import AUDITED, STEPS, Place, StepRecord, Storage, digest_directory
+from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries
 
 SPENT = "spent"
 APPROVE = "approve"
@@ -40,6 +41,7 @@ _UNDECLARED: dict[str, Any] = {"gates": None, "rate_limits": [], "cumulative": "
 """
 _CLEAR_AGAIN = "clear it again, which spends nothing, and have it approved anew: dpsynth run {}"
 EVIDENCE_STEPS = ("raw", "clearance", "model", "synthetic", "audit")
+"""Steps whose records every candidate rests on; with a model that was trained apart for the audit, that one's, too."""
 
 
 class Request(Protocol):
@@ -56,6 +58,10 @@ class LedgerEntry(Protocol):
     @property
     def state(self) -> str:
         """Where it stands; only `spent` will do."""
+
+    @property
+    def key(self) -> str:
+        """Names the run, and in it the mechanism."""
 
     @property
     def plan_digest(self) -> str:
@@ -111,6 +117,7 @@ class Candidate:
         clearance_hash: content hash of what was known of earlier mechanisms: who approves it, approves it with that.
         model_hash, synthetic_hash, audit_hash: content hashes of the three outputs. Restricted: the public dossier
             carries commitments to them.
+        audited_entry_id, audited_hash: the same of the model that was trained apart for the audit, where one was.
     """
 
     dataset: str
@@ -124,11 +131,17 @@ class Candidate:
     model_hash: str
     synthetic_hash: str
     audit_hash: str
+    audited_entry_id: str | None = None
+    audited_hash: str | None = None
 
     @property
     def digest(self) -> str:
         """SHA-256 (hex) over all of it."""
-        return canonical_digest(asdict(self))
+        named = asdict(self)
+        for name in ("audited_entry_id", "audited_hash"):
+            if named[name] is None:  # as it was before there was a choice, so that approvals stay good
+                del named[name]
+        return canonical_digest(named)
 
 
 @dataclass(frozen=True)
@@ -165,28 +178,50 @@ def candidate_of(storage: Storage, place: Place, contract: DataContract, *, read
     Raises:
         ReleaseRefused: a record or an output is missing, changed after it was recorded, or made from other inputs.
     """
-    return _candidate(place, contract, _records(storage, place, read=read))
+    return _candidate(place, contract, _records(storage, place, contract, read=read))
 
 
-def _records(storage: Storage, place: Place, *, read: bool = True) -> dict[str, StepRecord]:
+def evidence_steps(contract: DataContract) -> tuple[str, ...]:
+    """The steps whose records a candidate of this contract rests on."""
+    return (*EVIDENCE_STEPS, *([AUDITED] if contract.audited_apart else []))
+
+
+def _records(storage: Storage, place: Place, contract: DataContract, *, read: bool = True) -> dict[str, StepRecord]:
     """The evidence's records, each with its content as it was recorded, made from one another and from one training."""
-    records = {step: _record(storage, place, step, read=read) for step in EVIDENCE_STEPS}
+    records = {step: _record(storage, place, step, read=read) for step in evidence_steps(contract)}
     for record in records.values():
         _check_links(place, record, records)
-    try:
-        trained_with = claimed_canaries(records["model"].directory)
-    except StaleInput as error:
-        raise ReleaseRefused(f"{place.label}/model: {error}") from None
-    if records["audit"].inputs.get("canaries") != trained_with:
-        raise ReleaseRefused(f"{place.label}/audit was made with other canaries than the model was trained with")
+    attacked = "audited model" if contract.audited_apart else "model"
+    bait = _trained_with(place, records[AUDITED if contract.audited_apart else "model"])
+    if records["audit"].inputs.get("canaries") != bait:
+        raise ReleaseRefused(f"{place.label}/audit was made with other canaries than the {attacked} was trained with")
+    if contract.audited_apart and _trained_with(place, records["model"]) != NO_CANARIES:
+        raise ReleaseRefused(
+            f"{place.label}/model was trained with canaries, which belong into {AUDITED} alone (audit.model: separate)"
+        )
     return records
 
 
+def _trained_with(place: Place, record: StepRecord) -> str:
+    try:
+        return claimed_canaries(record.directory)
+    except StaleInput as error:
+        raise ReleaseRefused(f"{place.label}/{record.step}: {error}") from None
+
+
 def _candidate(place: Place, contract: DataContract, records: Mapping[str, StepRecord]) -> Candidate:
-    clearance, model = records["clearance"], records["model"]
+    clearance, model, audited = records["clearance"], records["model"], records.get(AUDITED)
     for fact in ("entry_id", "plan_digest"):
         if _fact(place, clearance, fact) != _fact(place, model, fact):
             raise ReleaseRefused(f"{place.label}: model and clearance do not name the same {fact}; run the line again")
+    if audited is not None and (
+        _fact(place, clearance, "audited_entry_id") != _fact(place, audited, "entry_id")
+        or _fact(place, model, "plan_digest") != _fact(place, audited, "plan_digest")
+    ):
+        raise ReleaseRefused(
+            f"{place.label}: {AUDITED} is not of the entry that clearance names, or of another plan than model; run "
+            "the line again"
+        )
     return Candidate(
         dataset=place.dataset,
         period=place.period,
@@ -199,6 +234,8 @@ def _candidate(place: Place, contract: DataContract, records: Mapping[str, StepR
         model_hash=model.content_hash,
         synthetic_hash=records["synthetic"].content_hash,
         audit_hash=records["audit"].content_hash,
+        audited_entry_id=None if audited is None else _fact(place, audited, "entry_id"),
+        audited_hash=None if audited is None else audited.content_hash,
     )
 
 
@@ -291,11 +328,23 @@ def check_content(storage: Storage, place: Place, contract: DataContract, ledger
     Raises:
         ReleaseRefused: names what is missing, stale, of other content or failed.
     """
-    records = _records(storage, place)
+    records = _records(storage, place, contract)
     candidate = _candidate(place, contract, records)
-    entry = _check_entry(place, candidate, ledger)
+    entry = _check_entry(place, candidate.entry_id, candidate.plan_digest, candidate.model_hash, ledger)
+    if candidate.audited_entry_id is not None and candidate.audited_hash is not None:
+        audited = _check_entry(place, candidate.audited_entry_id, candidate.plan_digest, candidate.audited_hash, ledger)
+        if audited.key != audited_key(candidate.run_key):
+            raise ReleaseRefused(
+                f"{place.label}: ledger entry {candidate.audited_entry_id} pays for another mechanism than the one "
+                "that this run's audit needs"
+            )
     report = audit_report(place, records["audit"])
     _check_audit(place, contract, report)
+    if (report.get("apart") or {}).get("entry") != candidate.audited_entry_id:
+        raise ReleaseRefused(
+            f"{place.label}/audit says that it attacked another model than the one that the contract's audit.model "
+            f"asks for; materialize {place.label}/audit again"
+        )
     return CheckedEvidence(candidate, records, entry, report, clearance_of(place, records["clearance"]))
 
 
@@ -356,6 +405,8 @@ def statement_of(
 ) -> PrivacyStatement:
     """What a release that an entry pays for promises, with every other mechanism that was started on the dataset.
 
+    A second mechanism of the same run, whose model was audited, is part of what is promised and no other one.
+
     Any of the others may have been why this one has the parameters that it has, or is the one that is released. So all
     count, in whatever period and order.
 
@@ -368,8 +419,10 @@ def statement_of(
         for item in ledger.entries(entry.family)
         if item.request.dataset == entry.request.dataset and item.started_at is not None
     ]
-    attempts = started.count(entry.key)
-    tuning = Tuning(len(started) - attempts)
+    own = mechanism_keys(contract, entry.key)
+    mine = sum(started.count(key) for key in own)
+    attempts = mine - (len(own) - 1)
+    tuning = Tuning(len(started) - mine)
     words = WORDS[method]
     return privacy_statement(
         contract,
@@ -445,8 +498,9 @@ def _check_links(place: Place, record: StepRecord, records: dict[str, StepRecord
                 f"{place.label}/{record.step} was made from another {step} than the present one; "
                 f"materialize {place.label}/{record.step} again"
             )
-    for step in {"synthetic": ("model",), "audit": ("model", "synthetic")}.get(record.step, ()):
-        if step not in record.inputs:
+    needed = {"synthetic": ("model",), "audit": ("model", "synthetic", AUDITED)}.get(record.step, ())
+    for step in needed:
+        if step in records and step not in record.inputs:
             raise ReleaseRefused(f"{place.label}/{record.step}: its record does not name the {step} it was made from")
 
 
@@ -457,17 +511,17 @@ def _fact(place: Place, record: StepRecord, name: str) -> str:
     return value
 
 
-def _check_entry(place: Place, candidate: Candidate, ledger: LedgerReads) -> LedgerEntry:
+def _check_entry(place: Place, entry_id: str, plan_digest: str, model_hash: str, ledger: LedgerReads) -> LedgerEntry:
     try:
-        entry = ledger.entry(candidate.entry_id)
+        entry = ledger.entry(entry_id)
     except LedgerError as error:
-        raise ReleaseRefused(f"{place.label}: ledger entry {candidate.entry_id} cannot be read: {error}") from None
-    where = f"{place.label}: ledger entry {candidate.entry_id}"
+        raise ReleaseRefused(f"{place.label}: ledger entry {entry_id} cannot be read: {error}") from None
+    where = f"{place.label}: ledger entry {entry_id}"
     if entry.state != SPENT:
         raise ReleaseRefused(f"{where} is {entry.state}, not {SPENT}; the mechanism has not completed")
-    if entry.plan_digest != candidate.plan_digest:
+    if entry.plan_digest != plan_digest:
         raise ReleaseRefused(f"{where} pays for another plan than the model was made by")
-    if entry.model_digest != candidate.model_hash:
+    if entry.model_digest != model_hash:
         raise ReleaseRefused(f"{where} pays for another model than the present one")
     return entry
 

@@ -54,6 +54,7 @@ class Forecast:
         paid_before: ledger entry that has paid for a model of this dataset and period by another run, or None; then
             the run would pay a second time.
         changed: keys of the contract that make it another run than that one, as far as they are known.
+        canaries: how many there are and what share of what is counted, in words.
         audit_shortage: why the audit can only be inconclusive, or None.
     """
 
@@ -81,6 +82,7 @@ class Forecast:
     standing: str | None
     paid_before: str | None
     changed: tuple[str, ...]
+    canaries: str
     audit_shortage: str | None
 
     def to_json(self) -> dict[str, Any]:
@@ -119,6 +121,7 @@ class Forecast:
                 f"life: epsilon {self.cap['epsilon']:g}, delta {self.cap['delta']:g}",
             ),
             ("what is left", accounts.left_words(self.left, self.mode)),
+            ("canaries", self.canaries),
             *([("audit", self.audit_shortage)] if self.audit_shortage else []),
             ("a run now", self._verdict()),
             *([("paid twice", self._paid_twice())] if self.paid_before else []),
@@ -194,6 +197,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
 
     Nothing is reserved, and no record is read: the source's types are taken from the contract.
     """
+    from dpsynth_platform.audit.canary_cost import share_in_words
     from dpsynth_platform.audit.verdict import shortage_of
     from dpsynth_platform.synth.mock import source_schema_of
 
@@ -205,7 +209,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     store = accounts.ledger(settings) if accounts.has_ledger(settings) else None
     request = cost_request(plan, settings.user)
     account, outdated = _account_of(store, family)
-    left, refusal = _standing_of(store, account, family, request)
+    left, refusal = _standing_of(store, account, family, request, 2 if contract.audited_apart else 1)
     standing = None if outdated else _standing_entry(settings, store, contract, period)
     if refusal is None and standing is None:
         refusal = _not_cleared(settings, store, contract, family, request)
@@ -235,6 +239,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         standing=standing,
         paid_before=paid_before,
         changed=changed,
+        canaries=share_in_words(contract),
         audit_shortage=shortage_of(contract),
     )
 
@@ -319,17 +324,17 @@ def _account_of(store: Ledger | None, family: FamilyBudget) -> tuple[Account | N
 
 
 def _standing_of(
-    store: Ledger | None, account: Account | None, family: FamilyBudget, request: CostRequest
+    store: Ledger | None, account: Account | None, family: FamilyBudget, request: CostRequest, times: int
 ) -> tuple[float, str | None]:
-    """What is left of the family's cap (at its own delta), and why the request would be refused, or None."""
+    """What is left of the family's cap (at its own delta), and why so many requests would be refused, or None."""
     if store is None or account is None:
         sealed = RenyiFilter.seal(family.cap.epsilon, family.cap.delta)
-        fits = sealed.fits([(request.curve, request.delta_slack)])
-        what = "delta, by its thresholds" if sealed.fits([(request.curve, 0.0)]) else "epsilon"
+        fits = sealed.fits([(request.curve, request.delta_slack)] * times)
+        what = "delta, by its thresholds" if sealed.fits([(request.curve, 0.0)] * times) else "epsilon"
         return sealed.left([], family.cap.delta), None if fits else f"it alone exceeds the family's cap ({what})"
     left = store.left(account.family, account.delta)
     try:
-        store.admit(account.family, request, dry_run=True)
+        store.admit(account.family, request, times=times, dry_run=True)
     except BudgetExceeded as refusal:
         return left, str(refusal)
     return left, None

@@ -16,12 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import BoundingError, GrantRefused, StaleInput
 from dpsynth_platform.ledger.grants import Grant
 from dpsynth_platform.scrub.fingerprints import FINGERPRINT_BYTES, Fingerprints, flat_owners, owner_column
 from dpsynth_platform.storage import read_table, sync, table_schema
 
 CLAIM_FILE = "claim.json"
+NO_CANARIES = canonical_digest([])
+"""What the claim of a model says that was trained without canaries."""
 
 
 class AlreadyClaimed(GrantRefused):

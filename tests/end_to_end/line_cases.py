@@ -24,9 +24,11 @@ from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.people import REQUESTED_BY_TAG
 from dpsynth_platform.reviewing.decisions import approve
 from dpsynth_platform.running import failures_of
-from dpsynth_platform.storage import Place, Storage, write_table
+from dpsynth_platform.storage import Place, Storage, steps_of, write_table
 
 PEOPLE = Place("people")
+STEPS = steps_of(audited_apart=False)
+"""The steps of a line whose contract wants no second model for the audit."""
 REGIONS = ["east", "north", "south", "west"]
 SMALL: dict[str, Any] = copy.deepcopy(CONTRACT) | {
     "columns": {

@@ -9,13 +9,12 @@ import dagster as dg
 import pytest
 import yaml
 from inside import inside
-from line_cases import run_here, small_deployment
+from line_cases import STEPS, run_here, small_deployment
 
 import resources as res
 from assets.line import LINE
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.settings import PACKAGE_ROOT
-from dpsynth_platform.storage import STEPS
 
 pytestmark = pytest.mark.end_to_end
 

@@ -18,6 +18,7 @@ from inside import inside
 from line_cases import (
     PEOPLE,
     SMALL,
+    STEPS,
     ledger_of,
     lineage_of,
     released,
@@ -34,7 +35,6 @@ from dpsynth_platform.lineage.export import public_event
 from dpsynth_platform.lineage.records import SyntheticRecord
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.settings import PACKAGE_ROOT
-from dpsynth_platform.storage import STEPS
 
 pytestmark = pytest.mark.end_to_end
 TEXTS = {"full_name": "drop", "badge": "hash", "home_phone": "mask"}

@@ -8,14 +8,13 @@ from collections import Counter
 import pytest
 from column_walk import Root, described, roots
 from inside import inside
-from line_cases import PEOPLE, released, run_here, small_deployment, storage_of
+from line_cases import PEOPLE, STEPS, released, run_here, small_deployment, storage_of
 from test_lineage_line import checks, events_of
 
 from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.lineage.export import public_event
 from dpsynth_platform.lineage.naming import dataset_name
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.storage import STEPS
 
 pytestmark = pytest.mark.end_to_end
 

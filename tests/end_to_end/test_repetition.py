@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 from deployment import Deployment
 from inside import InProcessAccelerator, inside
-from line_cases import ledger_of, run_here, small_deployment, storage_of
+from line_cases import STEPS, ledger_of, run_here, small_deployment, storage_of
 
 from assets.line import build_line
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.planning import load_all
-from dpsynth_platform.storage import STEPS, Place, read_table
+from dpsynth_platform.storage import Place, read_table
 from dpsynth_platform.worker.job import WorkerJob
 
 pytestmark = pytest.mark.end_to_end

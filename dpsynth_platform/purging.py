@@ -31,10 +31,12 @@ def purge_due(settings: Settings, contracts: Iterable[DataContract], *, dry_run:
             if item.place is not None:
                 payload = {"step": item.step, "output": item.path.name, "reason": item.reason}
                 ledger.record("purged", item.label, payload)
-                _emit(emitter, item.place, item)
-        logs = [item for item in found if item.place is None]
-        if logs:
-            ledger.record("purged", logs[0].label, {"step": logs[0].step, "files": len(logs), "reason": "expired"})
+                if item.whole:
+                    _emit(emitter, item.place, item)
+        for step in (retention.LOG, retention.SCRATCH):
+            if removed := [item for item in found if item.step == step]:
+                payload = {"step": step, "files": len(removed), "reason": removed[0].reason}
+                ledger.record("purged", removed[0].label, payload)
     return found
 
 

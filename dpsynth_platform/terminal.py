@@ -10,7 +10,6 @@ import functools
 import json
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from dpsynth_platform.lineage.redaction import safe_error
 from dpsynth_platform.people import is_control
 from dpsynth_platform.permissions import private_files
 from dpsynth_platform.restricted_log import keep_traceback, logs_of, new_log, output_to
+from dpsynth_platform.scratch import scratch_directory
 from dpsynth_platform.settings import Settings, terminal_copy
 
 if TYPE_CHECKING:
@@ -144,7 +144,8 @@ def workspace(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """A temporary directory for this user alone, which also takes what libraries print.
 
     Results go by a `Shown` that was made before. The directory is gone afterwards, also where the process is asked to
-    end or its terminal is closed (SIGTERM and SIGHUP, which become a `SystemExit` inside).
+    end or its terminal is closed (SIGTERM and SIGHUP, which become a `SystemExit` inside). What a kill
+    leaves behind goes later (`scratch`).
 
     Args:
         parent: where it is made; None: the system's place.
@@ -154,11 +155,11 @@ def workspace(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     earlier = {number: signal.signal(number, _leave) for number in caught}
     try:
         with (
-            tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as name,
+            scratch_directory(prefix, parent) as place,
             private_files(),
-            output_to(Path(name) / "output.log"),
+            output_to(place / "output.log"),
         ):
-            yield Path(name)
+            yield place
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)

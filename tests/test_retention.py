@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from dpsynth_platform.contracts import DataContract, parse_contract
 from dpsynth_platform.errors import StaleInput
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.purging import purge_due
-from dpsynth_platform.retention import HANDED, LOGS_KEPT, SUPERSEDED_AFTER, due, purge
+from dpsynth_platform.retention import EXAMPLES, HANDED, LOGS_KEPT, SUPERSEDED_AFTER, due, purge
+from dpsynth_platform.scratch import abandoned, scratch_directory
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import SCORES, Place, Storage
+from dpsynth_platform.storage import SCORES, Place, Storage, held
 
 PLACE = Place("letters")
 NOW = dt.datetime.now(dt.UTC)
@@ -44,6 +46,14 @@ DOCUMENT: dict[str, Any] = {
     "release": {"uri": "unused"},
     "retention": {"scrubbed": "2d", "bounded": "12h", "model": "4d"},
 }
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary directory of the test's own, where commands of others leave nothing."""
+    directory = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    return directory
 
 
 @pytest.fixture
@@ -259,3 +269,61 @@ def test_raw_scores_expire_with_the_model(contract: DataContract, storage: Stora
     assert SCORES not in [item.step for item in due(storage, [contract], NOW)]
     make_old(kept, dt.timedelta(days=5))
     assert [item.path for item in due(storage, [contract], NOW) if item.step == SCORES] == [kept]
+
+
+def test_real_texts_of_an_interrupted_training_do_not_wait_as_long_as_it_does(
+    settings: Settings, storage: Storage, contract: DataContract
+) -> None:
+    """A killed worker cannot take the names of their files away; the checkpoints stay, for training to go on."""
+    storage.record(PLACE, "clearance", run_key="k", facts={"entry_id": "e"})
+    model = storage.named_output(PLACE, "model", "e")
+    examples = model / EXAMPLES
+    examples.mkdir(parents=True)
+    (examples / "tokens.i4").write_text("a letter")
+    make_old(model, SUPERSEDED_AFTER - minutes(1))
+    assert due(storage, [contract], NOW) == []
+    make_old(model, SUPERSEDED_AFTER + minutes(1))
+    (item,) = purge_due(settings, [contract])
+    assert (item.path, item.reason) == (examples, "superseded")
+    assert examples.parent.is_dir() and not examples.exists()
+    assert not settings.lineage_file.exists()  # the output has not ended
+
+
+@pytest.mark.parametrize("step", ["bounded", "model"])
+def test_what_a_running_mechanism_reads_waits_for_its_end(storage: Storage, contract: DataContract, step: str) -> None:
+    model = output(storage, "model", minutes(0))
+    directory = output(storage, step, dt.timedelta(days=9), recorded=step == "bounded")
+    scrubbed = output(storage, "scrubbed", dt.timedelta(days=9))
+    with held(model):
+        assert [item.path for item in due(storage, [contract], NOW)] == [scrubbed]
+    assert {item.path for item in due(storage, [contract], NOW)} == {scrubbed, directory}
+
+
+def test_what_a_killed_command_left_goes_with_the_sweep(settings: Settings, temporary: Path) -> None:
+    with scratch_directory("dpsynth-bound-") as living:
+        left, young, other = (temporary / f"dpsynth-{name}" for name in ("bound-1.work", "bound-2.work", "ranks-3"))
+        for directory in (left, young, other):
+            directory.mkdir()
+            (directory / "ids").write_text("Zaphodina")
+        (temporary / "dpsynth-link.work").symlink_to(other)
+        for directory in (living, left, other):
+            make_old(directory, SUPERSEDED_AFTER + minutes(1))
+        (item,) = purge_due(settings, [])
+        assert (item.place, item.step, item.path, item.label) == (None, "scratch", left, "temporary directories")
+        assert living.is_dir() and young.is_dir() and other.is_dir() and not left.exists()
+    assert not living.exists()
+    (event,) = Ledger(settings.ledger_url).history()
+    assert (event.subject, event.payload) == (
+        "temporary directories",
+        {"step": "scratch", "files": 1, "reason": "superseded"},
+    )
+
+
+def test_a_command_removes_what_a_killed_one_left_in_the_same_place(tmp_path: Path) -> None:
+    """Where `--spill` names a place of its own, the sweep does not look."""
+    left = tmp_path / "dpsynth-bound-1.work"
+    left.mkdir()
+    make_old(left, SUPERSEDED_AFTER + minutes(1))
+    with scratch_directory("dpsynth-bound-", tmp_path) as living:
+        assert [path.name for path in tmp_path.iterdir()] == [living.name]
+        assert abandoned(NOW + dt.timedelta(days=9), tmp_path) == []

@@ -6,15 +6,19 @@ What belongs here: where marks stand, and in which forms they are looked for. Wh
 from __future__ import annotations
 
 import base64
+import copy
 import gzip
 import io
 import sqlite3
+import struct
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deployment import CONTRACT, Deployment
+from line_cases import REGIONS
 
 NAME = "Zaphodina Quillmarker"
 SSN = "904-55-7731"
@@ -86,6 +90,19 @@ def marked_table(rows: int = COUNT) -> pa.Table:
     )
 
 
+def marked_deployment(root: Path, table: pa.Table | None = None) -> Deployment:
+    """A deployment whose source is the marked table, or one like it."""
+    contract = copy.deepcopy(CONTRACT)
+    levels = [name for name in contract["columns"] if name.startswith("level_")]
+    contract["columns"] = {name: column for name, column in contract["columns"].items() if name not in levels}
+    contract["columns"]["region"] = {"type": "categorical", "values": REGIONS}
+    contract["audit"] = {"canaries": 60, "confidence": 0.999999, "accept_inconclusive": "a test of other things"}
+    contract["privacy"]["guarantee"] = {"epsilon": 0.5, "delta": 1e-7}
+    deployment = Deployment(root, contract=contract)
+    deployment.family["cap"] = {"epsilon": 20.0, "delta": 1e-5}
+    return deployment.write().with_source(marked_table() if table is None else table)
+
+
 def found(marks: tuple[str, ...], root: Path, *, without: tuple[Path, ...] = ()) -> dict[str, list[str]]:
     """Which marks stand in which files below a directory, in any of the forms that are looked for."""
     hits: dict[str, list[str]] = {}
@@ -102,6 +119,8 @@ def found_in(marks: tuple[str, ...], content: bytes, path: Path | None = None) -
 
 
 def _patterns(mark: str) -> Iterator[bytes]:
+    if mark.isdecimal():  # a number as files hold it
+        yield from (struct.pack(form, int(mark)).lower() for form in ("<q", ">q", "<d", ">d"))
     for text in (mark, mark.replace(" ", "%20"), mark.replace(" ", "+")):
         plain = text.encode()
         yield plain.lower()

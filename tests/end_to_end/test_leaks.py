@@ -6,7 +6,6 @@ after the other, all into one deployment. Then every file outside the restricted
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
@@ -20,7 +19,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from deployment import CONTRACT, Deployment
+from deployment import Deployment
 from inside import inside
 from leak_cases import (
     COUNT,
@@ -32,10 +31,11 @@ from leak_cases import (
     UNLISTED,
     found,
     found_in,
+    marked_deployment,
     marked_table,
     spoken_in,
 )
-from line_cases import REGIONS, ledger_of, released, run_here, storage_of
+from line_cases import ledger_of, released, run_here, storage_of
 
 from dpsynth_platform import running
 from dpsynth_platform.storage import Place
@@ -45,18 +45,6 @@ PLACE = Place("people")
 spoken: dict[str, Any] = {}
 exec(SPEAKING, spoken)  # the very code that other processes are handed as text
 speak: Callable[..., str] = spoken["speak"]
-
-
-def marked_deployment(root: Path) -> Deployment:
-    contract = copy.deepcopy(CONTRACT)
-    levels = [name for name in contract["columns"] if name.startswith("level_")]
-    contract["columns"] = {name: column for name, column in contract["columns"].items() if name not in levels}
-    contract["columns"]["region"] = {"type": "categorical", "values": REGIONS}
-    contract["audit"] = {"canaries": 60, "confidence": 0.999999, "accept_inconclusive": "a test of other things"}
-    contract["privacy"]["guarantee"] = {"epsilon": 0.5, "delta": 1e-7}
-    deployment = Deployment(root, contract=contract)
-    deployment.family["cap"] = {"epsilon": 20.0, "delta": 1e-5}
-    return deployment.write().with_source(marked_table())
 
 
 def public_places(deployment: Deployment) -> dict[str, list[str]]:

@@ -32,6 +32,7 @@ from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.retention import EXAMPLES
 from dpsynth_platform.synth.interface import (
     DECLARED,
     Checkpoints,
@@ -341,7 +342,7 @@ def _train(
     training = parameters.training
     place = directory / TRAINING
     with StepJournal(place, training.steps, training.replay_allowance, resuming=checkpoints.resume) as counted:
-        examples = _examples(bounded, place / "examples", encoder, checkpoints.ranks)
+        examples = _examples(bounded, directory / EXAMPLES, encoder, checkpoints.ranks)
         mine, units = World().share(examples, examples.units(training.sampled))
         states = States(place / CHECKPOINTS, checkpoints.key, plan_digest=plan.digest, entry_id=grant.entry_id)
         policy = CheckpointPolicy.for_allowance(training.replay_allowance)

@@ -25,7 +25,7 @@ def body(step: StepContext) -> Outcome:
     bounding = multi_owner if contract.privacy.multi_owner else single_owner
     scrubbed, canaries, clearance = step.same_run(raw, "scrubbed", "canaries", "clearance")
     participants = {role: step.ledger.participants(clearance.facts[role.entry]) for role in roles_of(contract)}
-    step.check_owner_keys(scrubbed)
+    step.check_owners(scrubbed)
     earlier = step.reusable(raw, "bounded", scrubbed, canaries, clearance)
     if earlier is not None:
         return _outcome(step, earlier, contract, reused=True)

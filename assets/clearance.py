@@ -112,7 +112,7 @@ def _reserve(step: StepContext, contract: DataContract, raw: StepRecord, due: Se
     from dpsynth_platform.bounding.single_owner import holdout_mask
 
     (scrubbed,) = step.same_run(raw, "scrubbed")
-    step.check_owner_keys(scrubbed)
+    step.check_owners(scrubbed)
     policy = contract.privacy.on_overlap
     if step.spend_again and policy != "compose":
         raise ClearanceRefused(

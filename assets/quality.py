@@ -93,7 +93,7 @@ def _held_out(step: StepContext, contract: DataContract, scrubbed: StepRecord, e
     from dpsynth_platform.scrub.fingerprints import fingerprint_hex
 
     took_part = step.ledger.participants(entry_id)
-    step.check_owner_keys(scrubbed)
+    step.check_owners(scrubbed)
     owners = read_fingerprints(scrubbed.directory / "participants")
     in_holdout = holdout_mask(owners, step.holdout_key(contract), contract.quality.holdout)
     held_out = owners[in_holdout & ~contained(owners, took_part)]

@@ -1,11 +1,12 @@
 """scrubbed: best-effort removal of what identifies people, and the fingerprints of the owners.
 
-What belongs here: reading the pinned source, handing it to `scrub`, and keeping table and participants. What does not:
-how anything is found or replaced. The guarantee does not rest on this step.
+What belongs here: reading the pinned source, handing it to `scrub`, leaving erased owners out, and keeping table and
+participants. What does not: how anything is found or replaced. The guarantee does not rest on this step.
 """
 
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform import source
+from dpsynth_platform.erasure import HONOURED, erased_owners, honoured, without
 from dpsynth_platform.owner_keys import KEY_IDS
 from dpsynth_platform.scrub.fingerprints import write_fingerprints
 from dpsynth_platform.storage import read_table, table_schema, write_table
@@ -18,16 +19,18 @@ def body(step: StepContext) -> Outcome:
 
     contract, raw = step.sealed()
     account = step.account()
+    erasure = step.erasure(account)
     earlier = step.reusable(raw, "scrubbed")
-    if earlier is not None and step.keyed_alike(earlier, account):
+    if earlier is not None and step.keyed_alike(earlier, account) and honoured(earlier, erasure):
         return Outcome(earlier, table_schema(earlier.directory / "table"), earlier.facts["rows"], reused=True)
     pinned = source.pin(contract, version=raw.facts["source_version"])
     rows = source.batches(pinned, contract, step.place.period)
+    erased = erased_owners(step.storage.root, erasure, account)
     with step.storage.new_output(step.place, "scrubbed") as directory:
         schema, batches, report = scrub_batches(
             rows, contract, pinned.schema, step.scrub_keys(contract, account), progress=step.counted("rows scrubbed")
         )
-        count = write_table(directory / "table", schema, batches)
+        count = write_table(directory / "table", schema, without(batches, erased))
         owners = distinct_owners(read_table(directory / "table", columns=[owner_column(schema)]))
         write_fingerprints(directory / "participants", owners)
         record = step.record(
@@ -35,7 +38,13 @@ def body(step: StepContext) -> Outcome:
             run_key=raw.run_key,
             directory=directory,
             inputs=[raw],
-            facts={"rows": count, "owners": len(owners), "report": report.as_dict(), KEY_IDS: list(account.key_ids)},
+            facts={
+                "rows": count,
+                "owners": len(owners),
+                "report": report.as_dict(),
+                KEY_IDS: list(account.key_ids),
+                HONOURED: 0 if erasure is None else erasure.event,
+            },
         )
     return Outcome(record, schema, count, metadata={"owners": len(owners), "scrubbing report": report.as_dict()})
 

@@ -17,6 +17,7 @@ from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet, RunFace
 from dpsynth_platform import owner_keys
 from dpsynth_platform.compute.choice import EngineChoice
 from dpsynth_platform.contracts import DataContract, FamilyBudget
+from dpsynth_platform.erasure import Erasure, erasure_of, honoured
 from dpsynth_platform.errors import StaleInput
 from dpsynth_platform.ledger.records import Account, CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
@@ -159,22 +160,32 @@ class StepContext:
             f"{self.place.dataset}__clearance, spend_again)"
         )
 
-    def check_owner_keys(self, scrubbed: StepRecord) -> None:
-        """Raises `StaleInput` if scrubbed rows bear fingerprints of keys that are no longer in use.
+    def check_owners(self, scrubbed: StepRecord) -> None:
+        """Raises `StaleInput` if scrubbed rows bear fingerprints of keys that are no longer in use, or of the erased.
 
-        To the ledger their owners would be strangers. Where participants come from the ledger, read them first: then
-        they are of the keys that this finds.
+        To the ledger owners of other keys would be strangers. Where participants come from the ledger, read them first:
+        then they are of the keys that this finds.
         """
-        if not self.keyed_alike(scrubbed, self.account()):
+        account = self.account()
+        if not self.keyed_alike(scrubbed, account):
             raise StaleInput(
                 f"{self.place.label}/scrubbed bears fingerprints that are no longer in use: the keys were rotated "
                 f"since; materialize {self.place.label}/scrubbed again"
+            )
+        if not honoured(scrubbed, self.erasure(account)):
+            raise StaleInput(
+                f"{self.place.label}/scrubbed was made before somebody's records were erased; materialize "
+                f"{self.place.label}/scrubbed again"
             )
 
     @staticmethod
     def keyed_alike(scrubbed: StepRecord, account: Account) -> bool:
         """Whether a record's fingerprints are made with the keys that an account is kept with."""
         return bool(scrubbed.facts.get(owner_keys.KEY_IDS) == list(account.key_ids))
+
+    def erasure(self, account: Account) -> Erasure | None:
+        """The last request for erasure in the account's namespace."""
+        return erasure_of(self.ledger, account.namespace)
 
     def scrub_keys(self, contract: DataContract, account: Account) -> ScrubKeys:
         """The secrets of scrubbing: owners by namespace, records and hashed columns by family."""

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from dpsynth_platform import owner_keys
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.digests import canonical_digest, digest_file
+from dpsynth_platform.erasure import erasure_of, honoured
 from dpsynth_platform.errors import BoundingError, DpsynthError, SpendRepeated, StaleInput
 from dpsynth_platform.ledger.owners import Participants, place_of
 from dpsynth_platform.ledger.records import CostRequest, Entry
@@ -179,9 +180,14 @@ def _choose(
         )
     # Read before the counts: then they are of the keys that the rows bear, or the check finds that they are not.
     charged = ledger.participants(entry.entry_id)
-    if scrubbed.facts[owner_keys.KEY_IDS] != list(ledger.account(contract.family).key_ids):
+    account = ledger.account(contract.family)
+    if scrubbed.facts[owner_keys.KEY_IDS] != list(account.key_ids):
         raise StaleInput(
             f"{entry.request.place}/scrubbed bears fingerprints that are no longer in use; materialize it again"
+        )
+    if not honoured(scrubbed, erasure_of(ledger, account.namespace)):
+        raise StaleInput(
+            f"{entry.request.place}/scrubbed was made before somebody's records were erased; materialize it again"
         )
     ledger.start(entry.entry_id)
     found = learned_contributions(

@@ -30,11 +30,12 @@ from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.ledger_command import authority_app
 from dpsynth_platform.ledger_words import SHORT, broken_words, change_words, in_words, whole_words
 from dpsynth_platform.lineage_command import lineage_app
-from dpsynth_platform.planning import check_contract, load_all
+from dpsynth_platform.planning import check_contract
 from dpsynth_platform.privacy.figures import moment
 from dpsynth_platform.privacy_command import privacy_app
 from dpsynth_platform.quality_command import quality_app
 from dpsynth_platform.release_command import release_app
+from dpsynth_platform.retention_command import hold_app, owner_app, purge_app
 from dpsynth_platform.reviewing import accounts, forecasts, verification
 from dpsynth_platform.scrub_command import scrub_app
 from dpsynth_platform.settings import Settings
@@ -66,6 +67,9 @@ app.add_typer(synth_app, name="synth")
 app.add_typer(console_app, name="console")
 app.add_typer(backup_app)
 app.add_typer(watching_app)
+app.add_typer(hold_app, name="hold")
+app.add_typer(owner_app, name="owner")
+app.add_typer(purge_app)
 ledger_app.add_typer(authority_app)
 contract_app.add_typer(draft_app)
 
@@ -184,28 +188,6 @@ def plan(
     shown.json(forecast.to_json() | {"engine": engine.label, "worker": worker.label, "rehearsal": tried})
     if not forecast.fits:
         raise typer.Exit(BLOCKED)
-
-
-@app.command()
-@command
-def purge(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Deletes sensitive intermediates (and old logs) that have outlived their retention, and records it."""
-    from dpsynth_platform.purging import purge_due
-
-    shown = Shown(as_json)
-    settings = Settings.from_environment()
-    loaded, faults = load_all(settings)
-    for fault in faults:
-        print(f"left out: {fault}", file=sys.stderr)
-    found = purge_due(settings, [contract for contract, _ in loaded], dry_run=dry_run)
-    rows = [(item.label, item.step, item.reason, str(item.age).split(".")[0]) for item in found]
-    shown.json([dict(zip(("dataset", "step", "reason", "age"), row, strict=True)) for row in rows])
-    shown.say(f"{len(rows)} outputs and logs {'would be' if dry_run else 'were'} deleted")
-    if rows:
-        shown.table(("dataset", "step", "why", "age"), rows)
 
 
 @app.command()

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dpsynth_platform import erasure
 from dpsynth_platform.contracts import FamilyBudget
 from dpsynth_platform.ledger.records import Account, ChainEvent
 from dpsynth_platform.ledger.store import Ledger
@@ -88,18 +89,21 @@ def ids_of(keys: FingerprintKeys) -> tuple[str, ...]:
 def rotate(vault: Vault, ledger: Ledger, storage: Storage, namespace: str, *, by: str, reason: str) -> Rotation:
     """Adds an outer key to a namespace and carries all its accounts over to it.
 
-    The new key is durable in the vault before the ledger learns of it. Whatever fails after that leaves a key which
-    nobody uses and which stays where it is: it cannot always be told whether the ledger took it.
+    The new key is durable in the vault before the ledger learns of it, and the list of erased owners under it on disk.
+    Whatever fails after that leaves a key which nobody uses and which stays where it is: it cannot always be told
+    whether the ledger took it.
 
     Raises:
-        ConfigurationError: a key in use is missing or damaged.
+        ConfigurationError: a key in use, or the list of erased owners, is missing or damaged.
         LedgerError: see `Ledger.rotate_key`.
     """
     account = ledger.check_rotation(namespace)[0]
     keys_in_use(vault, account)
     key = vault.add(_further_prefix(namespace))
+    erasure.carry_over(storage.root, account, key, erasure.erasure_of(ledger, namespace))
     events = ledger.rotate_key(namespace, key_id(key), lambda owners: rotated(owners, key), by=by, reason=reason)
     now_in_use = events[0].payload["key_ids"]["now"]
+    erasure.forget_earlier(storage.root, ledger.account(account.family))
     return Rotation(namespace, key_id(key), events, ledger.erase_replaced(), _outdated(storage, namespace, now_in_use))
 
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from dpsynth_platform.contracts import DataContract, Retention
+from dpsynth_platform.erasure import Erasure, honoured
 from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.scratch import abandoned, last_written
-from dpsynth_platform.storage import MODELS, SCORES, STEPS, HeldByAnother, Place, Storage, held
+from dpsynth_platform.storage import EXAMPLES, MODELS, SCORES, STEPS, HeldByAnother, Place, StepRecord, Storage, held
 
 HANDED = "-job"
 """At the end of the name of a directory of what a worker is handed (`assets.model`)."""
@@ -30,9 +31,7 @@ LOGS_KEPT = dt.timedelta(days=7)
 LOG = "log"
 SCRATCH = "scratch"
 _LABELS = {LOG: "logs", SCRATCH: "temporary directories"}
-EXAMPLES = "training/examples"
-"""In a model's directory, while it is trained: real texts, made anew when an interrupted training goes on. So they do
-not wait as long as it does."""
+_OF_ROWS = ("scrubbed", "bounded")
 _READ_BY_WORKER = ("bounded", *MODELS)
 
 
@@ -43,7 +42,8 @@ class Expired:
     Attributes:
         place: whose output it is, or None for a log or a temporary directory.
         step: the step, or `log`, or `scratch`.
-        reason: `expired` (older than the contract allows) or `superseded` (no record names it).
+        reason: `expired` (older than the contract allows), `superseded` (no record names it), or `erasure` (it may hold
+            records of somebody who asked for their deletion since).
         age: time since it was last written.
         whole: whether it is all of an output, which then has ended.
     """
@@ -61,23 +61,35 @@ class Expired:
         return _LABELS[self.step] if self.place is None else self.place.label
 
 
-def due(storage: Storage, contracts: Iterable[DataContract], now: dt.datetime) -> list[Expired]:
+def due(
+    storage: Storage, contracts: Iterable[DataContract], now: dt.datetime, erasures: Mapping[str, Erasure] | None = None
+) -> list[Expired]:
     """Outputs whose time is up, in the order of the asset line, then logs and temporary directories.
 
     What a mechanism reads is not due while one runs at that place: it has been paid for.
+
+    Args:
+        erasures: the last request for erasure of each identity namespace that had one.
     """
-    found = []
-    declared = {contract.dataset: contract.retention for contract in contracts}
+    found, erasures = [], erasures or {}
+    declared = {contract.dataset: contract for contract in contracts}
     for place in storage.places():
-        retention = declared.get(place.dataset) or _sealed(storage, place)
-        of_place = [item for step in (*STEPS, SCORES) for item in _of_step(storage, place, step, retention, now)]
+        retention, namespaces = _terms(storage, place, declared.get(place.dataset))
+        concerned = [asked for namespace, asked in erasures.items() if namespace in namespaces or not namespaces]
+        erasure = max(concerned, key=lambda asked: asked.event, default=None)
+        looked = _Look(storage, place, retention, erasure, now)
+        of_place = [item for step in (*STEPS, SCORES) for item in looked.due(step)]
         if any(item.step in _READ_BY_WORKER for item in of_place) and _mechanism_runs(storage, place):
             of_place = [item for item in of_place if item.step not in _READ_BY_WORKER]
         found += of_place
+    # Of whom a log quotes something, nobody can tell.
+    erased = now - max((erasure.at for erasure in erasures.values()), default=dt.datetime.min.replace(tzinfo=dt.UTC))
     for log in sorted(logs_of(storage.root).glob("*.log")):
         age = last_written(log, now)
         if age >= LOGS_KEPT:
             found.append(Expired(None, LOG, log, "expired", age))
+        elif age > erased:
+            found.append(Expired(None, LOG, log, "erasure", age))
     return found + [Expired(None, SCRATCH, path, "superseded", last_written(path, now)) for path in abandoned(now)]
 
 
@@ -89,29 +101,71 @@ def purge(item: Expired) -> None:
         item.path.unlink(missing_ok=True)
 
 
-def _sealed(storage: Storage, place: Place) -> Retention:
-    """What the contract of a dataset without one (its file was removed) last said: its outputs expire all the same."""
+@dataclass(frozen=True)
+class _Look:
+    """At the outputs of one place.
+
+    Attributes:
+        erasure: the last request of the place's namespace, if there was any.
+    """
+
+    storage: Storage
+    place: Place
+    retention: Retention
+    erasure: Erasure | None
+    now: dt.datetime
+
+    def due(self, step: str) -> list[Expired]:
+        """What of a step must go."""
+        found = []
+        record = self.storage.read(self.place, step)
+        limit = self.retention.of(step)
+        for directory in self.storage.outputs(self.place, step):
+            age = last_written(directory, self.now)
+            if step == "canaries":  # however old, they go with the model and not before it
+                models = (model for name in MODELS for model in self.storage.outputs(self.place, name))
+                age = min([age, *(last_written(model, self.now) for model in models)])
+            rows = directory / EXAMPLES
+            if record is not None and record.path == str(directory):
+                if self._is_erased(record):
+                    found.append(Expired(self.place, step, directory, "erasure", age))
+                elif limit is not None and age >= limit:
+                    found.append(Expired(self.place, step, directory, "expired", age))
+            elif age >= _grace(step, limit, directory):
+                found.append(Expired(self.place, step, directory, "superseded", age))
+            elif self._precedes(age) and (step in _OF_ROWS or directory.name.endswith(HANDED)):
+                found.append(Expired(self.place, step, directory, "erasure", age))
+            elif rows.is_dir():  # made anew when training goes on, so they need not wait for that
+                age = last_written(rows, self.now)
+                if age >= SUPERSEDED_AFTER or self._precedes(age):
+                    reason = "superseded" if age >= SUPERSEDED_AFTER else "erasure"
+                    found.append(Expired(self.place, step, rows, reason, age, whole=False))
+        return found
+
+    def _is_erased(self, record: StepRecord) -> bool:
+        """Whether a current output may hold records of somebody who was erased since."""
+        if self.erasure is None or record.step not in _OF_ROWS:
+            return False
+        scrubbed = self.storage.read(self.place, "scrubbed")
+        if scrubbed is None or not honoured(scrubbed, self.erasure):
+            return True
+        return record.step == "bounded" and record.inputs.get("scrubbed") != scrubbed.content_hash
+
+    def _precedes(self, age: dt.timedelta) -> bool:
+        """Whether something so old was written before the last request."""
+        return self.erasure is not None and age > self.now - self.erasure.at
+
+
+def _terms(storage: Storage, place: Place, declared: DataContract | None) -> tuple[Retention, set[str]]:
+    """How long a place's outputs are kept, and of which identity namespaces their owners may be; none: of any.
+
+    A dataset without a contract (its file was removed) expires as the one that `raw` sealed says.
+    """
     raw = storage.read(place, "raw")
-    return Retention() if raw is None else Retention.model_validate(raw.facts["contract"]["retention"])
-
-
-def _of_step(storage: Storage, place: Place, step: str, retention: Retention, now: dt.datetime) -> list[Expired]:
-    found = []
-    record = storage.read(place, step)
-    current = Path(record.path) if record and record.path else None
-    limit = retention.of(step)
-    for directory in storage.outputs(place, step):
-        age = last_written(directory, now)
-        if step == "canaries":  # however old, they go with the model and not before it
-            models = (model for name in MODELS for model in storage.outputs(place, name))
-            age = min([age, *(last_written(model, now) for model in models)])
-        if directory == current and limit is not None and age >= limit:
-            found.append(Expired(place, step, directory, "expired", age))
-        elif directory != current and age >= _grace(step, limit, directory):
-            found.append(Expired(place, step, directory, "superseded", age))
-        elif (rows := directory / EXAMPLES).is_dir() and last_written(rows, now) >= SUPERSEDED_AFTER:
-            found.append(Expired(place, step, rows, "superseded", last_written(rows, now), whole=False))
-    return found
+    sealed = None if raw is None else DataContract.model_validate(raw.facts["contract"])
+    contracts = [contract for contract in (declared, sealed) if contract is not None]
+    retention = contracts[0].retention if contracts else Retention()
+    return retention, {contract.privacy.namespace for contract in contracts}
 
 
 def _mechanism_runs(storage: Storage, place: Place) -> bool:

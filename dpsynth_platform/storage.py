@@ -51,6 +51,8 @@ MODELS = (AUDITED, "model")
 """The steps whose output is what a mechanism left."""
 SCORES = "scores"
 """What the audit keeps beside its report: the canaries' raw scores and coins, which expire with the model."""
+EXAMPLES = "training/examples"
+"""Where in a model's directory the real texts lie that a language model is trained on, while it is."""
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 

@@ -564,10 +564,10 @@ def test_purge_says_first_and_does_then(tmp_path, use):
     assert run_here(deployment, accelerator=inside(deployment)).success
     storage = storage_of(deployment)
     bounded = storage.require(PEOPLE, "bounded").directory
-    assert json.loads(use(deployment, "purge", "--dry-run", "--json")[1]) == []
+    assert json.loads(use(deployment, "purge", "--dry-run", "--json")[1]) == {"deleted": [], "on_hold": []}
     for path in [bounded, *bounded.rglob("*")]:
         os.utime(path, (1e9, 1e9))
-    (due,) = json.loads(use(deployment, "purge", "--dry-run", "--json")[1])
+    (due,) = json.loads(use(deployment, "purge", "--dry-run", "--json")[1])["deleted"]
     assert (due["dataset"], due["step"], due["reason"]) == ("people", "bounded", "expired")
     assert bounded.is_dir()
     assert "would be deleted" in use(deployment, "purge", "--dry-run")[1]

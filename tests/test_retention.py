@@ -16,10 +16,10 @@ from dpsynth_platform.contracts import DataContract, parse_contract
 from dpsynth_platform.errors import StaleInput
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.purging import purge_due
-from dpsynth_platform.retention import EXAMPLES, HANDED, LOGS_KEPT, SUPERSEDED_AFTER, due, purge
+from dpsynth_platform.retention import HANDED, LOGS_KEPT, SUPERSEDED_AFTER, due, purge
 from dpsynth_platform.scratch import abandoned, scratch_directory
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import SCORES, Place, Storage, held
+from dpsynth_platform.storage import EXAMPLES, SCORES, Place, Storage, held
 
 PLACE = Place("letters")
 NOW = dt.datetime.now(dt.UTC)

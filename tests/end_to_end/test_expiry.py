@@ -84,7 +84,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         released(deployment)
         before = _search(deployment)
         _put_back(deployment.settings.restricted, scratch)
-        yield Run(deployment, before, deployment.json("purge"))
+        yield Run(deployment, before, deployment.json("purge")["deleted"])
 
 
 def _planted() -> pa.Table:

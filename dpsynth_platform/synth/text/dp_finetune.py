@@ -32,7 +32,6 @@ from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.retention import EXAMPLES
 from dpsynth_platform.synth.interface import (
     DECLARED,
     Checkpoints,
@@ -328,7 +327,7 @@ def _train(
     progress: Progress,
 ) -> None:
     """Trains until the weights are complete; what only training needed is gone by then."""
-    from dpsynth_platform.storage import write_durably
+    from dpsynth_platform.storage import EXAMPLES, write_durably
     from dpsynth_platform.training.checkpoints import CheckpointPolicy
     from dpsynth_platform.training.checkpoints import Checkpoints as States
     from dpsynth_platform.training.health import Watch

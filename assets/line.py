@@ -118,6 +118,7 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, 
         _warn(context, emitter.start(run))
 
         def body() -> tuple[Outcome, StepRun]:
+            storage.check()
             outcome = step.body(
                 StepContext(
                     contract=contract,

@@ -93,7 +93,11 @@ def job_named(name: str) -> dg.JobDefinition:
 
 def _resources(settings: Settings) -> dict[str, object]:
     return {
-        "storage": res.StorageResource(restricted=str(settings.restricted)),
+        "storage": res.StorageResource(
+            restricted=str(settings.restricted),
+            places=settings.sensitive_places,
+            encrypted=settings.require_encrypted,
+        ),
         "vault": res.VaultResource(directory=str(settings.vault)),
         "ledger": res.LedgerResource(url=settings.ledger_url),
         "lineage": res.LineageResource(url=settings.ledger_url, directory=str(settings.lineage_file.parent)),

@@ -17,6 +17,7 @@ OPENLINEAGE_* variables and `openlineage.yml`.
 | DPSYNTH_NOTIFY_URL | webhook (https) that is told the same | none |
 | DPSYNTH_MEMORY | what a mechanism may need, such as `8GB`; a plan that may need more is refused | no limit |
 | DPSYNTH_MODEL_HUB | `yes`: base models may be downloaded from the Hugging Face hub by their names | no |
+| DPSYNTH_REQUIRE_ENCRYPTED | `yes`, `declared`: no step runs where rows would reach a disk in clear | no |
 | DPSYNTH_LINEAGE_TOKENS | file of the producers that may report lineage, with the hashes of their tokens | none |
 | DPSYNTH_CONSOLE | file that says how people sign in at the console | `console.yaml` in DPSYNTH_DEPLOY, if any |
 | DPSYNTH_CONSOLE_URL | the console's address as browsers see it, such as `https://console.example.org` | none |
@@ -41,6 +42,8 @@ from dpsynth_platform.people import recorded
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 DEVICES = ("auto", "cpu", "cuda")
+REQUIREMENTS = ("no", "yes", "declared")
+"""Of encryption at rest. `declared`: somebody answers for disks whose encryption does not show from this machine."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Settings:
     memory: int | None = None
     notify: tuple[str, ...] = ()
     notify_url: str = ""
+    require_encrypted: str = "no"
     lineage_tokens: Path | None = None
     model_hub: bool = False
     console: Path | None = None
@@ -68,21 +72,19 @@ class Settings:
         """Reads the DPSYNTH_* variables. Raises `ConfigurationError` for a value that cannot be used."""
         env = os.environ if environment is None else environment
         home = Path(env.get("DPSYNTH_HOME") or ".dpsynth").expanduser().resolve()
-        device = env.get("DPSYNTH_DEVICE") or "auto"
-        if device not in DEVICES:
-            raise ConfigurationError(f"DPSYNTH_DEVICE: {device!r}; accepted: {', '.join(DEVICES)}")
         deploy = Path(env.get("DPSYNTH_DEPLOY") or PACKAGE_ROOT / "deploy").expanduser().resolve()
         return cls(
             home=home,
             deploy=deploy,
             ledger_url=env.get("DPSYNTH_LEDGER_URL") or embedded_ledger(home / "ledger"),
             user=recorded(env.get("DPSYNTH_USER") or getpass.getuser(), "DPSYNTH_USER"),
-            device=device,
+            device=_one_of(DEVICES, "DPSYNTH_DEVICE", env) or "auto",
             compute=_chosen(env.get("DPSYNTH_COMPUTE"), deploy / "compute.yaml"),
             worker=_chosen(env.get("DPSYNTH_WORKER"), deploy / "worker.yaml"),
             memory=_memory(env.get("DPSYNTH_MEMORY") or ""),
             notify=_arguments(env.get("DPSYNTH_NOTIFY") or ""),
             notify_url=_webhook(env.get("DPSYNTH_NOTIFY_URL") or ""),
+            require_encrypted=_one_of(REQUIREMENTS, "DPSYNTH_REQUIRE_ENCRYPTED", env) or "no",
             lineage_tokens=_path(env.get("DPSYNTH_LINEAGE_TOKENS")),
             model_hub=_yes("DPSYNTH_MODEL_HUB", env.get("DPSYNTH_MODEL_HUB") or "no"),
             console=_chosen(env.get("DPSYNTH_CONSOLE"), deploy / "console.yaml"),
@@ -126,6 +128,12 @@ class Settings:
         return self.home / "restricted"
 
     @property
+    def sensitive_places(self) -> dict[str, Path]:
+        """What holds rows, fingerprints or keys, by the name that messages use."""
+        kept = {"restricted zone": self.restricted, "vault": self.vault}
+        return kept if self.ledger_url_is_configured else kept | {"ledger": self.ledger}
+
+    @property
     def base_models(self) -> Path:
         """Directory of language models that training starts from, converted or downloaded once."""
         return self.home / "base_models"
@@ -158,6 +166,7 @@ class Settings:
             DPSYNTH_MEMORY=f"{self.memory // 10**6}MB" if self.memory else "",
             DPSYNTH_NOTIFY=shlex.join(self.notify),
             DPSYNTH_NOTIFY_URL=self.notify_url,
+            DPSYNTH_REQUIRE_ENCRYPTED=self.require_encrypted,
             DPSYNTH_LINEAGE_TOKENS=str(self.lineage_tokens or ""),
             DPSYNTH_MODEL_HUB="yes" if self.model_hub else "no",
             DPSYNTH_CONSOLE=str(self.console or ""),
@@ -201,6 +210,14 @@ def _yes(name: str, text: str) -> bool:
     if text not in ("yes", "no"):
         raise ConfigurationError(f"{name}: {text!r}; accepted: yes, no")
     return text == "yes"
+
+
+def _one_of(accepted: tuple[str, ...], name: str, env: Mapping[str, str]) -> str:
+    """A variable's value, empty where it is not set. Raises `ConfigurationError`."""
+    text = env.get(name) or ""
+    if text and text not in accepted:
+        raise ConfigurationError(f"{name}: {text!r}; accepted: {', '.join(accepted)}")
+    return text
 
 
 def _arguments(text: str) -> tuple[str, ...]:

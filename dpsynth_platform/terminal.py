@@ -10,6 +10,7 @@ import functools
 import json
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ from dpsynth_platform.permissions import private_files
 from dpsynth_platform.restricted_log import keep_traceback, logs_of, new_log, output_to
 from dpsynth_platform.scratch import scratch_directory
 from dpsynth_platform.settings import Settings, terminal_copy
+from dpsynth_platform.volumes import require_encrypted
 
 if TYPE_CHECKING:
     from dpsynth_platform.synth.interface import Progress as Told
@@ -149,7 +151,12 @@ def workspace(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
     Args:
         parent: where it is made; None: the system's place.
+
+    Raises:
+        ConfigurationError: what is written there would reach a disk in clear, and must not (`volumes`).
     """
+    place = {"temporary directory": Path(tempfile.gettempdir()) if parent is None else parent}
+    require_encrypted(place, Settings.from_environment().require_encrypted)
     # What is ignored already stays so: that is how `nohup` works.
     caught = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
     earlier = {number: signal.signal(number, _leave) for number in caught}

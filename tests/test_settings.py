@@ -85,6 +85,16 @@ def test_a_deployment_may_say_nothing_of_engines_and_workers(tmp_path: Path, nam
     assert getattr(Settings.from_environment({"DPSYNTH_DEPLOY": str(tmp_path)}), name) == tmp_path / f"{name}.yaml"
 
 
+@pytest.mark.parametrize(("said", "meant"), [("", "no"), ("no", "no"), ("yes", "yes"), ("declared", "declared")])
+def test_encryption_is_required_on_request(said: str, meant: str) -> None:
+    assert Settings.from_environment({"DPSYNTH_REQUIRE_ENCRYPTED": said}).require_encrypted == meant
+
+
+def test_a_requirement_is_never_taken_for_none() -> None:
+    with pytest.raises(ConfigurationError, match="DPSYNTH_REQUIRE_ENCRYPTED: 'true'; accepted: no, yes, declared"):
+        Settings.from_environment({"DPSYNTH_REQUIRE_ENCRYPTED": "true"})
+
+
 def test_an_unknown_device_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="DPSYNTH_DEVICE: 'tpu'; accepted: auto, cpu, cuda"):
         Settings.from_environment({"DPSYNTH_DEVICE": "tpu"})

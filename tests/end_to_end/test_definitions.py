@@ -4,12 +4,14 @@ import ast
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import dagster as dg
 import pytest
 import yaml
 from inside import inside
-from line_cases import STEPS, run_here, small_deployment
+from line_cases import STEPS, run_here, small_deployment, storage_of
 
 import resources as res
 from assets.line import LINE
@@ -130,6 +132,17 @@ def test_the_only_io_manager_refuses(definitions):
         managers = {name: item for name, item in resources if isinstance(item, dg.IOManagerDefinition)}
         assert [item.configurable_resource_cls for item in managers.values()] == [res.RefusingIOManager]
         assert list(managers) == ["io_manager"]
+
+
+def test_no_step_runs_where_encryption_is_required_and_missing(tmp_path):
+    deployment = small_deployment(tmp_path)
+    settings = replace(deployment.settings, require_encrypted="yes")
+    storage = build_definitions(settings).resources["storage"]
+    assert (storage.encrypted, set(storage.places)) == ("yes", {"restricted zone", "vault", "ledger"})
+    ran = run_here(deployment, steps=["raw"], storage=replace(storage, places={"restricted zone": Path("/proc")}))
+    assert "DPSYNTH_REQUIRE_ENCRYPTED=yes, and not all is encrypted; restricted zone: " in ran.failures["raw"]
+    assert storage_of(deployment).places() == []
+    assert not deployment.settings.vault.exists()
 
 
 def test_loading_is_light(deployment):

@@ -155,8 +155,8 @@ def workspace(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     Raises:
         ConfigurationError: what is written there would reach a disk in clear, and must not (`volumes`).
     """
-    place = {"temporary directory": Path(tempfile.gettempdir()) if parent is None else parent}
-    require_encrypted(place, Settings.from_environment().require_encrypted)
+    written = {"temporary directory": Path(tempfile.gettempdir()) if parent is None else parent}
+    require_encrypted(written, Settings.from_environment().require_encrypted)
     # What is ignored already stays so: that is how `nohup` works.
     caught = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
     earlier = {number: signal.signal(number, _leave) for number in caught}

@@ -1,9 +1,9 @@
 """Whether what is written at a place reaches a disk in clear.
 
 What belongs here: following a path to the block devices below it, and telling encrypted ones. What does not:
-encrypting. Rows are read by several libraries and engines by their paths, so that encryption at rest is the volume's: dm-crypt
-(LUKS), also below LVM and RAID; an encrypting file system; or memory. What a cloud provider encrypts below a disk does
-not show from inside the machine, and somebody has to say it.
+encrypting. Rows are read by several libraries and engines by their paths, so that encryption at rest is the volume's:
+dm-crypt (LUKS), also below LVM and RAID; an encrypting file system; or memory. What a cloud provider encrypts below a
+disk does not show from inside the machine.
 
 Swap is a place, too: pages with rows in them are written there. Sources: kernel documentation, ABI/testing/sysfs-block
 (`slaves`), sysfs-block-dm (`dm/uuid`), proc(5) (`mountinfo`, `swaps`).
@@ -71,8 +71,8 @@ def require_encrypted(places: Mapping[str, Path], requirement: str, system: Syst
     faults = [f"{name}: {volume.why}" for name, volume in found.items() if volume.encrypted not in accepted]
     if faults:
         raise ConfigurationError(
-            f"DPSYNTH_REQUIRE_ENCRYPTED={requirement}, and not all is encrypted; {'; '.join(faults)}. Accepted: volumes "
-            "of dm-crypt (LUKS), or in memory; `declared` where you answer for encryption that does not show here"
+            f"DPSYNTH_REQUIRE_ENCRYPTED={requirement}, and not all is encrypted; {'; '.join(faults)}. "
+            "Accepted: volumes of dm-crypt (LUKS), or in memory; `declared` where you answer for what does not show"
         )
 
 

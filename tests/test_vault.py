@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -127,3 +128,103 @@ def test_a_keyed_name_follows_from_key_purpose_and_content() -> None:
     assert len(set(names)) == 4
     assert {len(name) for name in names} == {32}
     assert hashlib.sha256(b"a").hexdigest()[:32] not in names
+
+
+# Keys in a program's care
+
+PROGRAM = """#!/bin/sh
+# A secret manager of files: `read NAME` and `keep NAME`.
+file="$1/$3"
+echo "$2 $3" >> "$1/asked"
+case $2 in
+  read) [ -f "$file" ] || exit 3; cat "$file" ;;
+  keep) [ -f "$file" ] || cat > "$file" ;;
+esac
+"""
+FROM_ENVIRONMENT = """#!/bin/sh
+name="DPSYNTH_KEY_$(echo "$2" | tr 'a-z-' 'A-Z_')"
+[ "$1" = read ] || { echo "set $name to 64 hexadecimal digits" >&2; exit 1; }
+printenv "$name" || exit 3
+"""
+
+
+def program(vault: Path, text: str, *words: str) -> Path:
+    """Puts keys into a program's care; returns the directory in which the first program keeps them."""
+    kept = vault.parent / "kept"
+    kept.mkdir()
+    script = vault.parent / "keys of ours.sh"
+    script.write_text(text)
+    script.chmod(0o700)
+    vault.mkdir(mode=0o700)
+    (vault / "command").write_text(f"{shlex.join([str(script), *words])}\n")
+    (vault / "command").chmod(0o600)
+    return kept
+
+
+def test_a_program_keeps_the_keys_and_no_file_here_has_one(vault: Vault, tmp_path: Path) -> None:
+    kept = program(tmp_path / "vault", PROGRAM, str(tmp_path / "kept"))
+    with pytest.raises(ConfigurationError, match="key 'owner-inner-person' is missing from the vault"):
+        vault.read("owner-inner-person")
+    key = vault.create("owner-inner-person")
+    assert vault.create("owner-inner-person") == vault.read("owner-inner-person") == key
+    further = vault.add("owner-rotated-person")
+    assert vault.read(f"owner-rotated-person-{key_id(further)}") == further
+    assert (kept / "owner-inner-person").read_text() == key.hex()
+    assert [path.name for path in (tmp_path / "vault").iterdir()] == ["command"]
+    assert (kept / "asked").read_text().split("\n").count("keep owner-inner-person") == 1
+
+
+def test_of_two_makers_the_first_one_s_key_counts(
+    vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = program(tmp_path / "vault", PROGRAM, str(tmp_path / "kept"))
+    (kept / "signing").write_text("ab" * 32)
+    monkeypatch.setattr(Vault, "has", lambda *_: False)
+    assert vault.create("signing") == bytes.fromhex("ab" * 32)
+
+
+def test_keys_from_the_environment(vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path / "vault", FROM_ENVIRONMENT)
+    monkeypatch.setenv("DPSYNTH_KEY_OWNER_INNER_PERSON", "cd" * 32)
+    assert vault.create("owner-inner-person") == bytes.fromhex("cd" * 32)
+    with pytest.raises(ConfigurationError, match=r"key 'signing': the vault's command \(keep\) ended with status 1"):
+        vault.signing_key()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("#!/bin/sh\necho SECRET >&2; exit 1\n", r"\(read\) ended with status 1"),
+        ("#!/bin/sh\necho SECRET\n", "is damaged: the vault's command wrote 6 characters"),
+        ("#!/bin/sh\nsleep 20\n", "did not end within 0.3 seconds"),
+        ("no program", r"cannot be started \(OSError\)"),
+    ],
+)
+def test_a_program_that_fails_is_told_without_its_words(
+    vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
+) -> None:
+    monkeypatch.setattr("dpsynth_platform.vault._SECONDS", 0.3)
+    program(tmp_path / "vault", text)
+    with pytest.raises(ConfigurationError, match=told) as refused:
+        vault.read("signing")
+    assert "SECRET" not in str(refused.value) and refused.value.__cause__ is None
+
+
+def test_others_cannot_put_another_program_in_its_place(vault: Vault, tmp_path: Path) -> None:
+    program(tmp_path / "vault", PROGRAM, str(tmp_path / "kept"))
+    (tmp_path / "vault" / "command").chmod(0o622)
+    with pytest.raises(ConfigurationError, match="others may write it"):
+        vault.create("signing")
+
+
+@pytest.mark.parametrize("words", ["", "\n", "'open"])
+def test_a_program_must_be_named(vault: Vault, tmp_path: Path, words: str) -> None:
+    program(tmp_path / "vault", PROGRAM)
+    (tmp_path / "vault" / "command").write_text(words)
+    with pytest.raises(ConfigurationError, match="a program and its words"):
+        vault.create("signing")
+
+
+def test_the_program_of_the_page_is_the_one_that_is_tested() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "retention.md").read_text(encoding="utf-8")
+    assert FROM_ENVIRONMENT in page

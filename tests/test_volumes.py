@@ -1,4 +1,4 @@
-"""Encryption at rest: what lies below a path, as the kernel tells it, and what a deployment refuses that requires it."""
+"""Encryption at rest: what lies below a path, as the kernel tells it, and what is refused where it is required."""
 
 from __future__ import annotations
 

@@ -35,11 +35,18 @@ def purge_due(settings: Settings, contracts: Iterable[DataContract], *, dry_run:
     return free if dry_run or not free else _purged(settings, free)
 
 
-def due_and_held(settings: Settings, contracts: Iterable[DataContract]) -> list[tuple[Expired, Hold | None]]:
-    """Every output and log whose time is up, with the hold that keeps it, if one does."""
+def due_and_held(
+    settings: Settings, contracts: Iterable[DataContract], now: dt.datetime | None = None
+) -> list[tuple[Expired, Hold | None]]:
+    """Every output and log whose time is up, with the hold that keeps it, if one does.
+
+    Args:
+        now: the moment that is asked about, not after the present one, which is the default.
+    """
+    now = now or dt.datetime.now(dt.UTC)
     known = Ledger(settings.ledger_url) if has_ledger(settings) else None
-    asked = {} if known is None else erasures(known)
-    found = retention.due(Storage(settings.restricted), contracts, dt.datetime.now(dt.UTC), asked)
+    asked = {} if known is None else {name: item for name, item in erasures(known).items() if item.at <= now}
+    found = retention.due(Storage(settings.restricted), contracts, now, asked)
     standing = [] if known is None or not found else holds(known)
     return [(item, covering(standing, item.place)) for item in found]
 

@@ -159,13 +159,15 @@ class _Look:
 def _terms(storage: Storage, place: Place, declared: DataContract | None) -> tuple[Retention, set[str]]:
     """How long a place's outputs are kept, and of which identity namespaces their owners may be; none: of any.
 
-    A dataset without a contract (its file was removed) expires as the one that `raw` sealed says.
+    A dataset without a contract (its file was removed) expires as the one that `raw` sealed says. Of that one only what
+    is asked is read: it may be of an earlier form.
     """
     raw = storage.read(place, "raw")
-    sealed = None if raw is None else DataContract.model_validate(raw.facts["contract"])
-    contracts = [contract for contract in (declared, sealed) if contract is not None]
-    retention = contracts[0].retention if contracts else Retention()
-    return retention, {contract.privacy.namespace for contract in contracts}
+    sealed = {} if raw is None else raw.facts["contract"]
+    namespaces = {sealed["privacy"]["namespace"]} if "privacy" in sealed else set()
+    if declared is not None:
+        return declared.retention, namespaces | {declared.privacy.namespace}
+    return Retention.model_validate(sealed.get("retention", {})), namespaces
 
 
 def _mechanism_runs(storage: Storage, place: Place) -> bool:

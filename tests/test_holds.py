@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.purging import due_and_held, purge_due
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
+from dpsynth_platform.watching.metrics import _sweep
 
 JANUARY, FEBRUARY, OTHER = Place("letters", "2026-01"), Place("letters", "2026-02"), Place("parcels")
 ALL = Place("letters")
@@ -67,6 +69,15 @@ def test_what_is_on_hold_stays_until_the_hold_ends(settings: Settings, ledger: L
         ("hold-lifted", "letters/2026-01", "counsel"),
     ]
     assert ledger.verify().ok
+
+
+def test_what_is_on_hold_is_not_late(settings: Settings, ledger: Ledger) -> None:
+    """Otherwise an alert of a late sweep would stand for as long as a lawsuit."""
+    expired(settings, JANUARY), expired(settings, OTHER)
+    now = dt.datetime.now(dt.UTC)
+    assert list(_sweep(settings, now).samples.values()) == [2.0]
+    held(ledger, JANUARY)
+    assert list(_sweep(settings, now).samples.values()) == [1.0]
 
 
 def test_a_hold_on_a_dataset_keeps_all_its_periods(settings: Settings, ledger: Ledger) -> None:

@@ -15,15 +15,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dpsynth_platform import retention
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.lineage import outbox
 from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.purging import due_and_held
 from dpsynth_platform.reviewing import chronicle
 from dpsynth_platform.reviewing.catalogue import catalogue
 from dpsynth_platform.reviewing.chronicle import Chronicle
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Storage
 from dpsynth_platform.watching.health import Check
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -214,10 +213,11 @@ def _lineage(settings: Settings) -> list[Metric]:
 
 def _sweep(settings: Settings, now: dt.datetime) -> Metric:
     contracts = [contract for contract, _ in catalogue(settings).datasets.values()]
-    late = retention.due(Storage(settings.restricted), contracts, now - SWEEP_LATE)
+    late = [item for item, hold in due_and_held(settings, contracts, now - SWEEP_LATE) if hold is None]
     return Metric(
         "dpsynth_sweep_late_outputs",
-        "Restricted outputs, logs and temporary files that were due for deletion two hours ago and are still there.",
+        "Restricted outputs, logs and temporary files that were due for deletion two hours ago, are not on hold, and "
+        "are still there.",
         (),
         {(): float(len(late))},
     )

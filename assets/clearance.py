@@ -136,6 +136,7 @@ def _reserve(step: StepContext, contract: DataContract, raw: StepRecord, due: Se
         key_ids=scrubbed.facts[KEY_IDS],
         related=cleared.related,
         replaces=step.spend_again or None,
+        period_keys=planning.mechanism_keys(contract, raw.run_key) if contract.release.cadence is not None else (),
     )
     for entry in entries:
         charged = len(step.ledger.participants(entry.entry_id))

@@ -58,8 +58,9 @@ class RunWord(dg.Config):
     """The explicit word for a second spend.
 
     Attributes:
-        spend_again: id of the started ledger entry whose mechanism failed. Naming it gives that spend up for lost and
-            allows one more. Whoever repeats the run repeats the same word, which then names an entry already replaced.
+        spend_again: id of the started ledger entry whose mechanism failed, or of the entry that has paid for the
+            period by another run. Naming it gives that spend up for lost and allows one more. Whoever repeats the run
+            repeats the same word, which then names an entry already replaced. The steps `raw` and `clearance` heed it.
     """
 
     spend_again: str = ""
@@ -81,7 +82,8 @@ def partitions_of(contract: DataContract) -> dg.MonthlyPartitionsDefinition | No
     """Monthly partitions (`YYYY-MM`) for a contract with a cadence."""
     if contract.release.cadence is None:
         return None
-    return dg.MonthlyPartitionsDefinition(start_date=str(contract.release.start), fmt="%Y-%m")
+    release = contract.release
+    return dg.MonthlyPartitionsDefinition(start_date=str(release.start), fmt="%Y-%m", timezone=release.time_zone)
 
 
 def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, console: str) -> dg.AssetsDefinition:

@@ -21,12 +21,12 @@ def body(step: StepContext) -> Outcome:
 
     contract, place = step.contract, step.place
     check_gates(contract, attacks_on(contract))
-    pinned = source.pin(contract)
+    earlier = step.storage.read(place, "raw")
+    pinned = _pin(step, earlier)
     check_source_schema(contract, pinned.schema)
     step.open_account()
     for name in (f"dataset {contract.dataset}", f"source {pinned.table_id}"):
         step.ledger.bind(name, contract.family, contract.privacy.owner_columns)
-    earlier = step.storage.read(place, "raw")
     plan = _earlier_plan(step, earlier, pinned)
     if plan is None:
         if earlier is None and contract.generate.base_model is not None:
@@ -35,7 +35,10 @@ def body(step: StepContext) -> Outcome:
         plan = planning.plan_release(contract, pinned.schema, place.period)
     run_key = planning.run_key(contract, pinned, place.period, plan)
     request = planning.cost_request(plan, step.runner)
-    own = [step.ledger.entry_for_key(key) for key in planning.mechanism_keys(contract, run_key)]
+    keys = planning.mechanism_keys(contract, run_key)
+    if contract.release.cadence is not None:
+        step.ledger.check_period(contract.family, keys, request, step.spend_again or None)
+    own = [step.ledger.entry_for_key(key) for key in keys]
     due = sum(entry is None or not entry.live for entry in own)
     admission = step.ledger.admit(contract.family, request, key=run_key, times=max(1, due))
     paid = admission.entry is not None and admission.entry.live
@@ -66,6 +69,30 @@ def body(step: StepContext) -> Outcome:
         (directory / "plan.json").write_text(plan.to_json(), encoding="utf-8")
         record = step.record("raw", run_key=run_key, directory=directory, facts=facts)
     return Outcome(record, metadata=_metadata(plan, admission.epsilon_left))
+
+
+def _pin(step: StepContext, earlier: StepRecord | None) -> source.PinnedSource:
+    """The source's newest version; for a period that was paid for, the one that it was made of.
+
+    Later versions may have rows of an earlier period. They are in no release of it: it would be paid for again each
+    time that something is added, whatever is added.
+    """
+    newest = source.pin(step.contract)
+    if step.contract.release.cadence is None or earlier is None or step.spend_again:
+        return newest
+    paid = {entry.key for entry in step.ledger.charged_for(step.contract.family, step.place.label)}
+    kept = source.at_version(newest, earlier.facts["source"], step.source_schema(earlier))
+    if (
+        paid.isdisjoint(planning.mechanism_keys(step.contract, earlier.run_key))
+        or kept is None
+        or kept.version == newest.version
+    ):
+        return newest
+    step.progress(
+        f"{step.place.label} is paid for: it stays with version {kept.version} of the source, whose newest one is "
+        f"{newest.version}; what came since is in no release of this period"
+    )
+    return kept
 
 
 def _earlier_plan(step: StepContext, earlier: StepRecord | None, pinned: source.PinnedSource) -> SealedPlan | None:

@@ -71,6 +71,17 @@ def pin(contract: DataContract, *, version: int | None = None) -> PinnedSource:
     raise SourceError(f"{contract.dataset}: source.uri: {uri}: {problem}; accepted: a readable Delta table")
 
 
+def at_version(newest: PinnedSource, name: str, schema: pa.Schema) -> PinnedSource | None:
+    """An earlier version of a table by its name (`PinnedSource.name`), or None where that is another table's.
+
+    Nothing is opened: whether the version can still be read shows where its rows are.
+    """
+    table_id, _, version = name.rpartition("@")
+    if table_id != newest.table_id:
+        return None
+    return PinnedSource(newest.uri, table_id, int(version), schema)
+
+
 def batches(source: PinnedSource, contract: DataContract, period: str | None) -> Iterator[pa.RecordBatch]:
     """Streams the rows of the pinned version, of one period where the contract has a cadence.
 

@@ -81,6 +81,36 @@ def standing_in_order(connection: Connection, found: Mapping[str, Entry | None])
     return standing
 
 
+def check_period(paid: Sequence[Entry], keys: Collection[str], request: CostRequest, word: str | None) -> None:
+    """Refuses a second payment for a period that another run has paid for, unless the explicit word names that entry.
+
+    A run is another one if the source has another version or the contract changed. Neither may spend by itself: late
+    rows would be paid for each time that they come.
+
+    Args:
+        paid: the charged entries of the period (`rows.charged_for`).
+        keys: those of the run that asks, one a mechanism.
+        word: id of the entry that is given up for it.
+
+    Raises:
+        SpendRepeated: the last of these entries is another run's, and the word names neither it nor another one that
+            was reserved together with it.
+    """
+    last = paid[-1] if paid else None
+    if last is None or last.key in keys:
+        return
+    if word not in [entry.entry_id for entry in paid if entry.reserved_at == last.reserved_at]:
+        raise SpendRepeated(
+            f"{request.place}: ledger entry {last.entry_id} ({last.state}) is about this period already, for another "
+            "contract or another version of the source. A period is paid for once; "
+            + (
+                f"dpsynth ledger void {last.entry_id} gives the reservation back"
+                if last.state == chain.RESERVED
+                else f"to pay for it a second time, say so: --spend-again {last.entry_id}"
+            )
+        )
+
+
 def charge(
     connection: Connection,
     account: Account,

@@ -108,6 +108,16 @@ def entries(connection: Connection, family: str | None) -> list[Entry]:
     return [entry_of(row) for row in connection.execute(query)]
 
 
+def charged_for(connection: Connection, family: str, place: str) -> list[Entry]:
+    """Charged entries that pay for a release of a dataset (`visits`, `visits/2026-01`), as they were reserved."""
+    dataset = place.partition("/")[0]
+    table = schema.entry
+    query = select(table).where(table.c.family == family, table.c.request.contains(dataset, autoescape=True))
+    found = [entry_of(row) for row in connection.execute(query.order_by(table.c.reserved_at, table.c.entry_id))]
+    mine = [entry for entry in found if entry.request.place == place and entry.request.purpose == "release"]
+    return [entry for entry in mine if is_charged(connection, entry)]
+
+
 def entries_named(connection: Connection, events: Iterable[ChainEvent]) -> list[Entry]:
     """The entries that some events of the chain are about, in the order in which they were reserved."""
     table, names = schema.entry, sorted({event.subject for event in events})

@@ -313,6 +313,7 @@ class Ledger:
         key_ids: Sequence[str] = (),
         related: Collection[str] = (),
         replaces: str | None = None,
+        period_keys: Collection[str] = (),
         lifetime: dt.timedelta = RESERVATION_LIFETIME,
     ) -> Entry:
         """Reserves a request's cost in one serial transaction; the same call again gives the same entry.
@@ -336,11 +337,15 @@ class Ledger:
             policy: the contract's `on_overlap`.
             related: ids of entries in other namespaces that lineage relates to the dataset, such as what its base model
                 was trained on; those of the namespace are found here, named or not.
-            replaces: id of this key's failed entry, as the explicit word that its cost is lost and another is spent.
+            replaces: id of this key's failed entry, as the explicit word that its cost is lost and another is spent;
+                with `period_keys`, it may be the id of another run's entry of the same period.
+            period_keys: keys of all mechanisms of the run, where its period is paid for once: then what another run has
+                reserved, started or spent for that is in the way.
             lifetime: an entry that is not started until then is void.
 
         Raises:
-            SpendRepeated: the key's mechanism started before and did not complete, and `replaces` does not name it.
+            SpendRepeated: the key's mechanism started before and did not complete, or the period was paid for by
+                another run (`reservations.check_period`), and `replaces` does not name it.
             BudgetExceeded: the request does not fit under the cap, `block` met an overlap, or `exclude` or `block` have
                 kin whose people cannot be compared (a public fact). Recorded as blocked.
             LedgerError: the key is reserved for another plan, what is asked contradicts the account, a related entry is
@@ -356,6 +361,7 @@ class Ledger:
             key_ids=key_ids,
             related=related,
             replaces=replaces,
+            period_keys=period_keys,
             lifetime=lifetime,
         )
         return entry
@@ -371,6 +377,7 @@ class Ledger:
         key_ids: Sequence[str] = (),
         related: Collection[str] = (),
         replaces: str | None = None,
+        period_keys: Collection[str] = (),
         lifetime: dt.timedelta = RESERVATION_LIFETIME,
     ) -> list[Entry]:
         """Reserves the same cost once for each key, all or none, in one serial transaction; see `reserve`.
@@ -401,8 +408,14 @@ class Ledger:
             if participants is not None:
                 verdicts.check_keys(account, key_ids)
             reservations.void_expired(connection, account)
+            given_up = replaces
+            if period_keys:
+                paid = rows.charged_for(connection, family, request.place)
+                reservations.check_period(paid, period_keys, request, replaces)
+                if any(entry.entry_id == replaces and entry.key not in period_keys for entry in paid):
+                    given_up = None  # the word was for another run of the period; of this one, nothing is given up
             tried = {key: rows.attempts(connection, key) for key in keys}
-            words = reservations.words_for(tried, replaces)
+            words = reservations.words_for(tried, given_up)
             found = {key: reservations.already_reserved(tried[key], family, request, words[key]) for key in keys}
             standing = reservations.standing_in_order(connection, found)
             wanted = [key for key in keys if key not in standing]
@@ -519,6 +532,19 @@ class Ledger:
     def entries(self, family: str | None = None) -> list[Entry]:
         """All entries, of one family or of all, in the order in which they were reserved."""
         return self._database.read(lambda connection: rows.entries(connection, family))
+
+    def check_period(self, family: str, keys: Collection[str], request: CostRequest, word: str | None) -> None:
+        """Raises `SpendRepeated` where `reserve` would, with these as `period_keys`. Reserves nothing."""
+        reservations.check_period(self.charged_for(family, request.place), keys, request, word)
+
+    def charged_for(self, family: str, place: str) -> list[Entry]:
+        """Charged entries that pay for a release of a dataset or period, in the order of their reservation.
+
+        Args:
+            family: the account.
+            place: `census` or `visits/2026-01` (`CostRequest.place`).
+        """
+        return self._database.read(lambda connection: rows.charged_for(connection, family, place))
 
     def participants(self, entry_id: str) -> Participants:
         """Who is charged by an entry: sorted fingerprints, dtype S16. Restricted.

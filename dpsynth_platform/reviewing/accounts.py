@@ -36,12 +36,16 @@ def has_ledger(settings: Settings) -> bool:
 
 
 def check_given_up(settings: Settings, place: Place, entry_id: str) -> None:
-    """Refuses the word for a second spend where it names no entry of this dataset that could be given up."""
+    """Refuses the word for a second spend where it names no entry of this dataset that could be given up.
+
+    Of a period, what was completed can be given up too: without the word, another run of it spends nothing.
+    """
     entry = ledger(settings).entry(entry_id)
-    if entry.request.place != place.label or entry.state != "started":
+    states = ("started",) if place.period is None else ("started", "spent")
+    if entry.request.place != place.label or entry.state not in states:
         raise LedgerError(
             f"{place.label}: entry {entry_id} is {entry.state} and of {entry.request.place}; only an entry of "
-            f"{place.label} that started and did not complete can be given up"
+            f"{place.label} that is {' or '.join(states)} can be given up"
         )
 
 

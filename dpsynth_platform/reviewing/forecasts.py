@@ -13,6 +13,7 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.digests import canonical_digest
@@ -27,7 +28,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee, tier
 from dpsynth_platform.privacy.statement import HIDDEN, WORDS, privacy_statement
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.settings import Settings, embedded_ledger
-from dpsynth_platform.source import pin
+from dpsynth_platform.source import at_version, pin
 from dpsynth_platform.storage import Place, Storage
 from dpsynth_platform.synth.tabular.domain import Domain, filled_in_words
 
@@ -214,6 +215,8 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     if refusal is None and standing is None:
         refusal = _not_cleared(settings, store, contract, family, request)
     paid_before, changed = (None, ()) if standing else _paid_before(settings, store, contract, period)
+    if refusal is None and paid_before is not None and period is not None:
+        refusal = f"a period is paid for once, unless you say so: --spend-again {paid_before}"
     return Forecast(
         dataset=dataset,
         period=period,
@@ -269,7 +272,8 @@ def check_period(contract: DataContract, period: str | None) -> None:
         if period is not None:
             raise ConfigurationError(f"{contract.dataset} has no cadence; leave --period out")
         return
-    first, this_month = str(contract.release.start), dt.datetime.now(dt.UTC).strftime("%Y-%m")
+    first = str(contract.release.start)
+    this_month = dt.datetime.now(ZoneInfo(contract.release.time_zone)).strftime("%Y-%m")
     if period is None:
         raise ConfigurationError(f"{contract.dataset} is released by month; say which: --period YYYY-MM, from {first}")
     # Text of this form sorts as time does.
@@ -291,8 +295,9 @@ def _standing_entry(settings: Settings, store: Ledger | None, contract: DataCont
         pinned = pin(contract)
     except SourceError:
         return None
-    now = (canonical_digest(contract.mechanism_snapshot()), pinned.name)
-    if now == (raw.facts["mechanism_digest"], raw.facts["source"]):
+    same = canonical_digest(contract.mechanism_snapshot()) == raw.facts["mechanism_digest"]
+    kept = period is not None and at_version(pinned, raw.facts["source"], pinned.schema) is not None
+    if same and (kept or pinned.name == raw.facts["source"]):
         key = raw.run_key
     else:
         key = run_key(contract, pinned, period, plan_release(contract, pinned.schema, period))

@@ -126,7 +126,8 @@ def run_here(
 ) -> Ran:
     """Runs a job of the deployment in this process; a failing step does not raise."""
     dataset = job.rpartition("_")[0]
-    config = {"ops": {f"{dataset}__clearance": {"config": {"spend_again": spend_again}}}} if spend_again else None
+    heeding = [step for step in ("raw", "clearance") if spend_again and (steps is None or step in steps)]
+    config = {"ops": {f"{dataset}__{step}": {"config": {"spend_again": spend_again}} for step in heeding}}
     definition = build_definitions(deployment.settings, **overrides).resolve_job_def(job)
     with dg.DagsterInstance.ephemeral() if instance is None else _kept(instance) as used:
         result = definition.execute_in_process(

@@ -20,13 +20,22 @@ def family(name, *, mode, epsilon=4.0, delta=1e-5, **changes):
     return FamilyBudget(family=name, mode=mode, cap={"epsilon": epsilon, "delta": delta}, **values)
 
 
-def request(rho=0.03, *, dataset="census", plan="plan", runner="runner", delta=DELTA, adjacency="add-or-remove"):
+def request(
+    rho=0.03,
+    *,
+    dataset="census",
+    period=None,
+    plan="plan",
+    runner="runner",
+    delta=DELTA,
+    adjacency="add-or-remove",
+):
     """A Gaussian mechanism of zCDP cost rho; its plan digest follows from its name."""
     event = DiscreteGaussianCountsEvent(1 / math.sqrt(2 * rho), adjacency, 1)
     return CostRequest.of(
         event,
         dataset=dataset,
-        period=None,
+        period=period,
         guarantee=Guarantee(max(1.0, zcdp_curve(rho).epsilon(delta)), delta, "user", adjacency, 1),
         plan_digest=hashlib.sha256(f"{plan}{rho}".encode()).hexdigest(),
         runner=runner,

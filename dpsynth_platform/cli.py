@@ -196,17 +196,17 @@ def notify(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what waits.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Tells the receivers of notices (DPSYNTH_NOTIFY, DPSYNTH_NOTIFY_URL) what happened to candidates and releases.
+    """Tells the receivers of notices (DPSYNTH_NOTIFY, and with _URL or _MAIL) what happened to candidates and releases.
 
-    A sensor does the same every half minute where Dagster's daemon runs.
+    A sensor does the same every half minute where Dagster's daemon runs; another one tells of runs that failed.
     """
     from dpsynth_platform.notifying import notify as tell
-    from dpsynth_platform.notifying import receivers_of
+    from dpsynth_platform.receivers import receivers_of
 
     shown = Shown(as_json)
     settings = Settings.from_environment()
     if not receivers_of(settings):
-        raise ConfigurationError("there is no receiver of notices; name one in DPSYNTH_NOTIFY or DPSYNTH_NOTIFY_URL")
+        raise ConfigurationError("there is no receiver of notices; name one in DPSYNTH_NOTIFY, _URL or _MAIL")
     look = tell(settings, dry_run=dry_run)
     shown.json(look.to_json())
     for item in look.standings:

@@ -15,6 +15,7 @@ from dpsynth_platform.contracts import (
     Column,
     DataContract,
     IdentifierColumn,
+    Release,
     TextColumn,
 )
 from dpsynth_platform.privacy.figures import number_of, upper_bound
@@ -58,7 +59,7 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
     yield "rows", _rows(contract)
     yield "audit", _audit(contract)
     yield "approvals", _approvals(contract)
-    yield "when", f"each month, from {release.start}" if release.cadence else "when somebody runs it"
+    yield "when", _when(release)
     yield "where", release.uri + (f"; license {release.license}" if release.license else "")
     kept = contract.retention
     yield "kept for", ", ".join(f"{step} {getattr(kept, step)}" for step in type(kept).model_fields)
@@ -90,6 +91,14 @@ def _list(values: list[str] | str) -> str:
 def _rows(contract: DataContract) -> str:
     rows: Any = contract.generate.rows
     return "as many as the noisy counts say that were read" if rows == "auto" else f"{rows:,}"
+
+
+def _when(release: Release) -> str:
+    if release.cadence:
+        return f"each month, from {release.start}; a month ends at midnight in {release.time_zone}"
+    if release.on_new_version:
+        return f"for a new version of the source, at most once in {release.on_new_version}; and when somebody runs it"
+    return "when somebody runs it"
 
 
 def _audit(contract: DataContract) -> str:

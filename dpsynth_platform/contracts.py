@@ -17,11 +17,13 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from zoneinfo import ZoneInfo
 
 import yaml
 from pydantic import (
@@ -66,6 +68,11 @@ MOST_ROWS = 100_000_000
 MOST_TOLD = 1000
 
 _Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _time(duration: str) -> dt.timedelta:
+    number, unit = int(duration[:-1]), duration[-1]
+    return dt.timedelta(hours=number) if unit == "h" else dt.timedelta(days=number)
 
 
 class _Part(BaseModel):
@@ -826,6 +833,31 @@ class Release(_Part):
     start: Annotated[str, StringConstraints(pattern=r"^\d{4}-(0[1-9]|1[0-2])$")] | None = Field(
         default=None, description="First period (YYYY-MM) of a dataset with a cadence."
     )
+    time_zone: str = Field(
+        default="UTC",
+        description="Whose midnight ends a period, by its IANA name; a run is due from then on.",
+        exclude_if=lambda zone: zone == "UTC",
+    )
+    on_new_version: Duration | None = Field(
+        default=None,
+        description="A new version of the source is run by itself, at most once in this time. Each one is a new spend.",
+        exclude_if=lambda pace: pace is None,
+    )
+
+    @field_validator("time_zone")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        """A time zone that this machine knows."""
+        with suppress(ValueError, OSError, KeyError):
+            ZoneInfo(name)
+            return name
+        raise ValueError("accepted: UTC, or a name such as Europe/Berlin (IANA)")
+
+    @property
+    def pace(self) -> dt.timedelta | None:
+        """The least time between two runs for new versions of the source; None where nobody asked for any."""
+        return None if self.on_new_version is None else _time(self.on_new_version)
+
     license: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]{1,63}$")] | None = Field(
         default=None, description="Under which terms the release may be used, as an SPDX identifier (CC-BY-4.0)."
     )
@@ -847,10 +879,7 @@ class Retention(_Part):
     def of(self, step: str) -> dt.timedelta | None:
         """The time-to-live of a step's output, or None where it is a report or record that stays."""
         text = getattr(self, "model" if step in ("audited", "canaries", "scores") else step, None)
-        if text is None:
-            return None
-        number, unit = int(text[:-1]), text[-1]
-        return dt.timedelta(hours=number) if unit == "h" else dt.timedelta(days=number)
+        return None if text is None else _time(text)
 
 
 class DataContract(_Part):
@@ -1232,6 +1261,10 @@ class _Parts:
         column = self.columns.get(source.period_column) if source and source.period_column else None
         if column and column.type != "date":
             yield "source.period_column: accepted is a column of type date"
+        if release and release.cadence is not None and release.on_new_version is not None:
+            yield "release.on_new_version: accepted without release.cadence; with one, a period is paid for once"
+        if release and release.cadence is None and release.time_zone != "UTC":
+            yield "release.time_zone: accepted with release.cadence; without one, no period ends"
 
 
 def _sound(model: Any, value: Any) -> Any:

@@ -47,7 +47,7 @@ def build_definitions(settings: Settings, **overrides: object) -> dg.Definitions
             for contract, job in zip(contracts, candidates, strict=True)
             if contract.release.cadence is not None
         ],
-        sensors=build_sensors(settings, contracts, releases, faults),
+        sensors=build_sensors(settings, contracts, candidates, releases, faults),
         resources=_resources(settings) | overrides,
         executor=dg.multiprocess_executor.configured(
             {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": ["dpsynth_platform.definitions"]}}}

@@ -1,8 +1,9 @@
-"""Telling people outside what happened to candidates and releases, by a command or a webhook.
+"""Telling people outside what happened to candidates, releases and runs.
 
-What belongs here: which events of the ledger's chain are told, in which words, and delivering them: each at least once,
-in order, by a cursor that survives. What does not: when to look (the sensor, `dpsynth notify`), and deciding anything.
-Nothing here runs inside a step, so that a receiver that is away holds nothing up.
+What belongs here: which events of the ledger's chain are told, in which words, and delivering what is told, of the
+chain or of any other stream of events: each at least once, in order, by a cursor that survives. What does not: handing
+a notice over (`receivers`), when to look (the sensors, `dpsynth notify`), and deciding anything. Nothing here runs
+inside a step, so that a receiver that is away holds nothing up.
 
 A notice leaves the operator's place, so it holds public facts only: no person, no free words, no content hash. A
 blocked request is told where the verdict depends on public facts, and not where it looked at the data.
@@ -14,18 +15,12 @@ import datetime as dt
 import fcntl
 import json
 import os
-import signal
-import subprocess
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from http.client import HTTPException, HTTPMessage
 from pathlib import Path
-from typing import IO, Any, Protocol
-from urllib.parse import urlsplit
+from typing import Any
 
 from dpsynth_platform.errors import NotificationFailed
 from dpsynth_platform.ledger import chain, rows
@@ -33,8 +28,9 @@ from dpsynth_platform.ledger.records import ChainEvent
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.permissions import private_directory
+from dpsynth_platform.receivers import Notice, Receiver, receivers_of
 from dpsynth_platform.reviewing import accounts
-from dpsynth_platform.settings import THIS_MACHINE, Settings, inherited_environment
+from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, write_durably
 
 TOLD = {
@@ -58,35 +54,26 @@ ALERT_EVERY = dt.timedelta(days=1)
 """How often it is told that lineage events do not arrive, for as long as it lasts."""
 _LINEAGE = "lineage events wait for a receiver, or were refused by one: dpsynth lineage status"
 _FIRST_WAIT = dt.timedelta(seconds=30)
-_SECONDS = 15.0
 _LOOK_SECONDS = 20.0
-_OWN_VARIABLES = ("DPSYNTH_", "OPENLINEAGE_", "DAGSTER_")
 
 
 @dataclass(frozen=True)
-class Notice:
-    """What a receiver is told. Every field is public.
+class Happening:
+    """Something that happened, and what is told of it.
 
     Attributes:
-        id: the event's number in the chain; a notice that comes twice has the same.
-        event: one of the values of `TOLD`.
-        at: when it happened, ISO 8601, UTC.
-        dataset, period: what it is about; none where it is about the deployment.
-        release: id of the release, where there is one.
-        text: the same as a sentence, and what to do.
+        number: its place in its stream; numbers grow.
+        at: when, ISO 8601, UTC.
+        notice: None where nothing is told.
     """
 
-    id: int
-    event: str
+    number: int
     at: str
-    dataset: str | None
-    period: str | None
-    release: str | None
-    text: str
+    notice: Notice | None
 
-    def to_bytes(self) -> bytes:
-        """One JSON object in UTF-8, on a line of its own."""
-        return f"{json.dumps(asdict(self), ensure_ascii=False)}\n".encode()
+
+Stream = Callable[[int], Iterable[Happening]]
+"""What happened after a number, in order."""
 
 
 def notice_of(event: ChainEvent, store: Ledger) -> Notice | None:
@@ -125,96 +112,13 @@ def _words(kind: str, place: Place, release: str | None) -> str:
     }[kind]
 
 
-class Receiver(Protocol):
-    """Where notices go."""
-
-    @property
-    def name(self) -> str:
-        """Names it in messages and in its file."""
-
-    def send(self, notice: Notice) -> None:
-        """Returns when it was taken; raises `NotificationFailed` with safe words if not."""
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command that reads one notice on standard input and ends with status 0 when it has taken it.
-
-    It has the deployment's environment without the platform's own variables: those may hold passwords.
-    """
-
-    arguments: tuple[str, ...]
-    name: str = "command"
-
-    def send(self, notice: Notice) -> None:
-        """Runs the command in a session of its own, which is ended with it where it takes too long."""
-        environment = {
-            name: value for name, value in inherited_environment().items() if not name.startswith(_OWN_VARIABLES)
-        }
-        try:
-            process = subprocess.Popen(
-                self.arguments,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise NotificationFailed(f"it cannot be started ({type(error).__name__})") from None
-        try:
-            process.communicate(notice.to_bytes(), timeout=_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            raise NotificationFailed(f"it did not end within {_SECONDS:g} seconds") from None
-        if process.returncode != 0:
-            raise NotificationFailed(f"it ended with status {process.returncode}")
-
-
-@dataclass(frozen=True)
-class Webhook:
-    """A URL that takes one notice a POST request and answers with a status of 200 to 299. May hold a secret."""
-
-    url: str
-    name: str = "webhook"
-
-    def send(self, notice: Notice) -> None:
-        """Posts; follows no redirection, which could lead anywhere.
-
-        What is for this machine goes by no proxy: on another machine, it would tell that one the secret in clear.
-        """
-        here = urlsplit(self.url).hostname in THIS_MACHINE
-        handlers = (_NoRedirection(), urllib.request.ProxyHandler({})) if here else (_NoRedirection(),)
-        request = urllib.request.Request(  # noqa: S310 - https, or this machine: settings see to it
-            self.url, data=notice.to_bytes(), headers={"Content-Type": "application/json"}, method="POST"
-        )
-        try:
-            with urllib.request.build_opener(*handlers).open(request, timeout=_SECONDS):
-                pass
-        except urllib.error.HTTPError as error:
-            error.close()
-            raise NotificationFailed(f"it answered with status {error.code}") from None
-        except (OSError, HTTPException, ValueError) as error:  # `URLError` is an `OSError`
-            raise NotificationFailed(f"it cannot be reached ({type(error).__name__})") from None
-
-
-class _NoRedirection(urllib.request.HTTPRedirectHandler):
-    """Makes an error of every redirection."""
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> None:
-        return None
-
-
 @dataclass(frozen=True)
 class Standing:
     """Where one receiver stands.
 
     Attributes:
         receiver: its name.
-        after: it was told of everything up to this event of the chain.
+        after: it was told of everything up to this event of the stream.
         since: what happened before is not told.
         attempts: how often the next notice was tried in vain.
         not_before: when it is tried again, ISO 8601, UTC.
@@ -233,9 +137,15 @@ class Standing:
         """Whether somebody has to look."""
         return self.attempts >= STUCK_AFTER
 
-    def passed(self, event: ChainEvent) -> Standing:
+    def is_due(self, now: dt.datetime) -> bool:
+        """Whether the next attempt may be made. A clock that was set back makes nobody wait longer than the longest."""
+        if not self.not_before:
+            return True
+        return not now < dt.datetime.fromisoformat(self.not_before) <= now + LONGEST_WAIT
+
+    def passed(self, event: Happening) -> Standing:
         """After an event was told, or need not be."""
-        return replace(self, after=event.sequence, attempts=0, not_before="", problem="")
+        return replace(self, after=event.number, attempts=0, not_before="", problem="")
 
     def failed(self, problem: str, now: dt.datetime) -> Standing:
         """After an attempt in vain; the next one waits twice as long."""
@@ -245,7 +155,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Look:
-    """What one look at the chain did.
+    """What one look at a stream did.
 
     Attributes:
         sent: how many notices each receiver has taken.
@@ -278,25 +188,12 @@ class Look:
         if stuck:
             raise NotificationFailed(
                 "; ".join(stuck) + ". Notices wait for it in order, and nothing else does. Mend it, or unset "
-                "DPSYNTH_NOTIFY or DPSYNTH_NOTIFY_URL"
+                "DPSYNTH_NOTIFY, DPSYNTH_NOTIFY_URL or DPSYNTH_NOTIFY_MAIL"
             )
 
 
-def receivers_of(settings: Settings) -> tuple[Receiver, ...]:
-    """Those that the deployment names."""
-    found: list[Receiver] = []
-    if settings.notify:
-        found.append(Command(settings.notify))
-    if settings.notify_url:
-        found.append(Webhook(settings.notify_url))
-    return tuple(found)
-
-
 def notify(settings: Settings, *, dry_run: bool = False) -> Look:
-    """Tells every receiver what it has not been told yet, in order, each by itself.
-
-    A receiver that fails is tried again later, at doubling intervals; until then what follows waits. Where another
-    process is at it, this one only looks.
+    """Tells every receiver what happened to candidates and releases, as `tell` does.
 
     Args:
         settings: the deployment.
@@ -304,22 +201,56 @@ def notify(settings: Settings, *, dry_run: bool = False) -> Look:
 
     Raises:
         NotificationFailed: where a receiver stands cannot be read. Failures to deliver are in what is returned.
+        LedgerError: the ledger cannot be read.
     """
-    receivers = receivers_of(settings)
-    if not receivers or not accounts.has_ledger(settings):
+    if not receivers_of(settings) or not accounts.has_ledger(settings):
         return Look((), {}, {})
-    store, directory = accounts.ledger(settings), private_directory(settings.home / "notify")
-    files = {receiver: directory / f"{receiver.name}.json" for receiver in receivers}
+    store = accounts.ledger(settings)
+
+    def stream(after: int) -> Iterator[Happening]:
+        for event in store.history(after=after, kinds=TOLD):
+            yield Happening(event.sequence, event.at, notice_of(event, store))
+
+    return tell(settings, stream, before=lambda: _note_lineage(settings, store), dry_run=dry_run)
+
+
+def tell(
+    settings: Settings,
+    stream: Stream,
+    *,
+    name: str = "",
+    before: Callable[[], None] = lambda: None,
+    dry_run: bool = False,
+) -> Look:
+    """Tells every receiver what it has not been told of a stream yet, in order, each by itself.
+
+    A receiver that fails is tried again later, at doubling intervals; until then what follows waits. Where another
+    process is at it, this one only looks.
+
+    Args:
+        settings: the deployment.
+        stream: what happened.
+        name: the stream's; each has cursors of its own. Empty: the ledger's chain.
+        before: is done first, while no other process is at it.
+        dry_run: only say what waits.
+
+    Raises:
+        NotificationFailed: where a receiver stands cannot be read. Failures to deliver are in what is returned.
+    """
+    receivers, directory = receivers_of(settings), private_directory(settings.home / "notify")
+    suffix = f".{name}" if name else ""
+    files = {receiver: directory / f"{receiver.name}{suffix}.json" for receiver in receivers}
     sent = dict.fromkeys((receiver.name for receiver in receivers), 0)
-    with _alone(directory) as alone:
+    with _alone(directory / f".lock{suffix}") as alone:
         if alone and not dry_run:
-            _note_lineage(settings, store)
+            before()
             until = time.monotonic() + _LOOK_SECONDS
             for receiver, file in files.items():
-                sent[receiver.name] = _tell(store, receiver, file, until)
+                sent[receiver.name] = _tell(stream, receiver, file, until)
     standings = tuple(_read(file, receiver.name) for receiver, file in files.items())
     waiting = {
-        item.receiver: tuple(notice for _, notice in _due(store, item) if notice is not None) for item in standings
+        item.receiver: tuple(event.notice for event in _due(stream, item) if event.notice is not None)
+        for item in standings
     }
     return Look(standings, sent, waiting)
 
@@ -333,19 +264,21 @@ def _note_lineage(settings: Settings, store: Ledger) -> None:
         store.record(chain.LINEAGE_ALERT, "lineage", {"reason": _LINEAGE})
 
 
-def _tell(store: Ledger, receiver: Receiver, file: Path, until: float) -> int:
+def _tell(stream: Stream, receiver: Receiver, file: Path, until: float) -> int:
     """Delivers what is due until a delivery fails or the time is up; returns how many were taken."""
     before = standing = _read(file, receiver.name)
     sent = 0
-    for event, notice in _due(store, standing):
+    for event in _due(stream, standing):
         now = _now()
-        if notice is None:
+        if time.monotonic() > until:
+            break
+        if event.notice is None:
             standing = standing.passed(event)
-        elif now.isoformat() < standing.not_before or time.monotonic() > until:
+        elif not standing.is_due(now):
             break
         else:
             try:
-                receiver.send(notice)
+                receiver.send(event.notice)
             except NotificationFailed as failure:
                 standing = standing.failed(str(failure), now)
                 break
@@ -357,10 +290,10 @@ def _tell(store: Ledger, receiver: Receiver, file: Path, until: float) -> int:
     return sent
 
 
-def _due(store: Ledger, standing: Standing) -> Iterator[tuple[ChainEvent, Notice | None]]:
-    """Events after a receiver's cursor, each with what is told of it."""
-    for event in store.history(after=standing.after, kinds=TOLD):
-        yield event, notice_of(event, store) if event.at >= standing.since else None
+def _due(stream: Stream, standing: Standing) -> Iterator[Happening]:
+    """Events after a receiver's cursor; of those from before its time, nothing is told."""
+    for event in stream(standing.after):
+        yield event if event.at >= standing.since else replace(event, notice=None)
 
 
 def _read(file: Path, receiver: str) -> Standing:
@@ -379,9 +312,9 @@ def _write(file: Path, standing: Standing) -> None:
 
 
 @contextmanager
-def _alone(directory: Path) -> Iterator[bool]:
+def _alone(lock: Path) -> Iterator[bool]:
     """Whether no other process is at it."""
-    descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -106,7 +106,7 @@ def run_line(
         job: name of the job, such as `census_candidate`.
         period: partition, for datasets with a cadence.
         assets: dataset and step of the job's assets to run; none: all of them.
-        spend_again: dataset and id of the started entry that is given up for a second spend.
+        spend_again: dataset and id of the entry that is given up for a second spend.
         in_process: whether steps run in this process, where they start sooner; one that is killed takes it along.
         progress: called with one public sentence at a time.
     """
@@ -122,7 +122,7 @@ def run_line(
     config: dict[str, object] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
     if spend_again is not None:
         dataset, entry = spend_again
-        config["ops"] = {f"{dataset}__clearance": {"config": {"spend_again": entry}}}
+        config["ops"] = {f"{dataset}__{step}": {"config": {"spend_again": entry}} for step in ("raw", "clearance")}
     selected = [dg.AssetKey(asset) for asset in assets] or None
     log = logs_of(settings.restricted) / f"run-{invocation}.log"
     with _following(instance, invocation, progress), output_to(log):
@@ -236,29 +236,29 @@ def _following(instance: dg.DagsterInstance, invocation: str, progress: Progress
 
 def failures_of(events: Iterable[dg.DagsterEvent]) -> tuple[tuple[str, str], ...]:
     """For each failed step its name and safe message."""
-    return tuple((step, message) for step, message, _ in _failures(events))
+    return tuple((_step_name(step), message) for step, message, _ in step_failures(events))
 
 
-def _failures(events: Iterable[dg.DagsterEvent]) -> Iterator[tuple[str, str, str]]:
-    """Step, safe message and code of each failure."""
+def step_failures(events: Iterable[dg.DagsterEvent]) -> Iterator[tuple[str, str, str]]:
+    """Key (`census__raw`), safe message and code of each step that failed."""
     for event in events:
         if event.event_type == DagsterEventType.STEP_FAILURE:
             failure = event.step_failure_data.user_failure_data
             if failure is None:
-                yield _step_name(event.step_key), "its process ended without a word of its own (killed?)", "killed"
+                yield event.step_key or "", "its process ended without a word of its own (killed?)", "killed"
             else:
                 code = failure.metadata.get("code")
-                yield _step_name(event.step_key), failure.description or "failed", str(code.value if code else "")
+                yield event.step_key or "", failure.description or "failed", str(code.value if code else "")
 
 
 def _result_of(instance: dg.DagsterInstance, run_id: str) -> LineResult:
     events = [entry.dagster_event for entry in instance.all_logs(run_id) if entry.dagster_event is not None]
-    failures = list(_failures(events))
+    failures = list(step_failures(events))
     run = instance.get_run_by_id(run_id)
     return LineResult(
         run_id=run_id,
         success=run is not None and run.status == dg.DagsterRunStatus.SUCCESS,
-        failures=tuple((step, message) for step, message, _ in failures),
+        failures=tuple((_step_name(step), message) for step, message, _ in failures),
         codes=tuple(code for _, _, code in failures),
         materialized=tuple(
             _step_name(event.step_key) for event in events if event.event_type == DagsterEventType.STEP_SUCCESS

@@ -15,6 +15,7 @@ OPENLINEAGE_* variables and `openlineage.yml`.
 | DPSYNTH_WORKER | file that says where a dataset's mechanism runs | `worker.yaml` in DPSYNTH_DEPLOY, if there is one |
 | DPSYNTH_NOTIFY | command that is told of candidates and releases, a notice on its standard input | none |
 | DPSYNTH_NOTIFY_URL | webhook (https) that is told the same | none |
+| DPSYNTH_NOTIFY_MAIL | mail server (smtp, smtps) with sender and addresses that are told the same | none |
 | DPSYNTH_MEMORY | what a mechanism may need, such as `8GB`; a plan that may need more is refused | no limit |
 | DPSYNTH_MODEL_HUB | `yes`: base models may be downloaded from the Hugging Face hub by their names | no |
 | DPSYNTH_REQUIRE_ENCRYPTED | `yes`, `declared`: no step runs where rows would reach a disk in clear | no |
@@ -34,7 +35,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.people import recorded
@@ -60,6 +61,7 @@ class Settings:
     memory: int | None = None
     notify: tuple[str, ...] = ()
     notify_url: str = ""
+    notify_mail: str = ""
     require_encrypted: str = "no"
     lineage_tokens: Path | None = None
     model_hub: bool = False
@@ -84,6 +86,7 @@ class Settings:
             memory=_memory(env.get("DPSYNTH_MEMORY") or ""),
             notify=_arguments(env.get("DPSYNTH_NOTIFY") or ""),
             notify_url=_webhook(env.get("DPSYNTH_NOTIFY_URL") or ""),
+            notify_mail=_mail(env.get("DPSYNTH_NOTIFY_MAIL") or ""),
             require_encrypted=_one_of(REQUIREMENTS, "DPSYNTH_REQUIRE_ENCRYPTED", env) or "no",
             lineage_tokens=_path(env.get("DPSYNTH_LINEAGE_TOKENS")),
             model_hub=_yes("DPSYNTH_MODEL_HUB", env.get("DPSYNTH_MODEL_HUB") or "no"),
@@ -96,6 +99,11 @@ class Settings:
     def ledger_url_is_configured(self) -> bool:
         """Whether the ledger is elsewhere than in its embedded default; then its URL may hold a password."""
         return self.ledger_url != embedded_ledger(self.ledger)
+
+    @property
+    def has_receivers(self) -> bool:
+        """Whether anybody is to be told of candidates, releases and runs that failed."""
+        return bool(self.notify or self.notify_url or self.notify_mail)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -166,6 +174,7 @@ class Settings:
             DPSYNTH_MEMORY=f"{self.memory // 10**6}MB" if self.memory else "",
             DPSYNTH_NOTIFY=shlex.join(self.notify),
             DPSYNTH_NOTIFY_URL=self.notify_url,
+            DPSYNTH_NOTIFY_MAIL=self.notify_mail,
             DPSYNTH_REQUIRE_ENCRYPTED=self.require_encrypted,
             DPSYNTH_LINEAGE_TOKENS=str(self.lineage_tokens or ""),
             DPSYNTH_MODEL_HUB="yes" if self.model_hub else "no",
@@ -235,6 +244,28 @@ def _webhook(text: str) -> str:
             "DPSYNTH_NOTIFY_URL: accepted: https://HOST/..., or http://localhost/...; without user and password"
         )
     return text
+
+
+def _mail(text: str) -> str:
+    """A mail server's URL, which may hold a password and is not shown. Raises `ConfigurationError`."""
+    if text and not _is_mail(text):
+        raise ConfigurationError(
+            "DPSYNTH_NOTIFY_MAIL: accepted: smtp://USER:PASSWORD@HOST:587?from=ADDRESS&to=ADDRESS,ADDRESS (quoted as "
+            "URLs are), or smtps://"
+        )
+    return text
+
+
+def _is_mail(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        asked = parse_qs(parts.query, strict_parsing=True)
+        named = parts.scheme in ("smtp", "smtps") and bool(parts.hostname) and parts.port != 0 and not parts.path
+    except ValueError:
+        return False
+    senders, told = asked.get("from", []), ",".join(asked.get("to", [])).split(",")
+    whole = named and asked.keys() == {"from", "to"} and len(senders) == 1 and text.isascii() and text.isprintable()
+    return whole and all(re.fullmatch(r"[^@\s,<>]+@[^@\s,<>]+", address) for address in (*senders, *told))
 
 
 def _address(name: str, text: str) -> str:

@@ -1,7 +1,7 @@
-"""Approvals: a recorded approval becomes the `released` run.
+"""Approvals: a recorded approval becomes the `released` run, as does a candidate that needs none.
 
-What belongs here: noticing new approvals in the ledger's chain. What does not: judging them. The run itself re-reads
-all evidence and refuses if too few people have approved, or if the content has changed since.
+What belongs here: noticing new approvals and candidates in the ledger's chain. What does not: judging them. The run
+itself re-reads all evidence and refuses if too few people have approved, or if the content has changed since.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ def approval_sensor(
 
     @dg.sensor(
         name="approvals",
-        description="Starts the release of a candidate whose approval was recorded.",
+        description="Starts the release of a candidate whose approval was recorded, or that needs none.",
         jobs=list(release_jobs),
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
@@ -33,7 +33,7 @@ def approval_sensor(
         context: dg.SensorEvaluationContext, ledger: dg.ResourceParam[res.LedgerResource]
     ) -> Iterator[dg.RunRequest]:
         store = ledger.open()
-        for event in store.history(after=int(context.cursor or 0), kinds=[chain.APPROVED]):
+        for event in store.history(after=int(context.cursor or 0), kinds=[chain.APPROVED, chain.CANDIDATE]):
             entry = store.entry(event.payload["entry"])
             request, decisions = entry.request, store.approvals(event.subject, entry.entry_id)
             standing = standing_approvals(decisions)
@@ -42,12 +42,16 @@ def approval_sensor(
                 item.payload.get("candidate") == event.subject and item.subject not in withdrawn
                 for item in store.history(kinds=[chain.RELEASED])
             )
-            if request.dataset in jobs and not published and standing and len(standing) >= needed[request.dataset]:
+            missing = needed.get(request.dataset, 0) - len(standing)
+            # A candidate that needs nobody's approval is published unless somebody objected; others, when the last of
+            # those who are needed has approved.
+            enough = missing <= 0 and bool(standing) if event.kind == chain.APPROVED else missing <= 0 and not decisions
+            if request.dataset in jobs and not published and enough:
                 yield dg.RunRequest(
                     run_key=f"approval-{event.sequence}",
                     job_name=jobs[request.dataset].name,
                     partition_key=request.period,
-                    tags={"dpsynth/approved_by": event.payload["by"][:63]},
+                    tags={"dpsynth/approved_by": event.payload["by"][:63]} if "by" in event.payload else {},
                 )
             context.update_cursor(str(event.sequence))
 

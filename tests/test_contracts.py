@@ -260,6 +260,10 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("source.period_column", "day", "release.cadence and source.period_column go together: declare both or neither"),
     ("release.cadence", "monthly", "release.cadence and source.period_column go together: declare both or neither"),
     ("release.start", "2026-01", "release.cadence and release.start go together: declare both or neither"),
+    ("release.time_zone", "Europe/Berlin", "release.time_zone: accepted with release.cadence"),
+    ("release.time_zone", "Mars/Olympus", "accepted: UTC, or a name such as Europe/Berlin (IANA)"),
+    ("release.time_zone", "../../etc/passwd", "accepted: UTC, or a name such as Europe/Berlin (IANA)"),
+    ("release.on_new_version", True, "release.on_new_version"),
     # A weak guarantee needs a reason.
     (
         "privacy.guarantee.epsilon",
@@ -299,6 +303,20 @@ def test_a_period_column_is_a_date() -> None:
         parse_contract(document, where="x", variables=VARIABLES)
     document["source"]["period_column"] = "day"
     assert parse_contract(document, where="x", variables=VARIABLES).release.cadence == "monthly"
+    document["release"] |= {"time_zone": "America/New_York"}
+    assert parse_contract(document, where="x", variables=VARIABLES).release.time_zone == "America/New_York"
+    document["release"] |= {"on_new_version": "1d"}
+    with pytest.raises(ContractError, match=r"release\.on_new_version: accepted without release\.cadence"):
+        parse_contract(document, where="x", variables=VARIABLES)
+
+
+def test_what_nobody_asks_for_changes_no_contract_that_is_sealed() -> None:
+    assert not {"time_zone", "on_new_version"} & parsed().snapshot()["release"].keys()
+    paced = parsed("release.on_new_version", "12h")
+    assert paced.snapshot()["release"]["on_new_version"] == "12h"
+    assert paced.mechanism_snapshot() == parsed().mechanism_snapshot()
+    assert DataContract.model_validate(paced.snapshot()) == paced
+    assert paced.release.pace == dt.timedelta(hours=12)
 
 
 def test_a_column_is_needed_to_model_anything() -> None:

@@ -74,6 +74,7 @@ def test_empty_variables_are_as_if_unset(monkeypatch: pytest.MonkeyPatch, tmp_pa
         "DPSYNTH_WORKER",
         "DPSYNTH_NOTIFY",
         "DPSYNTH_NOTIFY_URL",
+        "DPSYNTH_NOTIFY_MAIL",
     )
     assert Settings.from_environment(dict.fromkeys(names, "")) == Settings.from_environment({})
 
@@ -111,6 +112,7 @@ def test_export_hands_everything_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     environment = {"DPSYNTH_HOME": str(tmp_path), "DPSYNTH_USER": "somebody", "DPSYNTH_DEVICE": "cpu"}
     environment["DPSYNTH_COMPUTE"] = str(tmp_path / "engines.yaml")
     environment |= {"DPSYNTH_NOTIFY": "mail -s 'a b'", "DPSYNTH_NOTIFY_URL": "http://localhost:8000/"}
+    environment["DPSYNTH_NOTIFY_MAIL"] = "smtps://user:secret@mail.example.org?from=a@example.org&to=b@example.org"
     environment["DPSYNTH_LINEAGE_TOKENS"] = str(tmp_path / "tokens")
     settings = Settings.from_environment(environment)
     for name in (
@@ -122,6 +124,7 @@ def test_export_hands_everything_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "DPSYNTH_COMPUTE",
         "DPSYNTH_NOTIFY",
         "DPSYNTH_NOTIFY_URL",
+        "DPSYNTH_NOTIFY_MAIL",
         "DPSYNTH_LINEAGE_TOKENS",
     ):
         monkeypatch.setenv(name, "")

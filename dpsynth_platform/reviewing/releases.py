@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.planning import load_all
 from dpsynth_platform.release import evidence, layout
 from dpsynth_platform.release.register import Register
@@ -19,6 +20,7 @@ from dpsynth_platform.reviewing import accounts, decisions
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
 
+CANDIDATE = "candidate"
 WITHDRAWN = "withdrawn"
 UNFINISHED = "withdrawn, but not to its end: repeat dpsynth release withdraw"
 
@@ -29,17 +31,32 @@ def listing(settings: Settings) -> list[dict[str, str]]:
     gone = withdrawn(settings)
     found = [_listed(path, withdrawn=path.name in gone) for path in published(settings)]
     for place in storage.places():
-        try:
-            candidate = evidence.candidate_of(storage, place, decisions.sealed_contract(storage, place))
-        except ReleaseRefused:
-            continue
-        digest = candidate.digest
-        decided = store.approvals(digest, candidate.entry_id) if store is not None else []
-        release = decisions.published_as(storage, place, digest)
-        if release is None or (release in gone and evidence.standing_approvals(decided)):
-            state = "refused" if decided and decided[-1].decision == evidence.REFUSE else "candidate"
+        candidate = _candidate(storage, store, place, gone)
+        if candidate is not None:
+            state, digest = candidate
             found.append({"place": place.label, "state": state, "id": digest[:16], "where": "not published"})
     return sorted(found, key=lambda item: (item["place"], item["state"], item["id"]))
+
+
+def has_candidate(settings: Settings, place: Place) -> bool:
+    """Whether a candidate is there that is neither published nor refused."""
+    storage, store = Storage(settings.restricted), accounts.ledger(settings) if accounts.has_ledger(settings) else None
+    candidate = _candidate(storage, store, place, withdrawn(settings))
+    return candidate is not None and candidate[0] == CANDIDATE
+
+
+def _candidate(storage: Storage, store: Ledger | None, place: Place, gone: set[str]) -> tuple[str, str] | None:
+    """State and digest of what was made last and is not published, or None where nothing such is there."""
+    try:
+        candidate = evidence.candidate_of(storage, place, decisions.sealed_contract(storage, place))
+    except ReleaseRefused:
+        return None
+    digest = candidate.digest
+    decided = store.approvals(digest, candidate.entry_id) if store is not None else []
+    release = decisions.published_as(storage, place, digest)
+    if release is not None and not (release in gone and evidence.standing_approvals(decided)):
+        return None
+    return "refused" if decided and decided[-1].decision == evidence.REFUSE else CANDIDATE, digest
 
 
 def withdrawn(settings: Settings) -> set[str]:

@@ -5,6 +5,7 @@ import datetime as dt
 import dagster as dg
 import pytest
 import yaml
+from deltalake import write_deltalake
 from deployment import Deployment
 from inside import inside
 from line_cases import ledger_of, run_here, storage_of
@@ -13,7 +14,7 @@ from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.demo.visits import prepare_visits, visits_table
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.operating import run_dataset
-from dpsynth_platform.reviewing import decisions, releases, verification
+from dpsynth_platform.reviewing import decisions, forecasts, releases, verification
 from dpsynth_platform.settings import PACKAGE_ROOT
 from dpsynth_platform.storage import Place, read_table
 from dpsynth_platform.withdrawing import withdraw
@@ -145,6 +146,26 @@ def test_the_sensor_waits_for_the_last_approval(visits, repository):
         visits.write()
 
 
+def test_a_candidate_that_needs_nobody_is_published_by_itself_unless_somebody_objects(visits):
+    """`approvals: 0`: the candidate itself is what the sensor waits for."""
+    visits.contract["release"]["approvals"] = 0
+    visits.write()
+    try:
+        place, start = Place("visits", "2026-04"), str(ledger_of(visits).head().sequence)
+        ran = run_here(visits, "visits_candidate", period=place.period, accelerator=inside(visits))
+        assert ran.success, ran.failures
+        free = build_definitions(visits.settings).get_repository_def()
+        ledger = free.get_top_level_resources()["ledger"]
+        with dg.DagsterInstance.ephemeral() as instance:
+            requests, _ = look(free, instance, ledger, start)
+            assert [(item.partition_key, item.job_name) for item in requests] == [(place.period, "visits_release")]
+            decisions.refuse(visits.settings, place, "reviewer", "a test of objections")
+            assert look(free, instance, ledger, start)[0] == []
+    finally:
+        visits.contract["release"]["approvals"] = 1
+        visits.write()
+
+
 def test_a_month_is_a_run_of_its_own(visits):
     """Another month is another entry; the same month again is none."""
     entries = len(ledger_of(visits).entries())
@@ -153,6 +174,58 @@ def test_a_month_is_a_run_of_its_own(visits):
         assert ran.success, ran.failures
         entries += new
         assert len(ledger_of(visits).entries()) == entries
+    assert ledger_of(visits).verify().ok
+
+
+def add_to_source(visits):
+    """Visits that come late, as a new version of the source."""
+    write_deltalake(str(visits.settings.home / "sources" / "visits"), visits_table().slice(0, 50), mode="append")
+
+
+def test_late_data_of_a_paid_month_are_told_and_spend_nothing(visits):
+    """The month stays with the version that it was made of; the next one is of the newest."""
+    before, storage = ledger_of(visits).entries(), storage_of(visits)
+    raw = storage.require(PLACE, "raw")
+    add_to_source(visits)
+    ran = run_here(visits, "visits_candidate", period=MONTH, accelerator=inside(visits))
+    assert ran.success, ran.failures
+    assert ledger_of(visits).entries() == before
+    assert storage.require(PLACE, "raw") == raw
+    assert "visits/2026-02 is paid for: it stays with version 0 of the source, whose newest one is 1; " in "".join(
+        ran.said["raw"]
+    )
+    plan = forecasts.forecast(visits.settings, "visits", MONTH)
+    assert plan.standing in {entry.entry_id for entry in before if entry.request.period == MONTH}
+    assert run_here(visits, "visits_candidate", period="2026-05", steps=["raw"]).success
+    assert storage.require(Place("visits", "2026-05"), "raw").facts["source_version"] == 1
+
+
+def test_another_contract_pays_for_a_paid_month_only_if_somebody_says_so(visits):
+    before, raw = ledger_of(visits).entries(), storage_of(visits).require(PLACE, "raw")
+    (paid,) = [entry.entry_id for entry in before if entry.request.period == MONTH]
+    bound = visits.contract["privacy"]["max_contributions"]
+    visits.contract["privacy"]["max_contributions"] = bound - 1
+    visits.write()
+    try:
+        refused = run_here(visits, "visits_candidate", period=MONTH, accelerator=inside(visits)).failures["raw"]
+        assert f"visits/2026-02: ledger entry {paid} (spent) is about this period already" in refused
+        assert f"--spend-again {paid}" in refused
+        plan = forecasts.forecast(visits.settings, "visits", MONTH)
+        assert (plan.fits, plan.paid_before) == (False, paid)
+        assert "a period is paid for once" in plan.refusal
+        # A month that stands is left as it was, with its candidate and its release.
+        assert storage_of(visits).require(PLACE, "raw") == raw
+        assert ledger_of(visits).entries() == before
+
+        steps = ["raw", "scrubbed", "canaries", "clearance"]
+        again = run_here(visits, "visits_candidate", period=MONTH, steps=steps, spend_again=paid)
+        assert again.success, again.failures
+        (new,) = [entry for entry in ledger_of(visits).entries() if entry not in before]
+        assert (new.state, new.request.period, new.replaces) == ("reserved", MONTH, None)
+        ledger_of(visits).void(new.entry_id)
+    finally:
+        visits.contract["privacy"]["max_contributions"] = bound
+        visits.write()
     assert ledger_of(visits).verify().ok
 
 

@@ -1,18 +1,33 @@
 """What happens without anybody watching: lineage of killed runs is closed, and what has expired is deleted."""
 
 import datetime as dt
+import json
 import os
+import shutil
 from dataclasses import replace
 
 import dagster as dg
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from inside import inside
-from line_cases import PEOPLE, ledger_of, lineage_of, run_here, small_deployment, storage_of
+from line_cases import (
+    PEOPLE,
+    add_dataset,
+    ledger_of,
+    lineage_of,
+    run_here,
+    small_deployment,
+    small_table,
+    storage_of,
+)
 
+from dpsynth_platform import notifying, source
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.errors import LineageStuck
+from dpsynth_platform.errors import LineageStuck, SourceError
 from dpsynth_platform.lineage import outbox
 from dpsynth_platform.lineage.emitter import LineageEmitter, StepRun
+from dpsynth_platform.reviewing import decisions
+from sensors.failures import failure_sensor
 
 pytestmark = pytest.mark.end_to_end
 
@@ -41,7 +56,149 @@ def test_all_sensors_are_on_by_default(deployment):
 def test_notices_have_a_sensor_where_somebody_takes_them(deployment):
     settings = replace(deployment.settings, notify=("true",))
     sensors = {sensor.name: sensor for sensor in build_definitions(settings).get_repository_def().sensor_defs}
-    assert sensors["notifications"].default_status == dg.DefaultSensorStatus.RUNNING
+    for name in ("notifications", "run_failures"):
+        assert sensors[name].default_status == dg.DefaultSensorStatus.RUNNING
+
+
+@pytest.fixture
+def told(deployment):
+    """The notices that a command was handed; the deployment names it as its receiver."""
+    file = deployment.root / "told.jsonl"
+    deployment.told = ("sh", "-c", f"cat >> {file}")
+    return lambda: [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def look_for_failures(deployment, instance, receiver):
+    settings = replace(deployment.settings, notify=receiver)
+    return failure_sensor(settings)(dg.build_sensor_context(instance=instance)).skip_message
+
+
+def test_a_run_that_failed_is_told_once_by_step_and_code_alone(deployment, told, monkeypatch):
+    """On a real instance. What its message says, and who ran it, stays there; the ledger need not be there."""
+    shutil.rmtree(deployment.settings.home / "sources" / "people")
+    with dg.DagsterInstance.local_temp(str(deployment.root)) as instance:
+        first = run_here(deployment, instance=instance, user="Ada Lovelace")
+        assert first.failures.keys() == {"raw"}
+        assert look_for_failures(deployment, instance, deployment.told) == "1 notices sent, 0 wait"
+        assert look_for_failures(deployment, instance, deployment.told) == "0 notices sent, 0 wait"
+        second = run_here(deployment, instance=instance)
+        assert look_for_failures(deployment, instance, ("false",)) == "0 notices sent, 1 wait"
+        later = notifying._now() + dt.timedelta(minutes=1)
+        monkeypatch.setattr(notifying, "_now", lambda: later)
+        assert look_for_failures(deployment, instance, deployment.told) == "1 notices sent, 0 wait"
+    one, two = told()
+    assert [one["id"], two["id"]] == [f"run-{ran.result.run_id}" for ran in (first, second)]
+    assert (one["event"], one["dataset"], one["period"], one["release"]) == ("run-failed", "people", None, None)
+    assert one["text"].startswith("people: a run of job people_candidate failed in step raw (source); ")
+    for word in ("Ada", "Delta", str(deployment.root)):
+        assert word not in json.dumps([one, two])
+
+
+def test_a_run_that_the_budget_refused_is_told_of_as_blocked_and_not_as_failed(deployment, told):
+    """What became of a request under `on_overlap: block` depends on the data, and is told to nobody outside."""
+    deployment.contract["privacy"]["guarantee"]["epsilon"] = 2.5
+    deployment.family["cap"]["epsilon"] = 2.0
+    deployment.write()
+    with dg.DagsterInstance.local_temp(str(deployment.root)) as instance:
+        ran = run_here(deployment, instance=instance)
+        assert "budget" in [step.metadata["code"].value for step in failed_steps(ran)]
+        assert look_for_failures(deployment, instance, deployment.told) == "0 notices sent, 0 wait"
+    assert told() == []
+
+
+def failed_steps(ran):
+    return [event.step_failure_data.user_failure_data for event in ran.result.all_events if event.is_step_failure]
+
+
+@pytest.fixture
+def paced(deployment):
+    """The deployment, which asks for a run of each new version, once a day at most."""
+    deployment.contract["release"]["on_new_version"] = "1d"
+    return deployment.write()
+
+
+def asked(deployment, cursor=None):
+    """One tick of the sensor of new versions: what it asks for, its words, and its cursor."""
+    repository = build_definitions(deployment.settings).get_repository_def()
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = dg.build_sensor_context(instance=instance, repository_def=repository, cursor=cursor)
+        tick = repository.get_sensor_def("new_versions").evaluate_tick(context)
+    return [(item.run_key, item.job_name) for item in tick.run_requests or []], tick.skip_message, tick.cursor
+
+
+def change_source(deployment):
+    """A new version of the source."""
+    write_deltalake(str(deployment.settings.home / "sources" / "people"), small_table(seed=5), mode="overwrite")
+
+
+def test_nobody_who_did_not_ask_is_run_for_a_new_version(deployment):
+    assert "new_versions" not in {item.name for item in build_definitions(deployment.settings).sensors}
+
+
+def test_a_new_version_is_asked_for_once(paced, monkeypatch):
+    name = DeltaTable(str(paced.settings.home / "sources" / "people")).metadata().id
+    ((request,), words, cursor) = asked(paced)
+    assert (request, words) == ((f"people:{name}@0", "people_candidate"), None)
+    with monkeypatch.context() as patch:  # while nothing changes, no table is opened
+        patch.setattr(source, "pin", None)
+        assert asked(paced, cursor) == ([], "no new version", cursor)
+    # Without its cursor it asks under the same key, which Dagster runs once; and not for what was run.
+    assert asked(paced)[0] == [request]
+    assert run_here(paced, steps=["raw"]).success
+    assert asked(paced)[0] == []
+    change_source(paced)
+    assert asked(paced, cursor)[0] == [(f"people:{name}@1", "people_candidate")]
+
+
+def test_a_new_version_waits_for_its_time_and_for_the_candidate(paced, monkeypatch):
+    assert run_here(paced, accelerator=inside(paced)).success
+    change_source(paced)
+    found, words, cursor = asked(paced)
+    assert found == []
+    assert words.startswith("people: a new version waits: the next one is due at ")
+    with monkeypatch.context() as patch:
+        # A day later; the day is the contract's, and what waits is looked at again although nothing changed.
+        patch.setattr("sensors.new_versions.dt", Later)
+        found, words, cursor = asked(paced, cursor)
+        assert (found, words.partition("waits: ")[2]) == (
+            [],
+            "a candidate of an earlier version waits to be released or refused",
+        )
+        decisions.refuse(paced.settings, PEOPLE, "reviewer", "a test of what follows")
+        assert len(asked(paced, cursor)[0]) == 1
+
+
+class Later:
+    """The module `datetime`, of the day after tomorrow."""
+
+    UTC = dt.UTC
+
+    class datetime(dt.datetime):
+        @classmethod
+        def now(cls, zone):
+            return dt.datetime.now(zone) + dt.timedelta(days=2)
+
+
+def test_after_a_mechanism_that_failed_a_new_version_waits_for_a_person(paced, monkeypatch):
+    assert run_here(paced, steps=["raw", "scrubbed", "canaries", "clearance"]).success
+    (entry,) = ledger_of(paced).entries()
+    ledger_of(paced).start(entry.entry_id)
+    change_source(paced)
+    monkeypatch.setattr("sensors.new_versions.dt", Later)
+    found, words, _ = asked(paced)
+    assert (found, words) == (
+        [],
+        f"people: a new version waits: ledger entry {entry.entry_id} is started and not completed",
+    )
+
+
+def test_a_source_that_is_away_holds_up_no_other(paced):
+    add_dataset(paced, "others", small_table(first_person=5000))
+    shutil.rmtree(paced.settings.home / "sources" / "people")
+    ((request,), _, cursor) = asked(paced)
+    assert request[1] == "others_candidate"
+    with pytest.raises(SourceError, match=r"people: source\.uri: .*: there is no Delta table at this place"):
+        asked(paced, cursor)
 
 
 def test_lineage_of_ended_runs_is_closed_and_no_other(deployment):

@@ -79,6 +79,7 @@ def body(step: StepContext) -> Outcome:
             curve=curve,
             cost=lost,
             reconstructed=back,
+            kinds=bait.kinds,
             apart=Apart(entry.entry_id, entry.plan_digest) if contract.audited_apart else None,
         )
         report = _beside_the_family(step, contract, entry, alone)

@@ -208,13 +208,16 @@ def audit_show(
         shown.table(HEADER, audit.table())
         return
     from dpsynth_platform.audit.canary_cost import COST_HEADER, cost_rows
-    from dpsynth_platform.audit.verdict import AuditReport
+    from dpsynth_platform.audit.verdict import KINDS_HEADER, AuditReport, kind_row
 
     report = AuditReport.from_json(document).to_json()
     shown.json(report)
     shown.say(report["summary"])
     shown.say()
     shown.table(AUDIT_HEADER, [attack_row(item) for item in report["attacks"]])
+    if report["of_kinds"]:
+        shown.say()
+        shown.table(KINDS_HEADER, [kind_row(item) for item in report["of_kinds"]])
     if report["cost"] is not None:
         shown.say()
         shown.table(COST_HEADER, cost_rows(report["cost"]))

@@ -806,6 +806,15 @@ class Audit(_Part):
             "temperature from there (`unlikely-ending`)."
         ),
     )
+    canary_rows: list[Literal["random", "plausible"]] | None = Field(
+        default=None,
+        min_length=1,
+        description=(
+            "What canaries' rows are; of several kinds each gets the same share, and results of its own. `random` (the "
+            "default): columns independent of each other; `plausible`: combinations that keep all of "
+            "`generate.constraints`."
+        ),
+    )
     model: Literal["shared", "separate"] = Field(
         default="shared",
         description=(
@@ -1012,6 +1021,7 @@ class DataContract(_Part):
             **({} if self.generate.base_model is None else {"base_model": self.generate.base_model}),
             **({} if self.generate.text is None else self._finetuning),
             **({} if self.audit.canary_texts is None else {"canary_texts": list(self.audit.canary_texts)}),
+            **({} if self.audit.canary_rows is None else {"canary_rows": list(self.audit.canary_rows)}),
             **({"audit_model": self.audit.model} if self.audited_apart else {}),
         }
 
@@ -1102,7 +1112,7 @@ class _Parts:
         yield from self._constraints()
         yield from self._base_model()
         yield from self._text()
-        yield from self._canary_texts()
+        yield from self._canary_kinds()
         yield from self._audited_apart()
         if not _modelled(self.columns, self.privacy) and all(self.columns.values()):
             yield f"columns: at least one of {', '.join(MODELLED_TYPES)} is needed to model anything"
@@ -1147,13 +1157,21 @@ class _Parts:
                 f"with methods that do ({starting})"
             )
 
-    def _canary_texts(self) -> Iterator[str]:
-        """Texts of canaries where no text is written, or a kind that is named twice."""
+    def _canary_kinds(self) -> Iterator[str]:
+        """Texts of canaries where no text is written, rows that nothing tells from random ones, a kind named twice."""
         kinds = self.audit.canary_texts if self.audit else None
         if kinds and self.generate and self.generate.text is None:
             yield "audit.canary_texts: no text is written; accepted: with a method that writes one (dp_finetune)"
         if kinds and len(set(kinds)) < len(kinds):
             yield f"audit.canary_texts: {', '.join(kinds)}; accepted: each kind once"
+        rows = (self.audit.canary_rows if self.audit else None) or []
+        if len(set(rows)) < len(rows):
+            yield f"audit.canary_rows: {', '.join(rows)}; accepted: each kind once"
+        if "plausible" in rows and self.generate and not self.generate.constraints:
+            yield (
+                "audit.canary_rows: 'plausible', but no generate.constraints say what is; accepted: random, or "
+                "constraints"
+            )
 
     def _audited_apart(self) -> Iterator[str]:
         """Where a second model cannot be trained for the audit, or would make a weak guarantee of the two together."""

@@ -9,7 +9,9 @@ and balanced over the declared cells of each: rare values and combinations that 
 often as common ones, so the canaries sit in many different, mostly empty cells of whichever marginals the mechanism
 measures. Where values are learned they are missing: whatever canaries said there, enough of them would plant it. A text
 that a language model learns to write is one of made-up words, which no other text holds: what is rare is remembered
-best, if anything is. A contract may ask for texts that the base model writes, too (`audit.canary_texts`).
+best, if anything is. A contract may ask for texts that the base model writes, too (`audit.canary_texts`), and for rows
+that could be somebody's: combinations that keep all declared constraints (`audit.canary_rows`). Each kind is a set of
+its own, drawn and tossed for alike, and the report tells what was found of each.
 
 Each owner is included by a fair coin of its own from the operating system (Steinke et al. 2023); included and held-out
 canaries are kept together, and stay restricted.
@@ -37,16 +39,19 @@ from dpsynth_platform.scrub.fingerprints import (
     owner_column,
 )
 from dpsynth_platform.storage import read_table, write_table
-from dpsynth_platform.synth.tabular.domain import ColumnDomain, domain_of
+from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain, domain_of
 
 OWNER = OWNER_COLUMN
 RECORD = RECORD_COLUMN
 INCLUDED = "included"
+KIND = "_kind"
+"""Of what kind a canary is, where there are several."""
 
 # The first half of every canary's fingerprint. A real fingerprint (16 bytes of an HMAC) starts like this with
 # probability 2^-64, so no person is taken for a canary and no account ever counts one.
 RESERVED_PREFIX = hashlib.sha256(b"dpsynth_platform canary owner").hexdigest()[:16]
 
+RANDOM, PLAUSIBLE = "random", "plausible"
 MADE_UP, UNLIKELY_ENDING = "made-up", "unlikely-ending"
 
 _random = secrets.SystemRandom()
@@ -62,7 +67,8 @@ class CanarySet:
     """All canaries of one run, restricted: whoever knows the coins can no longer be surprised by the audit.
 
     Attributes:
-        table: one row a record, sorted by owner: modelled columns, `_owner`, `_record`, `included`.
+        table: one row a record, sorted by owner: modelled columns, `_owner`, `_record`, `included`, and `_kind` where
+            there are several kinds.
     """
 
     table: pa.Table
@@ -80,7 +86,12 @@ class CanarySet:
     @property
     def values(self) -> pa.Table:
         """The modelled values of each owner, one row an owner."""
-        return self._one_each().drop_columns([OWNER, RECORD, INCLUDED])
+        return self._without_kind(self._one_each().drop_columns([OWNER, RECORD, INCLUDED]))
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kind of each owner, in the owners' order; empty where there is only one kind."""
+        return self._one_each()[KIND].to_pylist() if KIND in self.table.column_names else []
 
     @property
     def records_per_owner(self) -> int:
@@ -90,7 +101,11 @@ class CanarySet:
     @property
     def joining(self) -> pa.Table:
         """The records that go in with the data: those of included owners, without the coin."""
-        return self.table.filter(self.table[INCLUDED]).drop_columns([INCLUDED])
+        return self._without_kind(self.table.filter(self.table[INCLUDED]).drop_columns([INCLUDED]))
+
+    @staticmethod
+    def _without_kind(table: pa.Table) -> pa.Table:
+        return table.drop_columns([KIND]) if KIND in table.column_names else table
 
     def _one_each(self) -> pa.Table:
         owners = self.table[OWNER].to_pylist()
@@ -122,30 +137,27 @@ def make_canaries(contract: DataContract, schema: pa.Schema, count: int, b: int,
 
     Raises:
         SourceError: the schema lacks a modelled column, or its type cannot hold the declared domain.
-        ContractError: the period lies outside the period column's declared range.
+        ContractError: the period lies outside the period column's declared range, or next to no row keeps the declared
+            constraints.
         ConfigurationError: the contract wants texts of a base model that is not there, or cannot be sampled from.
     """
     owners = sorted(RESERVED_PREFIX + secrets.token_hex(8) for _ in range(count))
     coins = [bool(secrets.randbits(1)) for _ in range(count)]
     generator = np.random.default_rng(secrets.randbits(256))
-    columns: dict[str, pa.Array] = {}
-    for column in domain_of(contract, period):
-        if column.name not in schema.names:
-            raise SourceError(f"{contract.dataset}: modelled column {column.name!r} is not in the scrubbed table")
-        kind = schema.field(column.name).type
-        try:
-            values = column.decode(_balanced_cells(column, count), kind, generator)
-        except (pa.ArrowException, TypeError):
-            raise SourceError(
-                f"{contract.dataset}: column {column.name!r} has the Arrow type {kind}, which cannot hold its domain"
-            ) from None
-        columns[column.name] = values.take(np.repeat(np.arange(count), b))
+    rows, texts = _kinds(contract, count)
+    one_each = _rows(contract, schema, period, rows, generator)
+    columns = {
+        name: one_each[name].combine_chunks().take(np.repeat(np.arange(count), b)) for name in one_each.schema.names
+    }
     if contract.written is not None:
-        one_each = pa.table(columns).take(np.arange(count) * b)
-        columns[contract.written] = _repeat(_texts(contract, one_each), b, schema.field(contract.written).type)
+        written = _texts(contract, one_each, texts)
+        columns[contract.written] = _repeat(written, b, schema.field(contract.written).type)
     columns[OWNER] = _repeat(owners, b, pa.string())
     columns[RECORD] = pa.array([secrets.token_hex(16) for _ in range(count * b)], pa.string())
     columns[INCLUDED] = _repeat(coins, b, pa.bool_())
+    kinds = [", ".join(part) for part in zip(rows, texts, strict=True)] if contract.written else rows
+    if len(set(kinds)) > 1:
+        columns[KIND] = _repeat(kinds, b, pa.string())
     return CanarySet(pa.table(columns))
 
 
@@ -159,6 +171,70 @@ def read_canaries(uri: Path) -> CanarySet:
     return CanarySet(pa.Table.from_batches(read_table(uri)).sort_by(OWNER))
 
 
+def _kinds(contract: DataContract, count: int) -> tuple[list[str], list[str]]:
+    """The kinds of each canary's row and text; they take turns, so that each pair has as many as the others."""
+    rows: Sequence[str] = contract.audit.canary_rows or [RANDOM]
+    texts: Sequence[str] = contract.audit.canary_texts or [MADE_UP]
+    return (
+        [rows[place // len(texts) % len(rows)] for place in range(count)],
+        [texts[place % len(texts)] for place in range(count)],
+    )
+
+
+def _rows(
+    contract: DataContract, schema: pa.Schema, period: str | None, kinds: Sequence[str], generator: np.random.Generator
+) -> pa.Table:
+    """The modelled values of one record each, of these kinds."""
+    domain = domain_of(contract, period)
+    for name in domain.names:
+        if name not in schema.names:
+            raise SourceError(f"{contract.dataset}: modelled column {name!r} is not in the scrubbed table")
+    makers = {RANDOM: _random_rows, PLAUSIBLE: _plausible_rows}
+    places = {kind: [place for place, mine in enumerate(kinds) if mine == kind] for kind in makers}
+    made = [
+        make(contract, domain, schema, len(places[kind]), generator) for kind, make in makers.items() if places[kind]
+    ]
+    order = np.argsort([place for kind in makers for place in places[kind]])
+    return pa.concat_tables(made).combine_chunks().take(order)
+
+
+def _random_rows(
+    contract: DataContract, domain: Domain, schema: pa.Schema, count: int, generator: np.random.Generator
+) -> pa.Table:
+    """Rows whose columns are independent of each other and balanced over their cells."""
+    columns = {}
+    for column in domain:
+        kind = schema.field(column.name).type
+        try:
+            columns[column.name] = column.decode(_balanced_cells(column, count), kind, generator)
+        except (pa.ArrowException, TypeError):
+            raise SourceError(
+                f"{contract.dataset}: column {column.name!r} has the Arrow type {kind}, which cannot hold its domain"
+            ) from None
+    return pa.table(columns)
+
+
+def _plausible_rows(
+    contract: DataContract, domain: Domain, schema: pa.Schema, count: int, generator: np.random.Generator
+) -> pa.Table:
+    """Rows that keep all constraints whose values are declared, drawn from nothing else."""
+    from dpsynth_platform.synth.tabular.compression import ColumnStates
+    from dpsynth_platform.synth.tabular.conditioning import conditioned
+    from dpsynth_platform.synth.tabular.constraints import Conditions
+    from dpsynth_platform.synth.tabular.restore import ReleaseSchema
+    from dpsynth_platform.synth.tabular.sampling import Sampler
+
+    conditions = Conditions.of(domain, contract.generate.constraints).known
+    states = [ColumnStates(np.arange(column.size, dtype=np.int32), np.ones(column.size)) for column in domain]
+    under = conditioned(domain, states, conditions, [])
+    kept = pa.schema([schema.field(name) for name in domain.names])
+    sampler = Sampler(under, under.beliefs({}, releasable=True), ReleaseSchema(kept, {}))
+    try:
+        return pa.Table.from_batches([sampler.values(count, generator)])
+    except (pa.ArrowException, TypeError):
+        raise SourceError(f"{contract.dataset}: the scrubbed table's types cannot hold the declared domains") from None
+
+
 def _balanced_cells(column: ColumnDomain, count: int) -> npt.NDArray[np.int32]:
     """One cell a canary: every cell that may be published equally often (up to one), in random order."""
     cells = np.flatnonzero(column.allowed).astype(np.int32)
@@ -167,10 +243,8 @@ def _balanced_cells(column: ColumnDomain, count: int) -> npt.NDArray[np.int32]:
     return shuffled
 
 
-def _texts(contract: DataContract, values: pa.Table) -> list[str]:
-    """A text for each row of values; the declared kinds take turns, so that each has as many as the others."""
-    kinds: Sequence[str] = contract.audit.canary_texts or [MADE_UP]
-    chosen = [kinds[place % len(kinds)] for place in range(values.num_rows)]
+def _texts(contract: DataContract, values: pa.Table, chosen: Sequence[str]) -> list[str]:
+    """A text of the chosen kind for each row of values."""
     texts = [_made_up_text() for _ in chosen]
     written = [place for place, kind in enumerate(chosen) if kind != MADE_UP]
     if written:

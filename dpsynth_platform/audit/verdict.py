@@ -18,7 +18,7 @@ have been fair, since the bounds rest on them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -45,6 +45,7 @@ REALISTIC = 0.8
 SURE = 0.8
 """How likely a leak must be found to be called visible."""
 _LOOSENED = "An earlier audit of this mechanism failed by limits of its contract that have been changed since."
+KINDS_HEADER = ("kind of canary", "canaries", "attack", "area under the curve", "found at 1% false alarms")
 _UNFAIR = 1e-9
 """Coins that fall so one-sidedly less often than this were not tossed."""
 
@@ -104,6 +105,25 @@ class AttackResult:
 
 
 @dataclass(frozen=True)
+class FoundOfKind:
+    """What one attack found of one kind of canaries, where there are several; told, and no verdict rests on it.
+
+    Attributes:
+        kind: of canaries.
+        canaries: how many there are of it.
+        attack: name of the attack.
+        area_under_curve: of these canaries alone, with its 95% interval.
+        true_positive_rate: of these canaries alone, at one percent false alarms, likewise.
+    """
+
+    kind: str
+    canaries: int
+    attack: str
+    area_under_curve: Rate
+    true_positive_rate: Rate
+
+
+@dataclass(frozen=True)
 class Apart:
     """The model that was attacked in the released one's place: an equal one, trained apart with the canaries.
 
@@ -136,6 +156,7 @@ class AuditReport:
         cost: what the canaries cost in quality; None where that was not asked.
         reconstructed: of a language model, how many canaries' texts it goes on with; told, and no verdict rests on it.
         apart: the model that was attacked, where it is not the one that the release is drawn from.
+        of_kinds: what each attack found of each kind of canaries, where there are several.
     """
 
     dataset: str
@@ -163,6 +184,7 @@ class AuditReport:
     cost: CanaryCost | None = None
     reconstructed: tuple[Reconstructed, ...] = ()
     apart: Apart | None = None
+    of_kinds: tuple[FoundOfKind, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as `from_json` reads them, with the summary in words."""
@@ -193,6 +215,7 @@ class AuditReport:
                     "cost": None if cost is None else CanaryCost.from_json(cost),
                     "reconstructed": _read_reconstructed(document.get("reconstructed", ())),
                     "apart": None if apart is None else Apart(**apart),
+                    "of_kinds": tuple(_read_found(item) for item in document.get("of_kinds", ())),
                 }
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -209,7 +232,8 @@ class AuditReport:
         loosened = _LOOSENED if self.earlier == "told" else ""
         cost = self.cost.words if self.cost else ""
         back = [item.words for item in self.reconstructed]
-        parts = [self._setting, self._finding, self._plainly, self._power, together, loosened, *back, cost]
+        kinds = self._by_kind
+        parts = [self._setting, self._finding, self._plainly, self._power, kinds, together, loosened, *back, cost]
         return " ".join(part for part in parts if part)
 
     @property
@@ -263,6 +287,22 @@ class AuditReport:
         )
 
     @property
+    def _by_kind(self) -> str:
+        """Of each kind of canaries, the attack that told most."""
+        best: dict[str, FoundOfKind] = {}
+        for item in self.of_kinds:
+            if item.kind not in best or item.area_under_curve.value > best[item.kind].area_under_curve.value:
+                best[item.kind] = item
+        said = [
+            f"{item.canaries} {kind} ones: {item.area_under_curve.value:.2f} ({item.area_under_curve.low:.2f} to "
+            f"{item.area_under_curve.high:.2f}, {item.attack})"
+            for kind, item in best.items()
+        ]
+        return (
+            f"By kind of canary, area under the curve of the attack that told most: {'; '.join(said)}." if said else ""
+        )
+
+    @property
     def _power(self) -> str:
         deciding = self._deciding
         if not deciding:
@@ -297,6 +337,7 @@ def judge(
     cost: CanaryCost | None = None,
     reconstructed: tuple[Reconstructed, ...] = (),
     apart: Apart | None = None,
+    kinds: Sequence[str] = (),
 ) -> AuditReport:
     """Compares what the attacks proved with the claim, by the contract's policy.
 
@@ -316,6 +357,7 @@ def judge(
         cost: what the canaries cost in quality; told, and no verdict rests on it.
         reconstructed: of a language model; likewise.
         apart: the model that was attacked, where it is not the released one.
+        kinds: of each canary, in the coins' order, where there are several.
 
     Raises:
         AccountingError: there are scores of other canaries than there are coins.
@@ -353,7 +395,42 @@ def judge(
         cost=cost,
         reconstructed=reconstructed,
         apart=apart,
+        of_kinds=tuple(_found_of_kinds(policy, included, scored, kinds)),
     )
+
+
+def _found_of_kinds(
+    policy: Policy, included: Coins, scored: Sequence[Scored], kinds: Sequence[str]
+) -> Iterator[FoundOfKind]:
+    """What each attack that could look found of each kind of which some are in and some are not."""
+    named = np.asarray(kinds)
+    for kind in dict.fromkeys(kinds):
+        mine = named == kind
+        coins = included[mine]
+        if coins.all() or not coins.any():
+            continue
+        for item in scored:
+            scores, fault = usable(item.scores)
+            if fault is None:
+                risk = measure_risk(scores[mine], coins, epsilon=policy.claimed_epsilon, delta=policy.delta)
+                yield FoundOfKind(kind, coins.size, item.attack.name, risk.area_under_curve, risk.rates[1].found)
+
+
+def kind_row(found: dict[str, Any]) -> tuple[str, ...]:
+    """What one attack found of one kind of canaries, as JSON has it, under `KINDS_HEADER`."""
+    area, rate = found["area_under_curve"], found["true_positive_rate"]
+    return (
+        found["kind"],
+        f"{found['canaries']}",
+        found["attack"],
+        f"{area['value']:.3f} ({area['low']:.3f} to {area['high']:.3f})",
+        f"{rate['value']:.1%} ({rate['low']:.1%} to {rate['high']:.1%})",
+    )
+
+
+def _read_found(document: dict[str, Any]) -> FoundOfKind:
+    rates = {name: Rate(**document[name]) for name in ("area_under_curve", "true_positive_rate")}
+    return FoundOfKind(**(document | rates))
 
 
 def with_family(report: AuditReport, family: FamilyStanding, *, earlier: Earlier) -> AuditReport:

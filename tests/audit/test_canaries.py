@@ -24,6 +24,7 @@ from dpsynth_platform.audit.canaries import (
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ContractError, SourceError
 from dpsynth_platform.storage import table_schema
+from dpsynth_platform.synth.tabular.constraints import Conditions, Judge
 from dpsynth_platform.synth.tabular.domain import domain_of
 
 
@@ -125,3 +126,50 @@ def test_a_schema_that_does_not_fit_is_named(contract: DataContract, schema: pa.
     wrong = schema.set(schema.get_field_index("level"), pa.field("level", pa.int32()))
     with pytest.raises(SourceError, match="'level' has the Arrow type int32"):
         make_canaries(contract, wrong, 20, 2, None)
+
+
+def constrained(contract_of: Callable[..., DataContract], *kinds: str) -> DataContract:
+    """Insured people are of three regions, and whoever is of a low level has no high number."""
+    rules = [
+        {"forbid": {"insured": True, "region": [f"region-{number}" for number in range(3, 24)]}},
+        {"forbid": {"level": [f"level-{number}" for number in range(12)], "level_number": [13, 24]}},
+    ]
+    return contract_of(generate={"rows": 5000, "constraints": rules}, audit={"canary_rows": list(kinds)})
+
+
+def test_plausible_rows_keep_what_is_declared_and_are_spread_over_it(
+    contract_of: Callable[..., DataContract], schema: pa.Schema
+) -> None:
+    contract = constrained(contract_of, "plausible")
+    made = make_canaries(contract, schema, 2000, 2, None)
+    assert made.kinds == []
+    assert made.joining.schema == make_canaries(contract_of(), schema, 20, 2, None).joining.schema
+    domain = domain_of(contract)
+    judge = Judge(domain, Conditions.of(domain, contract.generate.constraints))
+    columns = {name: made.values[name].combine_chunks() for name in domain.names}
+    assert judge.keeps(columns).all()
+    assert not judge.keeps({name: make_canaries(contract_of(), schema, 2000, 2, None).values[name].combine_chunks()
+                            for name in domain.names}).all()  # fmt: skip
+    codes = domain.encode(made.values.combine_chunks())
+    for index, column in enumerate(domain):
+        assert set(codes[:, index]) == set(np.flatnonzero(column.allowed)), column.name
+
+
+def test_several_sets_share_the_canaries(contract_of: Callable[..., DataContract], schema: pa.Schema) -> None:
+    contract = constrained(contract_of, "random", "plausible")
+    made = make_canaries(contract, schema, 401, 2, None)
+    assert sorted(made.kinds, reverse=True) == ["random"] * 201 + ["plausible"] * 200
+    assert "_kind" not in made.joining.schema.names and "_kind" not in made.values.schema.names
+    domain = domain_of(contract)
+    judge = Judge(domain, Conditions.of(domain, contract.generate.constraints))
+    kept = judge.keeps({name: made.values[name].combine_chunks() for name in domain.names})
+    assert kept[np.asarray(made.kinds) == "plausible"].all()
+    assert not kept[np.asarray(made.kinds) == "random"].all()
+    assert contract.mechanism_snapshot()["canary_rows"] == ["random", "plausible"]
+
+
+def test_plausible_rows_need_constraints(contract_of: Callable[..., DataContract]) -> None:
+    with pytest.raises(ContractError, match=r"no generate\.constraints say what is"):
+        contract_of(audit={"canary_rows": ["plausible"]})
+    with pytest.raises(ContractError, match="random, random; accepted: each kind once"):
+        contract_of(audit={"canary_rows": ["random", "random"]})

@@ -16,7 +16,7 @@ from dpsynth_platform.audit.cumulative import standing_of
 from dpsynth_platform.audit.fdp import gaussian_curve, gaussian_mu
 from dpsynth_platform.audit.plots import roc_plot, score_plot
 from dpsynth_platform.audit.texts.reconstruction import Reconstructed
-from dpsynth_platform.audit.verdict import AuditReport, claim_p_value, judge, shortage_of, with_family
+from dpsynth_platform.audit.verdict import Apart, AuditReport, claim_p_value, judge, shortage_of, with_family
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import AccountingError, ContractError
 from dpsynth_platform.release.dossier import check_svg
@@ -124,6 +124,39 @@ def test_the_report_survives_json(contract: DataContract) -> None:
     )
     assert "the model went on word for word for 4 of 250 who were in" in report.summary
     assert "Of 2000 synthetic texts, 3 hold 8 characters in a row of a canary that was in, and 2" in report.summary
+
+
+def test_each_kind_of_canaries_is_told_apart_and_decides_nothing(contract: DataContract) -> None:
+    included, kinds = np.arange(500) % 2 == 0, ["random"] * 250 + ["plausible"] * 250
+    values = np.where(np.arange(500) < 250, included, 0.5) + np.arange(500) / 1e6  # nothing is told of the second kind
+    report = judge(contract, None, included, scored(values), kinds=kinds)
+    found = {(item.kind, item.attack): item for item in report.of_kinds}
+    assert set(found) == {("random", "measurements"), ("plausible", "measurements")}
+    assert [item.canaries for item in report.of_kinds] == [250, 250]
+    assert found["random", "measurements"].area_under_curve.value == 1.0
+    assert found["plausible", "measurements"].area_under_curve.low < 0.5
+    assert found["plausible", "measurements"].area_under_curve.high > 0.5
+    assert found["random", "measurements"].true_positive_rate.value > 0.9
+    assert "250 random ones: 1.00" in report.summary and "; 250 plausible ones: 0.50" in report.summary
+    together = judge(contract, None, included, scored(values))
+    assert (report.verdict, report.attacks) == (together.verdict, together.attacks)
+    assert "By kind of canary" not in together.summary
+    assert AuditReport.from_json(json.loads(json.dumps(report.to_json(), allow_nan=False))) == report
+
+
+def test_a_kind_of_which_all_are_in_tells_nothing(contract: DataContract) -> None:
+    included = np.arange(500) % 2 == 0
+    kinds = np.where(np.arange(500) == 0, "one", "other").tolist()
+    report = judge(contract, None, included, scored(np.arange(500.0)), kinds=kinds)
+    assert {item.kind for item in report.of_kinds} == {"other"}
+
+
+def test_a_model_that_was_trained_apart_is_named(contract: DataContract) -> None:
+    included = coins()
+    report = judge(contract, None, included, scored(included.astype(float)), apart=Apart("entry", "plan"))
+    assert "an equal model that was trained apart" in report.summary
+    assert "what is released holds none of them" in report.summary
+    assert AuditReport.from_json(json.loads(json.dumps(report.to_json(), allow_nan=False))) == report
 
 
 def test_the_pictures_may_stand_in_a_dossier(contract: DataContract) -> None:
@@ -282,7 +315,7 @@ def test_the_power_is_stated_for_what_an_attack_may_really_reach(contract: DataC
 def test_a_report_of_an_earlier_version_is_still_read(contract: DataContract) -> None:
     included = coins()
     document = judge(contract, None, included, scored(included.astype(float))).to_json()
-    for key in ("reasons", "gates", "rate_limits", "cumulative", "family"):
+    for key in ("reasons", "gates", "rate_limits", "cumulative", "family", "apart", "of_kinds"):
         del document[key]
     for attack in document["attacks"]:
         for key in ("decides", "likely_bound", "visible_from", "gaussian_bound", "p_value", "risk", "fault"):

@@ -41,7 +41,11 @@ def apart(root: Path, *, cap: float = 6.0, **privacy: Any) -> Deployment:
     """The small contract with a second model, and the quickest of methods."""
     deployment = small_deployment(root, **privacy)
     deployment.contract["audit"]["model"] = "separate"
-    deployment.contract["generate"]["method"] = "independent"
+    deployment.contract["audit"]["canary_rows"] = ["random", "plausible"]
+    deployment.contract["generate"] |= {
+        "method": "independent",
+        "constraints": [{"forbid": {"region": "north", "outcome": "yes"}}],
+    }
     deployment.family["cap"]["epsilon"] = cap
     return deployment.write()
 
@@ -184,6 +188,20 @@ def test_the_dossier_promises_both_together(done: tuple[Deployment, Path]) -> No
     assert len(dossier["clearance"]["findings"]) == 3
     assert dossier["clearance"]["together"]["mechanisms"] == 4
     assert verify_release(path).ok
+
+
+def test_each_set_of_canaries_has_results_of_its_own(done: tuple[Deployment, Path]) -> None:
+    deployment, path = done
+    bait = read_canaries(storage(deployment).require(PEOPLE, "canaries").directory / "table")
+    of_kinds = dict(zip(bait.owners, bait.kinds, strict=True))
+    assert sorted(of_kinds.values()) == ["plausible"] * 30 + ["random"] * 30
+    impossible = {
+        of_kinds[row["_owner"]] for row in bait.table.to_pylist() if (row["region"], row["outcome"]) == ("north", "yes")
+    }
+    assert "plausible" not in impossible
+    report = json.loads((path / "dossier.json").read_text(encoding="utf-8"))["audit"]["report"]
+    assert {item["kind"] for item in report["of_kinds"]} == {"random", "plausible"}
+    assert "By kind of canary" in report["summary"]
 
 
 def test_the_second_model_has_a_place_in_the_lineage(done: tuple[Deployment, Path]) -> None:

@@ -109,8 +109,10 @@ def _standing_entry(step: StepContext, raw: StepRecord, role: Role) -> Entry | N
 
 
 def _reserve(step: StepContext, contract: DataContract, raw: StepRecord, due: Sequence[Role]) -> list[Entry]:
+    from dpsynth_platform.backup.witnesses import check_not_behind
     from dpsynth_platform.bounding.single_owner import holdout_mask
 
+    check_not_behind(step.storage, step.ledger)
     (scrubbed,) = step.same_run(raw, "scrubbed")
     step.check_owners(scrubbed)
     policy = contract.privacy.on_overlap

@@ -116,6 +116,7 @@ def _learned(
     place: Place, question: Question, ledger: Ledger, storage: Storage, runner: str, run: StepRun
 ) -> tuple[LearnedBound, StepRun]:
     """The answer, and the lineage run with what was read and written."""
+    from dpsynth_platform.backup.witnesses import check_not_behind  # which knows what is written here
     from dpsynth_platform.bounding.quantile import check_question, quantile_event
 
     check_question(question.at_most, question.quantile)
@@ -145,6 +146,7 @@ def _learned(
     key = canonical_digest(asked | {"source": raw.facts["source"], "place": place.label})[:32]
     entry = ledger.entry_for_key(key)
     if entry is None or entry.state in ("reserved", "void"):
+        check_not_behind(storage, ledger)
         entry = _reserve(contract, key, request, scrubbed, ledger)
     directory = storage.named_output(place, "bound", entry.entry_id)
     reused = (directory / RESULT).is_file()

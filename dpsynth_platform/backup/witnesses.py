@@ -1,8 +1,8 @@
 """What survived a ledger: files of the deployment that say that more was spent or recorded than a ledger knows.
 
 What belongs here: holding a ledger against them. A ledger that was rolled back, by a restored disk or an older backup,
-would grant once more what was spent since: nothing else endangers a budget as much. What does not: the heads in
-published dossiers and all that a chain says of itself (`reviewing.verification`, which asks here, too).
+would grant once more what was spent since: nothing else endangers a budget as much. What does not: all that a chain
+says of itself (`ledger.verification`).
 
 A step writes the ledger first and its files afterwards, so nothing here can be ahead of a ledger that lost nothing.
 What left no file that is still there (a run whose outputs were purged or lost with the same disk) cannot be found out.
@@ -13,21 +13,40 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from dpsynth_platform.bound_learning import RESULT
-from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.errors import LedgerError, LineageRefused
 from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage import intake
 from dpsynth_platform.lineage.graph_rows import has_own, sequence_of
 from dpsynth_platform.lineage.record import JsonLines
 from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.release.heads import KnownChain
+from dpsynth_platform.release.layout import DOSSIER
+from dpsynth_platform.release.register import Register
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place, Storage
+from dpsynth_platform.storage import MODELS, Place, Storage
 from dpsynth_platform.worker.inputs import CLAIM_FILE
 
 _ENTRY_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def check_not_behind(storage: Storage, ledger: Ledger) -> None:
+    """Refuses to spend on a ledger that is older than what it led to: nothing in it tells, what survives does.
+
+    Raises:
+        LedgerError: a run's record, or a published dossier, knows of an entry or event that the ledger lacks.
+        StaleInput: a step's record is damaged.
+    """
+    for found in (*_entries(storage, ledger), *published_ahead(storage, ledger)):
+        raise LedgerError(
+            f"{found}: the ledger is older than what it led to, and would grant again what was spent since; put its "
+            "latest state back (docs/deployment.md), or begin anew in another DPSYNTH_HOME. Nothing was reserved"
+        )
 
 
 def missing_from(settings: Settings, ledger: Ledger, lineage: LineageStore) -> list[str]:
@@ -36,12 +55,30 @@ def missing_from(settings: Settings, ledger: Ledger, lineage: LineageStore) -> l
     Raises:
         StaleInput: a step's record is damaged.
     """
-    return [*_entries(settings, ledger), *_told(settings, ledger), *_recorded(settings, lineage)]
-
-
-def _entries(settings: Settings, ledger: Ledger) -> Iterator[str]:
-    """Of runs: entries that were reserved, mechanisms that were started, models that are complete."""
     storage = Storage(settings.restricted)
+    return [*_entries(storage, ledger), *_told(settings, ledger), *_recorded(settings, lineage)]
+
+
+def published_ahead(storage: Storage, ledger: Ledger) -> list[str]:
+    """Releases whose dossier names a head that is not in the chain. Of a dossier that cannot be read, others tell."""
+    heads = {path: head for path in Register(storage.root).directories() if (head := head_of(path)) is not None}
+    if not heads:
+        return []
+    known = KnownChain("the ledger", {event.sequence: event.hash for event in ledger.history()})
+    problems = {path: known.problem(asdict(head)) for path, head in heads.items() if head.sequence > 0}
+    return [f"{path.name}: its dossier's head {problem}" for path, problem in problems.items() if problem is not None]
+
+
+def head_of(release: Path) -> Head | None:
+    """The ledger's head in a release's dossier, or None where that is gone or damaged."""
+    try:
+        return Head(**json.loads((release / DOSSIER).read_text(encoding="utf-8"))["ledger"]["head"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _entries(storage: Storage, ledger: Ledger) -> Iterator[str]:
+    """Of runs: entries that were reserved, mechanisms that were started, models that are complete."""
     named = [claimed for place in storage.places() for claimed in _named(storage, place)]
     states = {entry.entry_id: entry.state for entry in ledger.entries()}  # read last: it is written first
     for where, entry_id, accepted in named:
@@ -52,11 +89,11 @@ def _entries(settings: Settings, ledger: Ledger) -> Iterator[str]:
 def _named(storage: Storage, place: Place) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Where an entry is named, its id, and the states that it must be in by now."""
     began, ended = (chain.STARTED, chain.SPENT), (chain.SPENT,)
-    for step, states in (("clearance", (chain.RESERVED, chain.VOID, *began)), ("model", ended)):
+    for step, states in (("clearance", (chain.RESERVED, chain.VOID, *began)), *((name, ended) for name in MODELS)):
         record = storage.read(place, step)
-        if record is not None:
-            yield f"{place.label}/{step}", str(record.facts.get("entry_id")), states
-    for step, trace in (("model", CLAIM_FILE), ("bound", RESULT)):
+        facts = record.facts if record is not None else {}
+        yield from ((f"{place.label}/{step}", str(facts[name]), states) for name in facts if name.endswith("entry_id"))
+    for step, trace in (*((name, CLAIM_FILE) for name in MODELS), ("bound", RESULT)):
         for output in storage.outputs(place, step):
             if _ENTRY_ID.fullmatch(output.name) and (output / trace).exists():
                 yield f"{place.label}/{step}/{output.name}", output.name, began

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_platform.backup.witnesses import missing_from
+from dpsynth_platform.backup.witnesses import missing_from, published_ahead
 from dpsynth_platform.errors import DpsynthError, file_problem
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.database import Database
@@ -23,6 +23,7 @@ from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.reviewing.catalogue import catalogue
 from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import Storage
 
 LEAST_FREE_BYTES = 2 * 10**9
 """Below this a step, or the ledger itself, may soon find its disk full."""
@@ -74,10 +75,12 @@ def _chain(settings: Settings) -> str:
     if not accounts.has_ledger(settings):
         return "there is none yet"
     events, problems = Database(settings.ledger_url).read(chain.check_links)
-    problems += missing_from(settings, Ledger(settings.ledger_url), LineageStore(settings.ledger_url))
+    ledger = Ledger(settings.ledger_url)
+    problems += missing_from(settings, ledger, LineageStore(settings.ledger_url))
+    problems += published_ahead(Storage(settings.restricted), ledger)
     if problems:
         raise _Unwell(f"{problems[0]}; stop all runs, and see: dpsynth ledger verify")
-    return f"{len(events)} links hold together, and no record of a run is ahead of them"
+    return f"{len(events)} links hold together, and no run and no release is ahead of them"
 
 
 def _storage(settings: Settings) -> str:

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 from dpsynth_platform.backup.copying import copied
 from dpsynth_platform.backup.restoring import check, restore
 from dpsynth_platform.backup.taking import take
+from dpsynth_platform.backup.witnesses import check_not_behind
 from dpsynth_platform.cli import app
 from dpsynth_platform.errors import BackupRefused, ConfigurationError, LedgerError
 from dpsynth_platform.ledger import Ledger
@@ -261,6 +262,16 @@ def complete(settings, entry_id):
     Storage(settings.restricted).record(CENSUS, "model", run_key="r", facts={"entry_id": entry_id})
 
 
+def complete_the_audited(settings, entry_id):
+    Storage(settings.restricted).record(CENSUS, "audited", run_key="r", facts={"entry_id": entry_id})
+
+
+def clear_the_audited(settings, entry_id):
+    known = spend(settings, "everyone", "known")
+    facts = {"entry_id": known, "audited_entry_id": entry_id}
+    Storage(settings.restricted).record(CENSUS, "clearance", run_key="r", facts=facts)
+
+
 def begin(settings, entry_id):
     """A mechanism that was killed: a claim, no record."""
     clear(settings, spend(settings, "each", "known", people(3)))
@@ -285,6 +296,8 @@ def emit(settings, entry_id):
         (publish, "a dossier was published at this event"),
         (clear, "census/clearance rests on ledger entry .* is missing"),
         (complete, "census/model rests on ledger entry .* is missing"),
+        (complete_the_audited, "census/audited rests on ledger entry .* is missing"),
+        (clear_the_audited, "census/clearance rests on ledger entry .* is missing"),
         (begin, "census/model/.* rests on ledger entry .* is missing"),
         (notice, r"notify/webhook\.json tells of event"),
         (emit, r"events\.jsonl ends with an event that the lineage graph does not know"),
@@ -296,6 +309,7 @@ def test_whatever_survived_a_later_spend_refuses_the_backup(settings, tmp_path, 
     take(settings, tmp_path / "old")
     leave(settings, spend(settings, "everyone", "later"))
     assert verify_ledger(settings).ok
+    check_not_behind(Storage(settings.restricted), Ledger(settings.ledger_url))
     take(settings, tmp_path / "new")
     loses_its_ledger(settings)
     with pytest.raises(BackupRefused, match=told):
@@ -312,10 +326,23 @@ def test_a_ledger_rolled_back_behind_the_platforms_back_is_found(settings, tmp_p
     complete(settings, spend(settings, "everyone", "later"))
     loses_its_ledger(settings)
     shutil.copytree(tmp_path / "snapshot", settings.ledger)
-    assert Ledger(settings.ledger_url).verify().ok  # nothing in it tells
+    ledger, storage = Ledger(settings.ledger_url), Storage(settings.restricted)
+    assert ledger.verify().ok  # nothing in it tells
+    with pytest.raises(LedgerError, match=r"census/model rests on .* older than what it led to"):
+        check_not_behind(storage, ledger)
     (problem,) = verify_ledger(settings).problems
     assert "census/model rests on ledger entry" in problem
     assert "the ledger is older, or was cut" in problem
+
+
+def test_nothing_is_spent_on_a_ledger_that_lacks_a_published_head(settings, tmp_path):
+    spent(settings)
+    shutil.copytree(settings.ledger, tmp_path / "snapshot")
+    publish(settings, spend(settings, "everyone", "later"))
+    loses_its_ledger(settings)
+    shutil.copytree(tmp_path / "snapshot", settings.ledger)
+    with pytest.raises(LedgerError, match=r"census-0001: its dossier's head is number .* cut, or is older"):
+        check_not_behind(Storage(settings.restricted), Ledger(settings.ledger_url))
 
 
 def test_what_somebody_kept_elsewhere_counts(settings, tmp_path):

@@ -70,13 +70,13 @@ def restore(
             "restored": not check,
             "manifest": asdict(found.manifest),
             "dossiers": report.dossiers,
-            "missing_keys": found.missing_keys,
+            "frozen": found.frozen,
         }
     )
     shown.say(f"{directory}: {whole_words(report.events, report.entries, report.last_at, report.dossiers)}")
     shown.say("Nothing was written: --check" if check else "It is the deployment's ledger and lineage now")
-    for name in found.missing_keys:
-        shown.say(f"The vault lacks fingerprint key {name}: accounts that depend on it are frozen until it is put back")
+    for family in found.frozen:
+        shown.say(f"The vault lacks the fingerprint keys of family {family}: frozen until they are put back")
     shown.say(
         f"Nothing that survives here is later. What was spent after {found.manifest.taken_at} and left no record, "
         "notice, lineage event or release cannot be known: if a run may have started since, look for a later backup"

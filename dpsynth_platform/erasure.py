@@ -61,7 +61,8 @@ REMAINS = (
     "Backups of the restricted zone hold what they held; let them expire, or delete them",
 )
 """What a request cannot remove, in words."""
-_DIRECTORY = "erased-owners"
+DIRECTORY = "erased-owners"
+"""Where the lists are, below the restricted zone."""
 
 
 @dataclass(frozen=True)
@@ -202,14 +203,14 @@ def forget_earlier(restricted: Path, account: Account) -> None:
 
 def _list(restricted: Path, namespace: str, last_key: str) -> Path:
     # No dataset has a hyphen in its name.
-    return restricted / _DIRECTORY / namespace / f"{last_key}.owners"
+    return restricted / DIRECTORY / namespace / f"{last_key}.owners"
 
 
 @contextmanager
 def _alone(restricted: Path, namespace: str) -> Iterator[None]:
     """Two at once would each write a list without the other's."""
     try:
-        with held(private_directory(restricted / _DIRECTORY / namespace)):
+        with held(private_directory(restricted / DIRECTORY / namespace)):
             yield
     except HeldByAnother:
         raise ConfigurationError(

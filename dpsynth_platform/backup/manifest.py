@@ -15,14 +15,18 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from dpsynth_platform.digests import canonical_digest, digest_file
+from dpsynth_platform.erasure import DIRECTORY as ERASED
 from dpsynth_platform.errors import BackupRefused, file_problem
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.release.layout import regular_files
+from dpsynth_platform.release.register import NAME as REGISTER
 from dpsynth_platform.release.signature import fingerprint, is_valid, sign
 
 FORMAT = "dpsynth-backup-1"
 NAME = "manifest.json"
 LEDGER = "ledger.db"
+BESIDE = (REGISTER, ERASED)
+"""Directories of the restricted zone that a ledger cannot do without: where releases were shown, who was erased."""
 _LONGEST = 64 * 1024 * 1024
 
 

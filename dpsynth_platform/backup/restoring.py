@@ -22,21 +22,23 @@ from sqlalchemy import Connection, select
 from sqlalchemy.engine import make_url
 
 from dpsynth_platform.backup.copying import copy_rows, is_empty
-from dpsynth_platform.backup.manifest import LEDGER, Manifest, read_manifest
+from dpsynth_platform.backup.files import copy_missing
+from dpsynth_platform.backup.manifest import BESIDE, LEDGER, Manifest, read_manifest
 from dpsynth_platform.errors import BackupRefused, ConfigurationError, LedgerError, file_problem
 from dpsynth_platform.ledger import verification
 from dpsynth_platform.ledger.database import Database
-from dpsynth_platform.ledger.records import Head
+from dpsynth_platform.ledger.records import Account, Head
+from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage import outbox, tables
 from dpsynth_platform.lineage.record import JsonLines
-from dpsynth_platform.permissions import private_directory, private_files
-from dpsynth_platform.release.layout import regular_files
+from dpsynth_platform.owner_keys import keys_in_use
+from dpsynth_platform.permissions import private_directory
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.signature import read_public_key
 from dpsynth_platform.reviewing.verification import LedgerVerification, verify_ledger
 from dpsynth_platform.settings import Settings, embedded_ledger
-from dpsynth_platform.storage import HeldByAnother, held, write_durably
-from dpsynth_platform.vault import SIGNING_KEY, Vault, key_id
+from dpsynth_platform.storage import HeldByAnother, held
+from dpsynth_platform.vault import SIGNING_KEY, Vault
 
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 
@@ -48,12 +50,12 @@ class Restored:
     Attributes:
         manifest: the backup's own.
         report: what was found in it, and beside it in this deployment.
-        missing_keys: names of fingerprint keys that its accounts need and the vault does not have.
+        frozen: families whose fingerprint keys the vault does not have.
     """
 
     manifest: Manifest
     report: LedgerVerification
-    missing_keys: tuple[str, ...]
+    frozen: tuple[str, ...]
 
 
 def check(
@@ -110,7 +112,8 @@ def restore(
                 raise BackupRefused("what was written is not what the backup holds; nothing was changed")
 
         target.write(work, guards=("event", "lineage_event"))
-        _put_back_register(settings, Register(staged))
+        for name in BESIDE:  # what is there already is no older
+            copy_missing(staged / name, settings.restricted / name)
         _put_back_record(settings, target)
     return found
 
@@ -119,7 +122,7 @@ def _key(settings: Settings, given: bytes | None) -> Ed25519PublicKey:
     """The key that must have signed the backup. None is made: a new one has signed nothing."""
     if given is not None:
         return read_public_key(given)
-    if not (settings.vault / f"{SIGNING_KEY}.key").is_file():
+    if not Vault(settings.vault).has(SIGNING_KEY):
         raise ConfigurationError(
             f"{settings.vault} holds no signing key, so nothing tells whose backup it is. Put the vault back first, "
             "from its own backup; or give the deployment's public key with --public-key, where the vault is lost"
@@ -136,7 +139,7 @@ def _staged(settings: Settings, directory: Path, key: Ed25519PublicKey) -> Itera
         with held(home):
             try:
                 shutil.rmtree(staged, ignore_errors=True)  # of a restore that was killed
-                _copy_files(directory, private_directory(staged))
+                _copy(directory, private_directory(staged))
                 yield read_manifest(staged, key), staged
             finally:
                 shutil.rmtree(home, ignore_errors=True)
@@ -144,12 +147,11 @@ def _staged(settings: Settings, directory: Path, key: Ed25519PublicKey) -> Itera
         raise ConfigurationError("another process is restoring into this deployment; wait for it") from None
 
 
-def _copy_files(directory: Path, staged: Path) -> None:
+def _copy(directory: Path, staged: Path) -> None:
+    if not directory.is_dir():
+        raise BackupRefused(f"{directory} cannot be read: there is no such directory")
     try:
-        for name, path in regular_files(directory).items():
-            private_directory((staged / name).parent)
-            with private_files():
-                shutil.copyfile(path, staged / name)
+        copy_missing(directory, staged)
     except OSError as error:
         raise BackupRefused(f"{directory} cannot be copied to {staged}: {file_problem(error)}") from None
 
@@ -168,8 +170,16 @@ def _checked(settings: Settings, manifest: Manifest, staged: Path, known: Sequen
             + "\n".join(f"  {problem}" for problem in problems)
             + "\nPut back, it would grant again what was spent since. Nothing was changed. Accepted: a later backup"
         )
-    there = {key_id(path.read_bytes()) for path in settings.vault.glob("*.key")}
-    return Restored(manifest, report, tuple(sorted(set(manifest.key_ids) - there)))
+    accounts = Ledger(embedded_ledger(staged)).accounts()
+    return Restored(manifest, report, tuple(item.family for item in accounts if not _has_keys(settings, item)))
+
+
+def _has_keys(settings: Settings, account: Account) -> bool:
+    try:
+        keys_in_use(Vault(settings.vault), account)
+    except (ConfigurationError, LedgerError):
+        return False
+    return True
 
 
 def _vacant(settings: Settings) -> Database:
@@ -194,14 +204,6 @@ def _move_away(settings: Settings) -> str:
     if settings.ledger_url_is_configured:
         return "keep it, and name a new, empty database in DPSYNTH_LEDGER_URL"
     return f"move {settings.ledger} away as it is, and keep it: it may know more than the backup"
-
-
-def _put_back_register(settings: Settings, kept: Register) -> None:
-    """Where releases were shown; what this deployment knows of one already stays."""
-    register = Register(settings.restricted)
-    for release in kept.releases():
-        if not register.path(release).exists():
-            write_durably(register.path(release), kept.path(release).read_bytes())
 
 
 def _put_back_record(settings: Settings, database: Database) -> None:

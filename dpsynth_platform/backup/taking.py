@@ -2,8 +2,8 @@
 
 What belongs here: one consistent snapshot of ledger and graph, checked before it counts as a backup. What does not:
 where backups are kept and for how long. A backup is a directory of its own: `ledger.db`, a SQLite ledger whatever the
-deployment's is, so that the very checks of a ledger apply to it; `releases/`, where each release was shown; and the
-signed `manifest.json`, written last.
+deployment's is, so that the very checks of a ledger apply to it; `releases/`, where each release was shown;
+`erased-owners/`, who must never come back; and the signed `manifest.json`, written last.
 
 All rows are read in one read transaction (`Database.read`: a write-ahead snapshot of SQLite, REPEATABLE READ on
 PostgreSQL), so a backup is of one moment and nobody waits for it. Rows are copied and not the file: free pages of a
@@ -23,15 +23,15 @@ from pathlib import Path
 from sqlalchemy import Connection, func, select
 
 from dpsynth_platform.backup.copying import copy_rows
-from dpsynth_platform.backup.manifest import NAME, Manifest, digests
+from dpsynth_platform.backup.files import copy_missing
+from dpsynth_platform.backup.manifest import BESIDE, NAME, Manifest, digests
+from dpsynth_platform.erasure import erased_owners, erasure_of
 from dpsynth_platform.errors import BackupRefused, ConfigurationError, file_problem
 from dpsynth_platform.ledger.database import Database
 from dpsynth_platform.ledger.schema import SCHEMA_VERSION
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage import tables
 from dpsynth_platform.permissions import private_directory, private_files
-from dpsynth_platform.release.register import NAME as REGISTER
-from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.signature import fingerprint
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.settings import Settings, embedded_ledger
@@ -43,7 +43,8 @@ def take(settings: Settings, out: Path) -> Manifest:
     """Writes a backup of ledger and lineage into a new directory (mode 0700), whole or not at all; durable on return.
 
     Raises:
-        ConfigurationError: there is no ledger, or the directory is there already or cannot be written.
+        ConfigurationError: there is no ledger, or the directory is there already or cannot be written; or the list of
+            erased owners is not whole, as while keys are rotated.
         BackupRefused: what was read is not sound; the directory is not made.
         LedgerError: the ledger cannot be read, or its disk is full.
     """
@@ -61,7 +62,7 @@ def take(settings: Settings, out: Path) -> Manifest:
                 f"the ledger is not as it was written ({report.problems[0]}); see: dpsynth ledger verify. A backup of "
                 "it was not made: keep the last one that was"
             )
-        _copy_register(settings, directory / REGISTER)
+        _copy_beside(settings, directory, Ledger(url))
         manifest = Manifest(
             taken_at=taken_at.isoformat(timespec="seconds"),
             head=report.head,
@@ -82,12 +83,12 @@ def _lineage_events(connection: Connection) -> int:
     return int(connection.execute(select(func.count()).select_from(tables.event)).scalar_one())
 
 
-def _copy_register(settings: Settings, directory: Path) -> None:
-    """Copies the register after the ledger: a release is registered before it is shown."""
-    register = Register(settings.restricted)
-    private_directory(directory)
-    for release in register.releases():
-        write_durably(directory / f"{release}.json", register.path(release).read_bytes())
+def _copy_beside(settings: Settings, directory: Path, ledger: Ledger) -> None:
+    """Copied after the ledger: a release is registered before it is shown, an owner listed before they are counted."""
+    for name in BESIDE:
+        copy_missing(settings.restricted / name, directory / name)
+    for account in ledger.accounts():
+        erased_owners(directory, erasure_of(ledger, account.namespace), account)
 
 
 @contextmanager

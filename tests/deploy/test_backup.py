@@ -16,7 +16,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from deploy_cases import deployment, spend, spent
 from event_cases import model, own
-from ledger_cases import KEYS, people
+from ledger_cases import KEYS, family, people
 from sqlalchemy import create_engine, select
 from typer.testing import CliRunner
 
@@ -25,6 +25,8 @@ from dpsynth_platform.backup.restoring import check, restore
 from dpsynth_platform.backup.taking import take
 from dpsynth_platform.backup.witnesses import check_not_behind
 from dpsynth_platform.cli import app
+from dpsynth_platform.erasure import DIRECTORY as ERASED
+from dpsynth_platform.erasure import erase, erased_owners, erasure_of
 from dpsynth_platform.errors import BackupRefused, ConfigurationError, LedgerError
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.ledger.records import Head
@@ -32,6 +34,7 @@ from dpsynth_platform.lineage.outbox import FILE, flush
 from dpsynth_platform.lineage.receivers import RecordFile
 from dpsynth_platform.lineage.record import JsonLines
 from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.owner_keys import open_account
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.signature import public_pem
 from dpsynth_platform.reviewing.verification import verify_ledger
@@ -110,6 +113,30 @@ def test_a_backup_holds_no_key_and_is_private(settings, tmp_path):
     assert stat.S_IMODE((tmp_path / "backup").stat().st_mode) == 0o700
     names = json.loads((tmp_path / "backup" / "manifest.json").read_text())["key_ids"]
     assert names == sorted(KEYS)
+
+
+def test_who_was_erased_stays_erased(settings, tmp_path):
+    ledger = Ledger(spent(settings).ledger_url)
+    erase(settings.restricted, ledger, ledger.account("each"), people(7), by="Ada", reason="asked for it")
+    take(settings, tmp_path / "backup")
+    other = moved(settings, tmp_path)
+    restore(other, tmp_path / "backup")
+    again = Ledger(other.ledger_url)
+    listed = erased_owners(other.restricted, erasure_of(again, "person"), again.account("each"))
+    assert listed.tolist() == people(7).tolist()
+    shutil.rmtree(settings.restricted / ERASED)
+    with pytest.raises(ConfigurationError, match="0 erased owners, and the ledger knows of 1"):
+        take(settings, tmp_path / "without")
+    assert not (tmp_path / "without").exists()
+
+
+def test_an_account_whose_keys_are_there_is_not_frozen(settings, tmp_path):
+    spent(settings)
+    budget = family("known", mode="per-owner", namespace="patient")
+    open_account(Vault(settings.vault), Ledger(settings.ledger_url), budget)
+    take(settings, tmp_path / "backup")
+    other = moved(settings, tmp_path)
+    assert restore(other, tmp_path / "backup").frozen == ("each", "everyone")
 
 
 def test_backups_are_of_one_moment_while_another_process_writes(settings, tmp_path):
@@ -206,7 +233,7 @@ def test_a_backup_is_of_its_own_deployment(settings, tmp_path):
     with pytest.raises(BackupRefused, match="backup of another deployment"):
         restore(other, tmp_path / "backup", public_key=public_pem(Ed25519PrivateKey.generate().public_key()))
     public = public_pem(Vault(settings.vault).signing_key().public_key())
-    assert restore(other, tmp_path / "backup", public_key=public).missing_keys == tuple(sorted(KEYS))
+    assert restore(other, tmp_path / "backup", public_key=public).frozen == ("each", "everyone")
     assert not (other.vault / "signing.key").exists()  # looking makes no key
 
 

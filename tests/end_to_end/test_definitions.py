@@ -16,6 +16,8 @@ from line_cases import STEPS, run_here, small_deployment, storage_of
 import resources as res
 from assets.line import LINE
 from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.planning import load_dataset
+from dpsynth_platform.rehearsal import _mock_deployment
 from dpsynth_platform.settings import PACKAGE_ROOT
 
 pytestmark = pytest.mark.end_to_end
@@ -143,6 +145,13 @@ def test_no_step_runs_where_encryption_is_required_and_missing(tmp_path):
     assert "DPSYNTH_REQUIRE_ENCRYPTED=yes, and not all is encrypted; restricted zone: " in ran.failures["raw"]
     assert storage_of(deployment).places() == []
     assert not deployment.settings.vault.exists()
+
+
+def test_a_rehearsal_needs_no_encryption(tmp_path):
+    deployment = small_deployment(tmp_path)
+    settings = replace(deployment.settings, require_encrypted="yes")
+    contract, _ = load_dataset(settings, "people")
+    assert _mock_deployment(settings, contract, None, 10, tmp_path / "apart").require_encrypted == "no"
 
 
 def test_loading_is_light(deployment):

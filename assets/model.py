@@ -19,6 +19,7 @@ from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.compute.choice import write_choice
 from dpsynth_platform.contracts import TEXT_METHODS, DataContract
 from dpsynth_platform.digests import digest_file
+from dpsynth_platform.erasure import honoured
 from dpsynth_platform.errors import MechanismFailed, SpendRepeated, StaleInput
 from dpsynth_platform.ledger.grants import issue_grant
 from dpsynth_platform.ledger.owners import Participants
@@ -122,6 +123,7 @@ def _trained(
         _estimate(step, plan, inputs.role, directory)
     else:
         _check_bounded(step, inputs)
+        _check_erased(step, inputs.bounded)
         _check_attacked(step, contract, inputs)
         base = _base_model(plan)
         step.check_worker([directory, inputs.bounded.directory, *([] if base is None else [base.directory])])
@@ -164,6 +166,22 @@ def _check_bounded(step: StepContext, inputs: _Inputs) -> None:
         raise StaleInput(
             f"{step.place.label}/bounded was made for another clearance or other canaries, or was changed; "
             f"materialize {step.place.label}/bounded again"
+        )
+
+
+def _check_erased(step: StepContext, bounded: StepRecord) -> None:
+    """Nobody is read by a mechanism who asked to be erased before, also where a legal hold keeps the rows.
+
+    Raises:
+        StaleInput: the bounded rows come of scrubbed ones from before the last request.
+    """
+    asked = step.erasure(step.account())
+    scrubbed = step.storage.require(step.place, "scrubbed")
+    made_of_these = bounded.inputs["scrubbed"] == scrubbed.content_hash
+    if asked is not None and not (made_of_these and honoured(scrubbed, asked)):
+        raise StaleInput(
+            f"{step.place.label}/bounded was made before somebody's records were erased; materialize "
+            f"{step.place.label}/scrubbed and {step.place.label}/bounded again"
         )
 
 

@@ -20,9 +20,9 @@ the chain. With fewer on file than were recorded nothing is scrubbed: a lost lis
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +48,7 @@ from dpsynth_platform.scrub.fingerprints import (
 from dpsynth_platform.storage import HeldByAnother, StepRecord, held
 from dpsynth_platform.vault import key_id
 
-ERASED = "erased"
+ERASED, READMITTED = "erased", "readmitted"
 HONOURED = "erasures"
 """The fact of a scrubbed record that says up to which event of the chain erasures were honoured."""
 REMAINS = (
@@ -83,13 +83,25 @@ class Erasure:
 
 def erasures(ledger: Ledger) -> dict[str, Erasure]:
     """The last request of each namespace that had one."""
-    return {event.subject: _erasure(event) for event in ledger.history(kinds=[ERASED])}
+    return _last(ledger.history(kinds=[ERASED, READMITTED]))
 
 
 def erasure_of(ledger: Ledger, namespace: str) -> Erasure | None:
     """The last request of one namespace, if there was any."""
-    events = ledger.history(kinds=[ERASED], subject=namespace)
-    return _erasure(events[-1]) if events else None
+    return _last(ledger.history(kinds=[ERASED, READMITTED], subject=namespace)).get(namespace)
+
+
+def _last(events: Iterable[ChainEvent]) -> dict[str, Erasure]:
+    """Who comes back is no reason to make rows anew, so that the last request stays the one to be honoured."""
+    found: dict[str, Erasure] = {}
+    for event in events:
+        owners = event.payload["owners"]
+        if event.kind == ERASED:
+            at = dt.datetime.fromisoformat(event.at)
+            found[event.subject] = Erasure(event.subject, event.sequence, at, owners)
+        else:
+            found[event.subject] = replace(found[event.subject], owners=owners)
+    return found
 
 
 def honoured(scrubbed: StepRecord, asked: Erasure | None) -> bool:
@@ -129,7 +141,7 @@ def account_of(ledger: Ledger, namespace: str | None) -> Account:
     return accounts[chosen]
 
 
-def erase(restricted: Path, ledger: Ledger, account: Account, owners: Fingerprints, *, by: str, reason: str) -> Erasure:
+def erase(restricted: Path, ledger: Ledger, account: Account, owners: Fingerprints, *, by: str, reason: str) -> None:
     """Puts owners on the list of their namespace and records the request; whoever is on it already stays.
 
     Whether they occur in any data is neither asked nor told. The list is durable before the ledger counts them.
@@ -140,12 +152,34 @@ def erase(restricted: Path, ledger: Ledger, account: Account, owners: Fingerprin
     Raises:
         ConfigurationError: the list is not whole, or another request or a rotation of keys is under way.
     """
-    known = erasure_of(ledger, account.namespace)
     with _alone(restricted, account.namespace):
-        listed = np.union1d(erased_owners(restricted, known, account), owners)
+        listed = np.union1d(_whole(restricted, ledger, account), owners)
         write_fingerprints(_list(restricted, account.namespace, account.key_ids[-1]), listed)
-        payload = {"owners": len(listed), "by": by, "reason": reason}
-        return _erasure(ledger.record(ERASED, account.namespace, payload))
+        ledger.record(ERASED, account.namespace, {"owners": len(listed), "by": by, "reason": reason})
+
+
+def readmit(restricted: Path, ledger: Ledger, account: Account, owners: Fingerprints, *, by: str, reason: str) -> None:
+    """Takes owners off the list, and records it: rows that are scrubbed from then on hold their records again.
+
+    The ledger counts fewer before the list has fewer: of a crash in between nobody comes back.
+
+    Raises:
+        ConfigurationError: one is not on the list; nobody is taken off it then. Otherwise as `erase`.
+    """
+    with _alone(restricted, account.namespace):
+        listed = _whole(restricted, ledger, account)
+        kept = np.setdiff1d(listed, owners)
+        if len(kept) != len(listed) - len(np.unique(owners)):
+            raise ConfigurationError(
+                f"not all of them are on the list of erased owners of namespace {account.namespace}; accepted: "
+                "fingerprints of owners who were erased, under the keys in use"
+            )
+        ledger.record(READMITTED, account.namespace, {"owners": len(kept), "by": by, "reason": reason})
+        write_fingerprints(_list(restricted, account.namespace, account.key_ids[-1]), kept)
+
+
+def _whole(restricted: Path, ledger: Ledger, account: Account) -> Fingerprints:
+    return erased_owners(restricted, erasure_of(ledger, account.namespace), account)
 
 
 def erased_owners(restricted: Path, known: Erasure | None, account: Account) -> Fingerprints:
@@ -216,7 +250,3 @@ def _alone(restricted: Path, namespace: str) -> Iterator[None]:
         raise ConfigurationError(
             f"namespace {namespace}: another request for erasure, or a rotation of keys, is under way; repeat this one"
         ) from None
-
-
-def _erasure(event: ChainEvent) -> Erasure:
-    return Erasure(event.subject, event.sequence, dt.datetime.fromisoformat(event.at), event.payload["owners"])

@@ -1,4 +1,4 @@
-"""`dpsynth purge`, `dpsynth hold add|list|remove`, `dpsynth owner fingerprint`: deleting, and not deleting, on request.
+"""`dpsynth purge`, `dpsynth hold add|list|remove`, `dpsynth owner fingerprint|readmit`: deleting on request, or not.
 
 What belongs here: arguments, standard input, and showing what the library returns. What does not: what is due
 (`retention`), deleting (`purging`), holds (`holds`), and the list of erased owners (`erasure`).
@@ -32,6 +32,9 @@ owner_app = typer.Typer(no_args_is_help=True, help="Single owners: the fingerpri
 By = Annotated[str | None, typer.Option("--as", help="Who says so; default: DPSYNTH_USER or the login.")]
 Reason = Annotated[str, typer.Option(help="Why; kept in the ledger for ever, so it names nobody.")]
 HeldDataset = Annotated[str, typer.Argument(help="A dataset that has a contract, or outputs.")]
+Namespace = Annotated[
+    str | None, typer.Option(help="The identity namespace of a fingerprint, where there are several.")
+]
 _LINES = "-"
 
 
@@ -46,9 +49,7 @@ def purge(
             "owner fingerprint."
         ),
     ] = None,
-    namespace: Annotated[
-        str | None, typer.Option(help="With --owner: the identity namespace, if there are several.")
-    ] = None,
+    namespace: Namespace = None,
     reason: Annotated[str, typer.Option(help="With --owner: why; kept in the ledger, so it names nobody.")] = "",
     by: By = None,
     as_json: Json = False,
@@ -92,7 +93,10 @@ def purge(
     for item, hold in kept:
         shown.say(f"{item.label}/{item.step} stays: {_words(hold)}")
     if owner is not None:
-        shown.say("Later runs make the deleted outputs again, without the owner. What cannot be deleted:")
+        shown.say(
+            "Later runs make the deleted outputs again, without the owner; what a running mechanism reads goes with "
+            "the first sweep after its end. What cannot be deleted:"
+        )
         for words in erasure.REMAINS:
             shown.say(f"  {words}.")
         if kept:
@@ -234,6 +238,29 @@ def owner_fingerprint(
     shown.json(found)
     for fingerprint in found:
         shown.say(fingerprint)
+
+
+@owner_app.command("readmit")
+@command
+def owner_readmit(
+    owner: Annotated[str, typer.Argument(help="The owner's fingerprint, or - for one a line on standard input.")],
+    reason: Reason,
+    namespace: Namespace = None,
+    by: By = None,
+    as_json: Json = False,
+) -> None:
+    """Takes an owner off the list of those who were erased: what is scrubbed from now on holds their records again."""
+    from dpsynth_platform import erasure
+    from dpsynth_platform.reviewing import accounts
+
+    shown, settings = Shown(as_json), Settings.from_environment()
+    owners = erasure.parse_owners(_lines() if owner == _LINES else [owner])
+    who, why = acting(by, settings.user), recorded(reason, "--reason")
+    store = accounts.ledger(settings)
+    account = erasure.account_of(store, namespace)
+    erasure.readmit(settings.restricted, store, account, owners, by=who, reason=why)
+    shown.json({"namespace": account.namespace, "readmitted": len(owners)})
+    shown.say(f"{len(owners)} owners of namespace {account.namespace} take part again in what is scrubbed from now on")
 
 
 def _lines(asked: str = "fingerprint") -> list[str]:

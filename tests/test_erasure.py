@@ -22,6 +22,7 @@ from dpsynth_platform.erasure import (
     erasure_of,
     erasures,
     parse_owners,
+    readmit,
     without,
 )
 from dpsynth_platform.errors import ConfigurationError, NotFound
@@ -106,6 +107,12 @@ def ask(settings: Settings, ledger: Ledger, *owners: str) -> None:
     erase(settings.restricted, ledger, account_of(ledger, "person"), found, by="keeper", reason="a letter of May")
 
 
+def back(settings: Settings, ledger: Ledger, *owners: str) -> None:
+    """These come back."""
+    found = parse_owners(list(owners))
+    readmit(settings.restricted, ledger, account_of(ledger, "person"), found, by="keeper", reason="a mistake")
+
+
 def listed(settings: Settings, ledger: Ledger) -> list[str]:
     account = account_of(ledger, "person")
     return fingerprint_hex(erased_owners(settings.restricted, erasure_of(ledger, "person"), account))
@@ -171,6 +178,38 @@ def test_one_request_at_a_time(settings: Settings, ledger: Ledger) -> None:
     ):
         ask(settings, ledger, BERT)
     assert listed(settings, ledger) == [ANNA]
+
+
+def test_whoever_comes_back_is_off_the_list_and_nothing_is_made_anew_for_it(settings: Settings, ledger: Ledger) -> None:
+    ask(settings, ledger, ANNA, BERT)
+    (event,) = ledger.history(kinds=["erased"])
+    made = line(settings, CONTRACT, honoured=event.sequence)
+    back(settings, ledger, BERT)
+    assert listed(settings, ledger) == [ANNA]
+    assert ledger.history(kinds=["readmitted"])[0].payload == {"owners": 1, "by": "keeper", "reason": "a mistake"}
+    assert made["scrubbed"] not in {item.path for item in purge_due(settings, [])}
+    for strange in ([CARL], [ANNA, CARL]):
+        with pytest.raises(ConfigurationError, match="not all of them are on the list") as refused:
+            back(settings, ledger, *strange)
+        assert CARL not in str(refused.value)
+    assert listed(settings, ledger) == [ANNA]
+    ask(settings, ledger, BERT)
+    assert listed(settings, ledger) == [ANNA, BERT]
+    assert made["scrubbed"] in {item.path for item in purge_due(settings, [])}
+    assert ledger.verify().ok
+
+
+def test_whoever_comes_back_stays_out_where_that_is_cut_short(
+    settings: Settings, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(settings, ledger, ANNA)
+    with monkeypatch.context() as patch:
+        patch.setattr("dpsynth_platform.erasure.write_fingerprints", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        with pytest.raises(OSError, match="full"):
+            back(settings, ledger, ANNA)
+    assert listed(settings, ledger) == [ANNA]
+    back(settings, ledger, ANNA)
+    assert listed(settings, ledger) == []
 
 
 @pytest.mark.parametrize("given", [["Anna Example"], [ANNA[:-2]], [ANNA, "x" * 32], []])

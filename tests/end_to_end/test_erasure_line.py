@@ -16,6 +16,7 @@ from leak_cases import found
 from line_cases import PEOPLE, ledger_of, run_here, small_deployment, small_table, storage_of
 
 from dpsynth_platform import cli, owner_keys
+from dpsynth_platform.erasure import erased_owners, erasure_of
 from dpsynth_platform.owner_keys import keys_in_use
 from dpsynth_platform.scrub.fingerprints import fingerprint_hex, owner_fingerprint, read_fingerprints
 from dpsynth_platform.vault import Vault
@@ -91,7 +92,7 @@ def test_an_erased_owner_is_gone_and_stays_out_of_every_later_run(deployment: De
     (entry,) = ledger_of(deployment).entries()
     assert entry.state == "spent"
 
-    # Keys that are rotated do not bring her back.
+    # Keys that are rotated do not bring her back; a word does.
     owner_keys.rotate(
         Vault(deployment.settings.vault), ledger_of(deployment), storage, "person", by="keeper", reason="once a year"
     )
@@ -99,9 +100,17 @@ def test_an_erased_owner_is_gone_and_stays_out_of_every_later_run(deployment: De
     assert owners(deployment) == {fingerprint(deployment, person) for person in _people()} - {
         fingerprint(deployment, ANNA)
     }
+    assert use("owner", "readmit", "-", "--reason", "a mistake", given=fingerprint(deployment, ANNA))[0] == 0
+    assert erased_owners_of(deployment) == 0
     for text in (told, *(path.read_text() for path in [deployment.settings.lineage_file])):
         assert said.strip() not in text and ANNA not in text
     assert ledger_of(deployment).verify().ok
+
+
+def erased_owners_of(deployment: Deployment) -> int:
+    ledger = ledger_of(deployment)
+    account = ledger.account("tests")
+    return len(erased_owners(deployment.settings.restricted, erasure_of(ledger, account.namespace), account))
 
 
 def _people() -> list[str]:
@@ -110,7 +119,8 @@ def _people() -> list[str]:
 
 
 def test_a_legal_hold_outweighs_a_request_and_says_so(deployment: Deployment, use: Use) -> None:
-    run(deployment, "raw", "scrubbed")
+    """The rows stay, and no mechanism reads them any more."""
+    run(deployment, "raw", "scrubbed", "canaries", "clearance", "bounded")
     scrubbed = storage_of(deployment).require(PEOPLE, "scrubbed").directory
     status, said = use("hold", "add", "peple", "--reason", "a lawsuit")
     assert (status, "accepted: people" in said) == (1, True)
@@ -125,12 +135,21 @@ def test_a_legal_hold_outweighs_a_request_and_says_so(deployment: Deployment, us
     assert status == 0 and f"people/scrubbed stays: hold {hold['number']} on people by counsel" in said
     assert "A legal hold outweighs the request" in said
     assert scrubbed.is_dir()
+    failed = run_here(deployment, accelerator=inside(deployment), steps=["model"])
+    assert "made before somebody's records were erased" in failed.failures["model"]
+    assert [entry.state for entry in ledger_of(deployment).entries()] == ["reserved"]
+    run(deployment, "scrubbed")
+    failed = run_here(deployment, accelerator=inside(deployment), steps=["model"])
+    assert "made before somebody's records were erased" in failed.failures["model"]
+    run(deployment, "bounded", "model")
+    assert fingerprint(deployment, BERT) not in owners(deployment) and scrubbed.is_dir()
 
     status, said = use("hold", "remove", "people", "--as", "counsel", "--reason", "settled")
     assert (status, "is removed" in said) == (0, True)
     assert json.loads(use("hold", "list", "--json")[1]) == []
-    (gone,) = [item for item in json.loads(use("purge", "--json")[1])["deleted"] if item["step"] == "scrubbed"]
-    assert gone["reason"] == "erasure" and not scrubbed.exists()
+    gone = json.loads(use("purge", "--json")[1])["deleted"]
+    assert [(item["step"], item["reason"]) for item in gone] == [("scrubbed", "erasure"), ("bounded", "erasure")]
+    assert not scrubbed.exists()
 
 
 def test_requests_that_cannot_be_meant_are_refused(deployment: Deployment, use: Use) -> None:
@@ -146,5 +165,7 @@ def test_requests_that_cannot_be_meant_are_refused(deployment: Deployment, use: 
         status, told = use("purge", *arguments)
         assert status == 1 and said in told and "Anna" not in told, told
     assert ledger_of(deployment).history(kinds=["erased"]) == []
+    status, told = use("owner", "readmit", "ab" * 16, "--reason", "a mistake")
+    assert status == 1 and "not all of them are on the list" in told
     status, told = use("owner", "fingerprint", "tests", given="\n\n")
     assert (status, "no id" in told) == (1, True)

@@ -11,12 +11,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deployment import Deployment
-from leak_cases import MARKED_ROWS, MARKS, OWNER, SPEAKING_SCRUBBER, UNLISTED, found, marked_deployment, marked_table
+from leak_cases import (
+    MARKED_ROWS,
+    MARKS,
+    OWNER,
+    SPEAKING_SCRUBBER,
+    UNLISTED,
+    found,
+    marked_deployment,
+    marked_table,
+    put_back,
+)
 from line_cases import ledger_of, released
 
 from dpsynth_platform.storage import SCORES, STEPS
@@ -83,7 +92,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         patch.setenv("TMPDIR", str(scratch))
         released(deployment)
         before = _search(deployment)
-        _put_back(deployment.settings.restricted, scratch)
+        put_back(deployment.settings.restricted, scratch)
         yield Run(deployment, before, deployment.json("purge")["deleted"])
 
 
@@ -91,14 +100,6 @@ def _planted() -> pa.Table:
     table = marked_table()
     score = [NUMBER if row < MARKED_ROWS else value for row, value in enumerate(table["score"].to_pylist())]
     return table.set_column(table.schema.get_field_index("score"), "score", pa.array(score, pa.int64()))
-
-
-def _put_back(*roots: Path) -> None:
-    """As if nothing had been written for forty days, longer than anything is kept."""
-    for root in roots:
-        for path in (root, *root.rglob("*")):
-            moment = path.stat().st_mtime - 40 * 86400
-            os.utime(path, (moment, moment))
 
 
 def _search(deployment: Deployment) -> dict[str, list[str]]:

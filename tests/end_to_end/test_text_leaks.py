@@ -21,7 +21,20 @@ import pytest
 from column_walk import Root, described, roots
 from deployment import Deployment
 from inside import inside
-from leak_cases import EMAIL, MARKED_ROWS, MARKS, NAME, OWNER, SPEAKING, SSN, UNLISTED, found, found_in, spoken_in
+from leak_cases import (
+    EMAIL,
+    MARKED_ROWS,
+    MARKS,
+    NAME,
+    OWNER,
+    SPEAKING,
+    SSN,
+    UNLISTED,
+    found,
+    found_in,
+    put_back,
+    spoken_in,
+)
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from test_leaks import public_places, raising
 from text_line_cases import declare_base_public, letters_table, text_deployment
@@ -30,6 +43,7 @@ from dpsynth_platform import retention, running
 from dpsynth_platform.digests import digest_file
 from dpsynth_platform.lineage.columns import FROM_CONTRACT
 from dpsynth_platform.planning import load_dataset
+from dpsynth_platform.purging import purge_due
 from dpsynth_platform.storage import digest_directory
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
@@ -210,3 +224,16 @@ def test_what_an_abandoned_training_left_expires(marked: Marked) -> None:
     for directory in abandoned:
         retention.purge(due[directory])
         assert not directory.exists()
+
+
+def test_no_file_holds_a_mark_after_expiry(marked: Marked) -> None:
+    """The last of these tests: it takes everything away that the others look at."""
+    deployment = marked.deployment
+    settings = deployment.settings
+    assert found(MARKS, settings.restricted)
+    put_back(settings.restricted)
+    contract, _ = load_dataset(settings, "people")
+    steps = {item.step for item in purge_due(settings, [contract])}
+    assert {"scrubbed", "bounded", "model", "log"} <= steps
+    assert found(MARKS, deployment.root, without=(settings.home / "sources",)) == {}
+    assert ledger_of(deployment).verify().ok

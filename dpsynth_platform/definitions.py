@@ -80,9 +80,15 @@ def release_job(contract: DataContract) -> UnresolvedAssetJobDefinition:
 def schedule(
     contract: DataContract, job: UnresolvedAssetJobDefinition
 ) -> UnresolvedPartitionedAssetScheduleDefinition | dg.ScheduleDefinition:
-    """A candidate of each period, on the day after the period has ended."""
+    """A candidate of each period, when the period ends. Demonstrations come when somebody asks for them.
+
+    A run is known by its period, so that a tick that comes twice asks for one run.
+    """
     return dg.build_schedule_from_partitioned_job(
-        job, name=f"{contract.dataset}_monthly", description="A release candidate for each month."
+        job,
+        name=f"{contract.dataset}_monthly",
+        description=f"A release candidate for each month, when it has ended in {contract.release.time_zone}.",
+        default_status=dg.DefaultScheduleStatus.STOPPED if contract.demo else dg.DefaultScheduleStatus.RUNNING,
     )
 
 

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.errors import NotificationFailed
+from dpsynth_platform.errors import NotificationFailed, file_problem
 from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.records import ChainEvent
 from dpsynth_platform.ledger.store import Ledger
@@ -200,7 +200,7 @@ def notify(settings: Settings, *, dry_run: bool = False) -> Look:
         dry_run: only say what waits.
 
     Raises:
-        NotificationFailed: where a receiver stands cannot be read. Failures to deliver are in what is returned.
+        NotificationFailed: as `tell`.
         LedgerError: the ledger cannot be read.
     """
     if not receivers_of(settings) or not accounts.has_ledger(settings):
@@ -235,7 +235,8 @@ def tell(
         dry_run: only say what waits.
 
     Raises:
-        NotificationFailed: where a receiver stands cannot be read. Failures to deliver are in what is returned.
+        NotificationFailed: where a receiver stands cannot be read or written. Failures to deliver are in what is
+            returned.
     """
     receivers, directory = receivers_of(settings), private_directory(settings.home / "notify")
     suffix = f".{name}" if name else ""
@@ -267,7 +268,7 @@ def _note_lineage(settings: Settings, store: Ledger) -> None:
 def _tell(stream: Stream, receiver: Receiver, file: Path, until: float) -> int:
     """Delivers what is due until a delivery fails or the time is up; returns how many were taken."""
     before = standing = _read(file, receiver.name)
-    sent = 0
+    sent, writable = 0, False
     for event in _due(stream, standing):
         now = _now()
         if time.monotonic() > until:
@@ -277,6 +278,9 @@ def _tell(stream: Stream, receiver: Receiver, file: Path, until: float) -> int:
         elif not standing.is_due(now):
             break
         else:
+            if not writable:  # where that cannot be kept, nothing is told: it would be told again at each look
+                _write(file, standing)
+                writable = True
             try:
                 receiver.send(event.notice)
             except NotificationFailed as failure:
@@ -308,7 +312,16 @@ def _read(file: Path, receiver: str) -> Standing:
 
 
 def _write(file: Path, standing: Standing) -> None:
-    write_durably(file, json.dumps(asdict(standing)))
+    try:
+        write_durably(file, json.dumps(asdict(standing)))
+    except OSError as error:
+        problem = file_problem(error)
+    else:
+        return
+    raise NotificationFailed(
+        f"{file} cannot be written ({problem}); nobody is told anything that could not be noted there. Make room, or "
+        "mend its directory"
+    )
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """Sensors: what happens without anybody watching.
 
 What belongs here: turning a recorded approval into the `released` run and a new version of a source into a candidate's,
-deleting what has expired, closing lineage of killed runs, delivering lineage events that did not arrive, telling people
-outside. What does not: deciding any of it (approvals are the ledger's, retention and pace the contracts').
+deleting what has expired, recording reservations that have, closing lineage of killed runs, delivering lineage events
+that did not arrive, telling people outside. What does not: deciding any of it (approvals are the ledger's, retention
+and pace the contracts').
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from sensors.faults import faults_sensor
 from sensors.new_versions import new_version_sensor
 from sensors.notifications import notification_sensor
 from sensors.outbox import outbox_sensor
+from sensors.reservations import reservation_sensor
 from sensors.retention import retention_sensor
 
 
@@ -35,6 +37,7 @@ def build_sensors(
         approval_sensor(contracts, release_jobs),
         *([new_version_sensor(settings, *zip(*paced, strict=True))] if paced else []),
         retention_sensor(settings, contracts),
+        reservation_sensor(settings),
         close_out_sensor(settings),
         *([notification_sensor(settings), failure_sensor(settings)] if settings.has_receivers else []),
         outbox_sensor(settings),

@@ -1,7 +1,9 @@
 """Notices: what is told, to a real command and a real HTTP receiver, once each and in order, whatever fails."""
 
 import datetime as dt
+import errno
 import json
+import os
 import sys
 import threading
 from dataclasses import replace
@@ -257,6 +259,22 @@ def test_a_clock_that_is_set_back_an_hour_makes_nobody_wait_longer_and_tells_not
     clock.wait(hours=-1)
     assert notify(settings).sent == {"command": 0, "webhook": 1}, "an hour and a half is no wait"
     assert events(receiver.bodies) == events(told.notices()) == [*EVENTS, "refused"]
+
+
+def test_where_the_disk_is_full_nothing_is_told_again_and_again(settings, ledger, told, receiver, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(notifying, "write_durably", full)
+        for _ in range(3):
+            with pytest.raises(
+                NotificationFailed, match=r"command\.json cannot be written \(no space left"
+            ):
+                notify(settings)
+    assert told.notices() == receiver.bodies == []
+    assert notify(settings).sent == {"command": 6, "webhook": 6}
+    assert events(told.notices()) == EVENTS
 
 
 def test_each_stream_has_its_own_cursors(settings, ledger, receiver):

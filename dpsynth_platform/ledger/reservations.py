@@ -195,10 +195,12 @@ def insert_entry(
     return rows.get_entry(connection, entry_id)
 
 
-def void_expired(connection: Connection, account: Account) -> None:
-    """Voids the account's reservations whose deadline has passed."""
-    for entry in rows.expired(connection, account.family):
+def void_expired(connection: Connection, account: Account) -> list[Entry]:
+    """Voids the account's reservations whose deadline has passed; returns them."""
+    return [
         transition(connection, entry, chain.VOID, {"reason": "deadline passed"})
+        for entry in rows.expired(connection, account.family)
+    ]
 
 
 def transition(connection: Connection, entry: Entry, kind: str, payload: dict[str, Any]) -> Entry:

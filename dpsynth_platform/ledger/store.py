@@ -515,6 +515,21 @@ class Ledger:
 
         return self._database.write(work)
 
+    def void_expired(self) -> list[Entry]:
+        """Records of every reservation whose deadline has passed that it is void; returns them.
+
+        They count for nothing since their deadline. Where there is none, nothing is locked or written.
+        """
+
+        def expired(connection: Connection) -> bool:
+            return any(rows.expired(connection, account.family) for account in rows.accounts(connection))
+
+        def void(connection: Connection) -> list[Entry]:
+            accounts = rows.accounts(connection)
+            return [entry for account in accounts for entry in reservations.void_expired(connection, account)]
+
+        return self._database.write(void) if self._database.read(expired) else []
+
     # Reading
 
     def entry(self, entry_id: str) -> Entry:

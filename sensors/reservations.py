@@ -1,0 +1,29 @@
+"""Reservations past their deadline: recorded as void.
+
+What belongs here: the clock. What does not: what has expired, which the ledger says (and counts for nothing from then
+on, recorded or not).
+"""
+
+import dagster as dg
+
+from dpsynth_platform.settings import Settings
+
+
+def reservation_sensor(settings: Settings) -> dg.SensorDefinition:
+    """Looks every five minutes."""
+
+    @dg.sensor(
+        name="reservations",
+        description="Records that reservations are void that were not used before their deadline.",
+        minimum_interval_seconds=300,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+    )
+    def sensor() -> dg.SkipReason:
+        from dpsynth_platform.reviewing import accounts
+
+        if not accounts.has_ledger(settings):
+            return dg.SkipReason("there is no ledger yet")
+        void = accounts.ledger(settings).void_expired()
+        return dg.SkipReason("; ".join(f"{entry.request.place}: {entry.entry_id} is void" for entry in void) or "none")
+
+    return sensor

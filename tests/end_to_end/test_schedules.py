@@ -1,0 +1,110 @@
+"""Schedules on a real instance: missed ticks, a tick that comes twice, daylight saving."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from zoneinfo import ZoneInfo
+
+import dagster as dg
+import pytest
+import yaml
+from dagster._core.test_utils import create_test_daemon_workspace_context, freeze_time
+from dagster._core.workspace.load_target import ModuleTarget
+from dagster._scheduler.scheduler import launch_scheduled_runs
+from dagster._utils.schedules import schedule_execution_time_iterator
+from deployment import Deployment
+
+from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.settings import PACKAGE_ROOT
+
+pytestmark = pytest.mark.end_to_end
+NEW_YORK = ZoneInfo("America/New_York")
+
+
+@pytest.fixture
+def visits(tmp_path) -> Deployment:
+    """The clinic's deployment, as if it were no demonstration, in New York."""
+    documents = [
+        yaml.safe_load((PACKAGE_ROOT / "deploy" / path).read_text())
+        for path in ("contracts/visits.yaml", "families/clinic-patients.yaml")
+    ]
+    documents[0]["demo"] = False
+    documents[0]["release"]["time_zone"] = "America/New_York"
+    return Deployment(tmp_path, *documents).write()
+
+
+def tick(deployment: Deployment, at: dt.datetime) -> dg.RunRequest:
+    repository = build_definitions(deployment.settings).get_repository_def()
+    context = dg.build_schedule_context(scheduled_execution_time=at, repository_def=repository)
+    (request,) = repository.get_schedule_def("visits_monthly").evaluate_tick(context).run_requests or ()
+    return request
+
+
+def test_each_month_ends_once_at_midnight_there_also_where_clocks_are_changed(visits):
+    schedule = build_definitions(visits.settings).get_repository_def().get_schedule_def("visits_monthly")
+    assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
+    start = dt.datetime(2026, 2, 1, tzinfo=NEW_YORK)
+    times = schedule_execution_time_iterator(
+        start.timestamp(), schedule.cron_schedule, schedule.execution_timezone, ascending=True
+    )
+    ticks = list(itertools.islice(times, 12))
+    assert [(at.astimezone(NEW_YORK).day, at.astimezone(NEW_YORK).hour) for at in ticks] == [(1, 0)] * 12
+    assert Counter(at.astimezone(dt.UTC).hour for at in ticks) == {5: 5, 4: 7}
+    requests = [tick(visits, at) for at in (ticks[0], ticks[2], ticks[-1])]
+    assert [item.partition_key for item in requests] == ["2026-01", "2026-03", "2026-12"]
+
+
+def test_a_demonstration_waits_for_somebody(visits):
+    visits.contract["demo"] = True
+    visits.write()
+    schedule = build_definitions(visits.settings).get_repository_def().get_schedule_def("visits_monthly")
+    assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
+
+
+@pytest.fixture
+def daemon(visits, monkeypatch) -> Iterator[tuple[dg.DagsterInstance, object]]:
+    """A real instance and the scheduler's view of the code location, which a server of its own has loaded."""
+    for name, value in visits.environment.items():
+        if name.startswith("DPSYNTH_"):
+            monkeypatch.setenv(name, value)
+    place = visits.root / "dagster"
+    place.mkdir()
+    target = ModuleTarget("dpsynth_platform.definitions", attribute="defs", working_directory=None, location_name="d")
+    with (
+        dg.DagsterInstance.local_temp(str(place)) as instance,
+        create_test_daemon_workspace_context(target, instance) as workspace,
+    ):
+        yield instance, workspace
+
+
+def look(workspace: object, at: dt.datetime) -> None:
+    """One look of the scheduler at a time."""
+    with freeze_time(at):
+        for error in launch_scheduled_runs(workspace, logging.getLogger("tests"), at):
+            assert error is None, error
+
+
+def asked(instance: dg.DagsterInstance) -> list[str]:
+    """The periods that runs were asked for, each as often as it was."""
+    return sorted(run.tags["dagster/partition"] for run in instance.get_runs())
+
+
+@pytest.mark.slow
+def test_months_that_were_missed_are_asked_for_once_each(daemon):
+    """The daemon sees February, is away until June, looks twice, and once more with its clock an hour back."""
+    instance, workspace = daemon
+    look(workspace, dt.datetime(2026, 2, 10, tzinfo=dt.UTC))
+    assert asked(instance) == [], "what ended before the schedule was there is a backfill's"
+    look(workspace, dt.datetime(2026, 3, 1, 4, 59, tzinfo=dt.UTC))
+    assert asked(instance) == [], "in New York, February lasts"
+    for at in (
+        dt.datetime(2026, 6, 15, 12, tzinfo=dt.UTC),
+        dt.datetime(2026, 6, 15, 12, 1, tzinfo=dt.UTC),
+        dt.datetime(2026, 6, 15, 11, 1, tzinfo=dt.UTC),
+    ):
+        look(workspace, at)
+        assert asked(instance) == ["2026-02", "2026-03", "2026-04", "2026-05"]

@@ -8,7 +8,6 @@ step runs in a process that loads this first.
 from __future__ import annotations
 
 import dagster as dg
-from dagster._core.definitions.partitions.partitioned_schedule import UnresolvedPartitionedAssetScheduleDefinition
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 import resources as res
@@ -19,6 +18,7 @@ from dpsynth_platform.errors import ContractError
 from dpsynth_platform.planning import load_all
 from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import Storage
 from sensors import build_sensors
 
 
@@ -43,7 +43,7 @@ def build_definitions(settings: Settings, **overrides: object) -> dg.Definitions
         asset_checks=[check for contract, family in loaded for check in build_checks(contract, family)],
         jobs=[*candidates, *releases],
         schedules=[
-            schedule(contract, job)
+            schedule(settings, contract, job)
             for contract, job in zip(contracts, candidates, strict=True)
             if contract.release.cadence is not None
         ],
@@ -77,19 +77,32 @@ def release_job(contract: DataContract) -> UnresolvedAssetJobDefinition:
     )
 
 
-def schedule(
-    contract: DataContract, job: UnresolvedAssetJobDefinition
-) -> UnresolvedPartitionedAssetScheduleDefinition | dg.ScheduleDefinition:
+def schedule(settings: Settings, contract: DataContract, job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
     """A candidate of each period, when the period ends. Demonstrations come when somebody asks for them.
 
-    A run is known by its period, so that a tick that comes twice asks for one run.
+    Of the ticks that a daemon missed, it evaluates the last one only. So a tick asks for all months after the last one
+    that was run, and for the one that has just ended. A run is known by its month: one that was asked for is not again.
     """
-    return dg.build_schedule_from_partitioned_job(
-        job,
+
+    @dg.schedule(
         name=f"{contract.dataset}_monthly",
         description=f"A release candidate for each month, when it has ended in {contract.release.time_zone}.",
+        job=job,
+        cron_schedule="0 0 1 * *",
+        execution_timezone=contract.release.time_zone,
         default_status=dg.DefaultScheduleStatus.STOPPED if contract.demo else dg.DefaultScheduleStatus.RUNNING,
     )
+    def monthly(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
+        months = partitions_of(contract)
+        ended = months.get_partition_keys(current_time=context.scheduled_execution_time) if months else []
+        if not ended:
+            return dg.SkipReason(f"the first month, {contract.release.start}, has not ended")
+        run = {place.period for place in Storage(settings.restricted).places(contract.dataset)}
+        since = max((month for month in ended if month in run), default=ended[-1])
+        due = [month for month in ended if month > since] or [ended[-1]]
+        return [dg.RunRequest(run_key=month, partition_key=month) for month in due]
+
+    return monthly
 
 
 def job_named(name: str) -> dg.JobDefinition:

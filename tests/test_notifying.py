@@ -268,9 +268,7 @@ def test_where_the_disk_is_full_nothing_is_told_again_and_again(settings, ledger
     with monkeypatch.context() as patch:
         patch.setattr(notifying, "write_durably", full)
         for _ in range(3):
-            with pytest.raises(
-                NotificationFailed, match=r"command\.json cannot be written \(no space left"
-            ):
+            with pytest.raises(NotificationFailed, match=r"command\.json cannot be written \(no space left"):
                 notify(settings)
     assert told.notices() == receiver.bodies == []
     assert notify(settings).sent == {"command": 6, "webhook": 6}

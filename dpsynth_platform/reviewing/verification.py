@@ -22,7 +22,7 @@ from dpsynth_platform.reviewing import accounts, releases
 from dpsynth_platform.reviewing.chronicle import Chronicle
 from dpsynth_platform.reviewing.kept import Kept, state_of, tree_state
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.vault import SIGNING_KEY, Vault
+from dpsynth_platform.vault import COMMAND, SIGNING_KEY, Vault
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def checked(settings: Settings, now: Chronicle, path: Path, *, rows: bool = True
     """
     kept = _READ if rows else _CHECKED
     known = now.known_chain if accounts.has_ledger(settings) else None
-    state = (tree_state(path), state_of([_key_file(settings)]), now.readings, path.name in now.known_chain.withdrawn)
+    state = (tree_state(path), state_of(_key_files(settings)), now.readings, path.name in now.known_chain.withdrawn)
     if anew:
         kept.forget(path)
 
@@ -179,27 +179,26 @@ def public_key(settings: Settings) -> tuple[str, str]:
     """
     from dpsynth_platform.release.signature import fingerprint, public_pem
 
-    if not _has_signing_key(settings):
-        raise ConfigurationError(
-            f"DPSYNTH_HOME: {settings.home} holds no signing key, so no deployment that has made a model; accepted: "
-            "the home of one that has. A deployment is made where DPSYNTH_HOME says by its first run: "
-            "dpsynth run DATASET (or `make demo`)"
-        )
-
     def read() -> tuple[str, str]:
+        if not _has_signing_key(settings):
+            raise ConfigurationError(
+                f"DPSYNTH_HOME: {settings.home} holds no signing key, so no deployment that has made a model; "
+                "accepted: the home of one that has. A deployment is made where DPSYNTH_HOME says by its first run: "
+                "dpsynth run DATASET (or `make demo`)"
+            )
         key = Vault(settings.vault).signing_key().public_key()
         return public_pem(key).decode(), fingerprint(key)
 
-    file = _key_file(settings)
-    return _PUBLIC.get(file, state_of([file]), read)
+    return _PUBLIC.get(settings.vault, state_of(_key_files(settings)), read)
 
 
 def _has_signing_key(settings: Settings) -> bool:
-    return _key_file(settings).is_file()
+    return Vault(settings.vault).has(SIGNING_KEY)
 
 
-def _key_file(settings: Settings) -> Path:
-    return settings.vault / f"{SIGNING_KEY}.key"
+def _key_files(settings: Settings) -> list[Path]:
+    """What changes if another key is put in its place: its file, or the one that says which program has it."""
+    return [settings.vault / f"{SIGNING_KEY}.key", settings.vault / COMMAND]
 
 
 def find_release(settings: Settings, release: str) -> Path:

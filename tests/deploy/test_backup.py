@@ -37,7 +37,7 @@ from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.owner_keys import open_account
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.signature import public_pem
-from dpsynth_platform.reviewing.verification import verify_ledger
+from dpsynth_platform.reviewing.verification import public_key, verify_ledger
 from dpsynth_platform.storage import Place, Storage
 from dpsynth_platform.vault import Vault
 from dpsynth_platform.worker.inputs import CLAIM_FILE
@@ -137,6 +137,21 @@ def test_an_account_whose_keys_are_there_is_not_frozen(settings, tmp_path):
     take(settings, tmp_path / "backup")
     other = moved(settings, tmp_path)
     assert restore(other, tmp_path / "backup").frozen == ("each", "everyone")
+
+
+def test_keys_in_a_programs_care_sign_and_check_backups(settings, tmp_path):
+    script = tmp_path / "keys.sh"
+    script.write_text('case $1 in read) cat "$0.d/$2" || exit 3;; keep) mkdir -p "$0.d"; cat > "$0.d/$2";; esac')
+    settings.vault.mkdir(parents=True, mode=0o700)
+    (settings.vault / "command").write_text(f"sh {script}")
+    (settings.vault / "command").chmod(0o600)
+    with pytest.raises(ConfigurationError, match="holds no signing key"):
+        public_key(settings)
+    take(spent(settings), tmp_path / "backup")
+    assert public_key(settings)[0].startswith("-----BEGIN PUBLIC KEY")
+    other = moved(settings, tmp_path)
+    restore(other, tmp_path / "backup")
+    assert [path.name for path in other.vault.iterdir()] == ["command"]
 
 
 def test_backups_are_of_one_moment_while_another_process_writes(settings, tmp_path):

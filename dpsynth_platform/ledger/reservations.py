@@ -149,10 +149,19 @@ def charge(
     return participants, False
 
 
+def new_ids(number: int) -> list[str]:
+    """Ids of entries that are reserved in one transaction: they sort as these follow each other, as their times do not.
+
+    Entries are listed by time and id, so that nobody sees a later one before an earlier one.
+    """
+    return sorted(secrets.token_hex(16) for _ in range(number))
+
+
 def insert_entry(
     connection: Connection,
     account: Account,
     *,
+    entry_id: str,
     key: str,
     attempt: int,
     request: CostRequest,
@@ -167,7 +176,7 @@ def insert_entry(
     The event says under which policy, and which entries lineage related to it, so that anyone can see later what was
     known at the time. Where these are more than `MOST_RELATED`, `related` events just before name the first of them.
     """
-    entry_id, nonce = secrets.token_hex(16), secrets.token_bytes(NONCE_BYTES)
+    nonce = secrets.token_bytes(NONCE_BYTES)
     ids = sorted(set(related))
     parts = [ids[start : start + MOST_RELATED] for start in range(0, len(ids), MOST_RELATED)] or [[]]
     for part in parts[:-1]:

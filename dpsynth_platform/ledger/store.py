@@ -436,6 +436,7 @@ class Ledger:
                 key: reservations.insert_entry(
                     connection,
                     account,
+                    entry_id=entry_id,
                     key=key,
                     attempt=len(tried[key]) + 1,
                     request=request,
@@ -445,7 +446,7 @@ class Ledger:
                     replaces=words[key],
                     deadline=rows.time_text(rows.moment(connection) + lifetime),
                 )
-                for key in wanted
+                for key, entry_id in zip(wanted, reservations.new_ids(len(wanted)), strict=True)
             }
             return [(standing | made)[key] for key in keys]
 

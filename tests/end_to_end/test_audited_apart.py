@@ -19,6 +19,8 @@ from line_cases import storage_of as storage
 
 from assets.line import APART
 from dpsynth_platform.audit.canaries import is_canary, read_canaries
+from dpsynth_platform.console.roles import ALLOWED
+from dpsynth_platform.console.views import datasets, families, releases
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.ledger import chain, rows
@@ -218,6 +220,18 @@ def test_the_forecast_tells_the_cost_of_both(done: tuple[Deployment, Path]) -> N
     assert found.claimed == pytest.approx(dossier["guarantee"]["epsilon"])
     assert "second, equal model" in dict(found.rows())["canaries"]
     assert found.standing == entries(deployment)["model"][-1].entry_id
+
+
+def test_the_console_shows_both_and_counts_releases(done: tuple[Deployment, Path]) -> None:
+    deployment, path = done
+    allowed, ledger = ALLOWED["engineer"], ledger_of(deployment)
+    (row,) = families.family(deployment.settings, allowed, "tests").remaining or ()
+    mechanisms = ledger.remaining("tests", entries(deployment)["model"][-1].request, most=1000)
+    assert row.releases == mechanisms // 2 < mechanisms
+    (period,) = datasets.dataset(deployment.settings, allowed, "people").periods
+    assert tuple(step.step for step in period.steps if step.current) == steps_of(audited_apart=True)
+    assert period.candidate
+    assert releases.release(deployment.settings, allowed, path.name).dossier is not None
 
 
 def test_both_models_expire_together(done: tuple[Deployment, Path]) -> None:

@@ -33,6 +33,7 @@ def test_two_entries_of_one_cost(ledger):
     assert (first.key, second.key) == PAIR
     assert first.request == second.request
     assert reserved_order(ledger) == [first.entry_id, second.entry_id]
+    assert ledger.entries() == [first, second]
     assert together(ledger) == [first, second]
     assert ledger.verify().ok
 

@@ -22,6 +22,7 @@ from dpsynth_platform.ledger.composition import spent_over_time
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import Account, Entry
 from dpsynth_platform.ledger_words import change_words
+from dpsynth_platform.planning import audited_key
 from dpsynth_platform.privacy.figures import moment, number_of
 from dpsynth_platform.reviewing import accounts, catalogue
 from dpsynth_platform.reviewing.catalogue import Catalogue
@@ -358,15 +359,19 @@ def _remaining(settings: Settings, known: Chronicle, row: FamilyRow) -> tuple[Re
         if item.family == row.family and item.live and item.request.purpose == "release"
     }
     names = sorted({*row.datasets, *last})
-    return tuple(_remaining_of(settings, row.mode, name, last.get(name)) for name in names)
+    keys = {item.key for item in known.entries.values() if item.family == row.family and item.live}
+    return tuple(_remaining_of(settings, row.mode, name, last.get(name), keys) for name in names)
 
 
-def _remaining_of(settings: Settings, mode: str, dataset: str, last: Entry | None) -> RemainingView:
+def _remaining_of(
+    settings: Settings, mode: str, dataset: str, last: Entry | None, keys: Collection[str]
+) -> RemainingView:
     if last is None:
         return RemainingView(
             dataset, None, False, f"it has had no run yet; what one would cost: dpsynth plan {dataset}"
         )
-    found = opened(settings).remaining(last.family, last.request, most=MOST_COUNTED)
+    mechanisms = 2 if audited_key(last.key) in keys else 1
+    found = opened(settings).remaining(last.family, last.request, most=mechanisms * MOST_COUNTED) // mechanisms
     more = found >= MOST_COUNTED
     whose = ", for an owner who was never charged" if mode == "per-owner" else ""
     words = f"{'more than ' if more else ''}{number_of(found, 'more release')} like the last one would fit{whose}"

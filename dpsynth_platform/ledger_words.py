@@ -174,6 +174,14 @@ def _purged(payload: _Payload) -> str:
     return _with_reason(str(payload["step"]), payload)
 
 
+def _lifted(payload: _Payload) -> str:
+    return _with_reason(f"hold {payload['hold']}", payload)
+
+
+def _erased(payload: _Payload) -> str:
+    return _with_reason(f"{payload['owners']} owners are erased now", payload)
+
+
 _WORDS: dict[str, Callable[[_Payload], str]] = {
     chain.OPENED: _opened,
     chain.RAISE_ASKED: _raise,
@@ -193,4 +201,7 @@ _WORDS: dict[str, Callable[[_Payload], str]] = {
     chain.DECLARED_PUBLIC: _declared,
     chain.DISTRUSTED: _distrusted,
     "purged": _purged,
+    "hold-lifted": _lifted,
+    "erased": _erased,
+    "readmitted": _erased,
 }

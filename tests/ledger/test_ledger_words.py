@@ -30,6 +30,19 @@ def told(ledger, kind):
     ]
 
 
+def test_holds_and_requests_for_erasure_are_told_with_who_and_why(ledger):
+    ledger.record("hold-placed", "census", {"dataset": "census", "period": None, "by": "Ada", "reason": "a lawsuit"})
+    ledger.record("hold-lifted", "census", {"hold": 2, "by": "Bo", "reason": "settled"})
+    ledger.record("erased", "person", {"owners": 3, "by": "Cy", "reason": "a letter"})
+    ledger.record("readmitted", "person", {"owners": 2, "by": "Cy", "reason": "a mistake"})
+    assert in_words(ledger.history())[-4:] == [
+        ("Ada", "a lawsuit"),
+        ("Bo", "hold 2: settled"),
+        ("Cy", "3 owners are erased now: a letter"),
+        ("Cy", "2 owners are erased now: a mistake"),
+    ]
+
+
 def test_a_run_is_told_with_its_runner(ledger):
     ledger.bind("dataset census", "surveys", ["person_id", "partner_id"])
     entry = ledger.reserve("surveys", "key", request(runner="Ada"), people(1, 2), "compose", key_ids=KEYS)

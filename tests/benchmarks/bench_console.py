@@ -46,6 +46,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -393,16 +394,15 @@ def addresses(settings: Settings) -> dict[str, str]:
     }
 
 
-def over_http(deployment: Deployment) -> Iterator[tuple[str, Times, Times, float, float]]:
+def over_http(deployment: Deployment) -> Iterator[tuple[str, Times, Times, Times, Times]]:
     """Each page of a console in a process of its own, for somebody who is signed in.
 
-    The response's seconds, first and again (of the clock, and of the console's processor), and then a browser's until
-    the page is drawn, first and again (of the clock). First is after the console has read ahead.
+    The response's seconds, first and again, and then a browser's until the page is drawn, first and again: of the
+    clock, and of the processor, for the console alone or with the browser. First is after the console has read ahead.
     """
     with console(deployment) as running, chromium() as browser, visitor(running, browser) as here:
-        start = time.perf_counter()
         _rest(running)
-        print(f"read ahead for {time.perf_counter() - start:.0f} s after the sign-in", file=sys.stderr)
+        print(f"start and reading ahead: {_processor(running.process):.1f} s of processor", file=sys.stderr)
         for name, address in addresses(deployment.settings).items():
             first = _served(here, address)
             again = statistics.median_low([_served(here, address) for _ in range(5)])
@@ -413,30 +413,42 @@ def over_http(deployment: Deployment) -> Iterator[tuple[str, Times, Times, float
 def _rest(running: Console) -> None:
     """Waits until the console computes nothing any more."""
     while True:
-        before = _processor(running)
+        before = _processor(running.process)
         time.sleep(2)
-        if _processor(running) - before < 0.1:
+        if _processor(running.process) - before < 0.1:
             return
 
 
-def _processor(running: Console) -> float:
-    """Seconds that the console's process has used of the processor (proc_pid_stat(5), fields 14 and 15)."""
-    fields = Path(f"/proc/{running.process}/stat").read_text().rpartition(")")[2].split()
+def _processor(process: int) -> float:
+    """Seconds that a process has used of the processor (proc_pid_stat(5), fields 14 and 15)."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def _processor_of_all() -> float:
+    """The same of this process and all that it started: the console, and the browser's processes."""
+    ours, used = {os.getpid()}, 0.0
+    for process in sorted(int(place.name) for place in Path("/proc").glob("[0-9]*")):
+        with suppress(OSError):  # it has ended
+            parent = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+            if parent in ours or process in ours:
+                ours.add(process)
+                used += _processor(process)
+    return used
+
+
 def _served(here: Visitor, address: str) -> Times:
-    start, used = time.perf_counter(), _processor(here.console)
+    start, used = time.perf_counter(), _processor(here.console.process)
     answer = here.page.request.get(here.console.url + address)
     took = time.perf_counter() - start
     assert answer.ok, (answer.url, answer.status)
-    return took, _processor(here.console) - used
+    return took, _processor(here.console.process) - used
 
 
-def _drawn(here: Visitor, address: str) -> float:
-    start = time.perf_counter()
+def _drawn(here: Visitor, address: str) -> Times:
+    start, used = time.perf_counter(), _processor_of_all()
     here.open(address)
-    return time.perf_counter() - start
+    return time.perf_counter() - start, _processor_of_all() - used
 
 
 def size_of(settings: Settings) -> str:
@@ -473,9 +485,8 @@ def main() -> None:
             return
         print("| page | response, first | again | drawn, first | again |")
         print("| --- | --- | --- | --- | --- |")
-        for name, first, again, *drawn in over_http(Deployment(root)):
-            told = [_told(*first), _told(*again), *(f"{clock:.2f} s" for clock in drawn)]
-            print(f"| {name} | {' | '.join(told)} |", flush=True)
+        for name, *times in over_http(Deployment(root)):
+            print(f"| {name} | {' | '.join(_told(*item) for item in times)} |", flush=True)
 
 
 def _told(clock: float, used: float) -> str:

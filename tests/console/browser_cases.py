@@ -21,7 +21,7 @@ from urllib.request import urlopen
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from deployment import Deployment
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, StorageState, ViewportSize, sync_playwright
 
 from dpsynth_platform.console.store import Store
 from dpsynth_platform.console.users import Users
@@ -39,14 +39,17 @@ class Console:
 
     Attributes:
         process: its process's id.
+        cookies: what browsers keep of who has signed in, by name: a password is typed once, and hashed.
     """
 
     deployment: Deployment
     url: str
     process: int
+    cookies: dict[str, StorageState] = field(default_factory=dict)
 
     def expire_sessions(self) -> None:
         """Everybody was last seen a day ago."""
+        self.cookies.clear()
         with sqlite3.connect(self.deployment.settings.console_home / "console.db") as database:
             database.execute("UPDATE session SET seen = seen - 86400, began = began - 86400")
 
@@ -135,6 +138,10 @@ class Visitor:
         found = Axe().run(self.page).response["violations"]
         return [f"{item['id']}: {item['nodes'][0]['html'][:200]}" for item in found if item["impact"] in _SERIOUS]
 
+    def resize(self, width: int) -> None:
+        """Another screen, without another load: the pages' styles alone go by its width."""
+        self.page.set_viewport_size(_screen(width))
+
     def too_wide(self) -> bool:
         """Whether the page itself must be moved sideways to be read."""
         return bool(self.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))
@@ -143,15 +150,17 @@ class Visitor:
 @contextmanager
 def visitor(console: Console, browser: Browser, name: str | None = "Rita", *, width: int = DESK) -> Iterator[Visitor]:
     """Somebody with a new browser, signed in unless nobody is named."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, reduced_motion="reduce")
+    known = console.cookies.get(name or "")
+    context = browser.new_context(viewport=_screen(width), reduced_motion="reduce", storage_state=known)
     context.set_default_timeout(_SLOW)
     page = context.new_page()
     here = Visitor(console, page)
     page.on("request", lambda sent: here.foreign.append(sent.url) if _is_foreign(sent.url, console.url) else None)
     page.on("console", lambda told: here.complaints.append(told.text) if told.type == "error" else None)
     page.on("pageerror", lambda error: here.complaints.append(str(error)))
-    if name is not None:
+    if name is not None and known is None:
         sign_in(here, name)
+        console.cookies[name] = context.storage_state()
     yield here
     assert here.foreign == []
     context.close()
@@ -164,6 +173,10 @@ def sign_in(here: Visitor, name: str) -> None:
     here.page.get_by_label("Password").fill(PHRASE)
     here.page.get_by_role("button", name="Sign in").click()
     here.page.wait_for_selector("main h1:text('Overview')", timeout=_SLOW)
+
+
+def _screen(width: int) -> ViewportSize:
+    return {"width": width, "height": 900}
 
 
 def _is_foreign(url: str, own: str) -> bool:

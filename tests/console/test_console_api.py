@@ -267,4 +267,4 @@ def try_all(
 
 
 def test_the_api_is_as_it_describes_itself_where_nothing_is(gate: Gate) -> None:
-    assert {200, 404} <= try_all(gate, ["reviewer", "auditor"], 8)
+    assert {200, 404} <= try_all(gate, ["reviewer", "auditor"], 5)

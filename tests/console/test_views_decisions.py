@@ -46,6 +46,7 @@ def test_a_candidate_says_where_it_stands_and_why(filled):
     assert states[RELEASED].release == release_of(settings, "visits")
     assert states[SECOND].runners == ("runner",)
     assert (states[SECOND].approvals, states[SECOND].approvals_needed) == (0, 1)
+    assert states[SECOND].standing == "the evidence holds; 0 of 1 approval by people who did not run it"
     none = candidates.candidate(settings, REVIEWER, "visits", "2025-11")
     assert (none.state, none.candidate, none.description) == ("none", None, "Visits, month by month.")
     with pytest.raises(NotFound, match="no contract declares it"):

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from dpsynth_platform.console.pages.layout import Layout, layout
 
 _WIDE, _TALL, _GAP, _ROW, _EDGE = 196, 50, 78, 68, 26
-_LONGEST = 23
+_LONGEST, _LONGEST_BOLD = 23, 20
 _END = 8
 _INK, _QUIET, _LINE, _RED = "#1f2a25", "#56625b", "#7c877f", "#9c2b23"
 _FILLS = {
@@ -99,7 +99,16 @@ def _box(box: Box, x: float, y: float) -> Markup:
     words = ", ".join(filter(None, (box.title, box.detail, *(f"finding {mark}" for mark in box.marks))))
     parts = [_shape(box.kind, x, y, _WIDE, _TALL, stroke, width)]
     middle = x + _WIDE / 2
-    parts.append(_text(middle, y + 22, _shortened(box.label), 13, _INK, weight="700" if box.here else "500"))
+    parts.append(
+        _text(
+            middle,
+            y + 22,
+            _shortened(box.label, _LONGEST_BOLD if box.here else _LONGEST),
+            13,
+            _INK,
+            weight="700" if box.here else "500",
+        )
+    )
     parts.append(_text(middle, y + 39, box.detail, 11, _QUIET))
     for index, mark in enumerate(box.marks):
         parts.append(_mark(x + _WIDE - 12 - 32 * index, y, mark))
@@ -113,9 +122,9 @@ def _box(box: Box, x: float, y: float) -> Markup:
     )
 
 
-def _shortened(label: str) -> str:
+def _shortened(label: str, longest: int) -> str:
     """A long name without its middle: what tells ids apart stands at their end."""
-    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - _END - 1]}…{label[-_END:]}"
+    return label if len(label) <= longest else f"{label[: longest - _END - 1]}…{label[-_END:]}"
 
 
 def _shape(kind: str, x: float, y: float, wide: float, tall: float, stroke: str, width: float) -> Markup:

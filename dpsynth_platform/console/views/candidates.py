@@ -7,7 +7,7 @@ not: what makes a decision count (`ledger`, `release.evidence`), and publishing 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,8 +30,10 @@ from dpsynth_platform.console.views.dossiers import (
 )
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ContractError, NotFound, ReleaseRefused
+from dpsynth_platform.ledger.records import Decision
 from dpsynth_platform.people import recorded
 from dpsynth_platform.planning import load_dataset
+from dpsynth_platform.privacy.figures import moment, number_of
 from dpsynth_platform.release.dossier import clearance_summary
 from dpsynth_platform.release.evidence import REFUSE, WITHDRAW, standing_approvals
 from dpsynth_platform.reviewing import catalogue, decisions
@@ -278,7 +280,9 @@ def _candidate_view(
         family=contract.family,
         state=state,
         state_words=CANDIDATE_WORDS[state],
-        standing=gathered.standing,
+        standing=f"the evidence holds; {lacking(contract, gathered.decided, gathered.runners)}"
+        if state == "waiting"
+        else gathered.standing,
         candidate=gathered.candidate.digest,
         seen=str(gathered.seen),
         entry=gathered.candidate.entry_id,
@@ -300,6 +304,17 @@ def _candidate_view(
         release=published,
         comparison=beside(settings, known, previous, Side.of_candidate(gathered)) if previous else None,
     )
+
+
+def lacking(contract: DataContract, decided: Sequence[Decision], runners: Collection[str]) -> str:
+    """What a candidate waits for whose evidence holds, and that nobody has refused."""
+    counted = len(standing_approvals(decided, runners))
+    withdrawn = [item for item in decided if item.decision == WITHDRAW]
+    if withdrawn and not counted:
+        last = withdrawn[-1]
+        return f"release {last.release} of this content was withdrawn by {last.by} at {moment(last.at)}"
+    needed = max(contract.release.approvals, 1)
+    return f"{counted} of {number_of(needed, 'approval')} by people who did not run it"
 
 
 def candidate_state(known: Chronicle, gathered: decisions.Gathered) -> CandidateState:

@@ -5,19 +5,18 @@ What belongs here: what everybody looks at first, in few lines. What does not: d
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import View, require
+from dpsynth_platform.console.views.candidates import lacking
 from dpsynth_platform.console.views.dossiers import GuaranteeView, guarantee_view
 from dpsynth_platform.console.views.families import FamilyRow, budgets
 from dpsynth_platform.console.views.listing import ReleaseRow, newest_first, row_of
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ReleaseRefused
-from dpsynth_platform.ledger.records import Decision
-from dpsynth_platform.privacy.figures import moment, number_of
 from dpsynth_platform.release import evidence
 from dpsynth_platform.reviewing import catalogue
 from dpsynth_platform.reviewing.chronicle import Chronicle, Recorded, chronicle
@@ -119,7 +118,7 @@ def _waiting(settings: Settings, known: Chronicle, recorded: Recorded, contract:
         kind: Literal["candidate", "publication"] = "publication"
         why = "approved; the approvals sensor, or the next run, publishes it"
     except ReleaseRefused:
-        kind, why = "candidate", _lacking(contract, decided, runners)
+        kind, why = "candidate", lacking(contract, decided, runners)
     return Waiting(
         kind=kind,
         title=place.label,
@@ -131,17 +130,6 @@ def _waiting(settings: Settings, known: Chronicle, recorded: Recorded, contract:
         guarantee=guarantee_view(request.guarantee),
         event=None,
     )
-
-
-def _lacking(contract: DataContract, decided: Sequence[Decision], runners: Collection[str]) -> str:
-    """What a candidate waits for that nobody has refused."""
-    counted = len(evidence.standing_approvals(decided, runners))
-    withdrawn = [item for item in decided if item.decision == evidence.WITHDRAW]
-    if withdrawn and not counted:
-        last = withdrawn[-1]
-        return f"release {last.release} of this content was withdrawn by {last.by} at {moment(last.at)}"
-    needed = max(contract.release.approvals, 1)
-    return f"{counted} of {number_of(needed, 'approval')} by people who did not run it"
 
 
 def _raises(families: Collection[FamilyRow]) -> Iterator[Waiting]:

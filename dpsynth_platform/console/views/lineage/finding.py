@@ -26,6 +26,7 @@ class PathView(View):
     """A shortest way between two nodes.
 
     Attributes:
+        one, other: their names.
         nodes: from one to the other; empty where there is no way.
         relations: of each step, how, and whether it goes `down` to what came of it or `up`.
     """
@@ -62,7 +63,7 @@ def path(settings: Settings, allowed: Collection[Action], one: str, other: str) 
             relations.append((link.relation, "down" if link.parent == here.id else "up"))
     words = f"{len(relations)} steps" if found else "no way leads from one to the other"
     nodes = tuple(about.node(item, distance) for distance, (item, _) in enumerate(found))
-    return PathView(about.names.key(first), about.names.key(last), nodes, tuple(relations), words)
+    return PathView(about.names.of(first), about.names.of(last), nodes, tuple(relations), words)
 
 
 def search(settings: Settings, allowed: Collection[Action], text: str) -> SearchView:

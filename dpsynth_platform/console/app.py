@@ -50,6 +50,8 @@ def application(settings: Settings, console: ConsoleSettings) -> FastAPI:
     for kind, answer in ((404, _no_such_page), (DpsynthError, _page_refused), (Exception, _page_failed)):
         nicegui.app.add_exception_handler(kind, answer)
     pages.register(settings)
+    # Quasar's bar for what a page loads by itself has no name for a screen reader; pages load nothing to wait for.
+    nicegui.app.config.quasar_config["loadingBar"] = {"skipHijack": True}
     # Not compressed: a page holds a token beside what its address asks for, and its length would tell of both.
     ui.run_with(
         app,

@@ -7,6 +7,7 @@ held against. What does not: the checks themselves (`release.verify`, `ledger.ve
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ class Checked:
 
 _CHECKED: Kept[Checked] = Kept(4000)
 _READ: Kept[Checked] = Kept(4000)
-_PUBLIC: Kept[tuple[str, str]] = Kept(10)
+_PUBLIC: Kept[tuple[str, str] | None] = Kept(10)
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,11 @@ def verify_ledger(
     Raises:
         StaleInput: a step's record is damaged.
     """
-    from dpsynth_platform.backup.witnesses import head_of, missing_from
+    from dpsynth_platform.backup.witnesses import missing_from
     from dpsynth_platform.lineage.store import LineageStore
 
     store = accounts.ledger(settings) if url is None else Ledger(url)
-    heads = {path: head_of(path) for path in releases.published(settings, beside)}
+    heads = {path: _head_of(path) for path in releases.published(settings, beside)}
     published = [head for head in heads.values() if head is not None]
     unknown = missing_from(settings, store, LineageStore(url or settings.ledger_url))
     report = store.verify([*published, *known])
@@ -124,10 +125,8 @@ def verify_all(
             key = public_key.read_bytes()
         except OSError as error:
             raise VerificationFailed(f"{public_key}: the key cannot be read: {file_problem(error)}") from None
-    elif _has_signing_key(settings):
-        from dpsynth_platform.release.signature import public_pem
-
-        key = public_pem(Vault(settings.vault).signing_key().public_key())
+    elif (own := _own_key(settings)) is not None:
+        key = own[0].encode()
         chain = chain or _own_chain(settings)
     return verify_releases(paths, key, chain=chain, expected=expected)
 
@@ -147,13 +146,14 @@ def checked(settings: Settings, now: Chronicle, path: Path, *, rows: bool = True
     """
     kept = _READ if rows else _CHECKED
     known = now.known_chain if accounts.has_ledger(settings) else None
-    state = (tree_state(path), state_of(_key_files(settings)), now.readings, path.name in now.known_chain.withdrawn)
+    own = _own_key(settings)
+    state = (tree_state(path), own, now.readings, path.name in now.known_chain.withdrawn)
     if anew:
         kept.forget(path)
 
     def make() -> Checked:
         at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        key = public_key(settings)[0].encode() if _has_signing_key(settings) else None
+        key = own[0].encode() if own else None
         report = verify_release(path, key, chain=known if key else None, rows=rows, release=path.name)
         return Checked(report, at)
 
@@ -177,28 +177,34 @@ def public_key(settings: Settings) -> tuple[str, str]:
     Raises:
         ConfigurationError: there is none, as where nothing has been run yet.
     """
+    own = _own_key(settings)
+    if own is None:
+        raise ConfigurationError(
+            f"DPSYNTH_HOME: {settings.home} holds no signing key, so no deployment that has made a model; accepted: "
+            "the home of one that has. A deployment is made where DPSYNTH_HOME says by its first run: "
+            "dpsynth run DATASET (or `make demo`)"
+        )
+    return own
+
+
+def _own_key(settings: Settings) -> tuple[str, str] | None:
+    """The same, or None where there is no key; asked for again where none was, or where the vault's files changed.
+
+    Raises:
+        ConfigurationError: the vault's program fails.
+    """
     from dpsynth_platform.release.signature import fingerprint, public_pem
 
-    def read() -> tuple[str, str]:
-        if not _has_signing_key(settings):
-            raise ConfigurationError(
-                f"DPSYNTH_HOME: {settings.home} holds no signing key, so no deployment that has made a model; "
-                "accepted: the home of one that has. A deployment is made where DPSYNTH_HOME says by its first run: "
-                "dpsynth run DATASET (or `make demo`)"
-            )
-        key = Vault(settings.vault).signing_key().public_key()
+    vault = Vault(settings.vault)
+
+    def read() -> tuple[str, str] | None:
+        if not vault.has(SIGNING_KEY):
+            return None
+        key = vault.signing_key().public_key()
         return public_pem(key).decode(), fingerprint(key)
 
-    return _PUBLIC.get(settings.vault, state_of(_key_files(settings)), read)
-
-
-def _has_signing_key(settings: Settings) -> bool:
-    return Vault(settings.vault).has(SIGNING_KEY)
-
-
-def _key_files(settings: Settings) -> list[Path]:
-    """What changes if another key is put in its place: its file, or the one that says which program has it."""
-    return [settings.vault / f"{SIGNING_KEY}.key", settings.vault / COMMAND]
+    files = [settings.vault / f"{SIGNING_KEY}.key", settings.vault / COMMAND]
+    return _PUBLIC.get(settings.vault, state_of(files), read)
 
 
 def find_release(settings: Settings, release: str) -> Path:
@@ -219,3 +225,11 @@ def find_release(settings: Settings, release: str) -> Path:
         known = ", ".join(path.name for path in published) or "none is published"
         raise VerificationFailed(f"{release}: no such directory, release or dataset; accepted: {known}")
     return found[-1]
+
+
+def _head_of(path: Path) -> Head | None:
+    """The ledger's head in a release's dossier, or None if the dossier is damaged."""
+    try:
+        return Head(**json.loads((path / "dossier.json").read_text(encoding="utf-8"))["ledger"]["head"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -13,7 +13,7 @@ from view_cases import json_of, release_of
 
 from dpsynth_platform.console.roles import ALLOWED
 from dpsynth_platform.console.views import candidates, families, ledger, overview, releases
-from dpsynth_platform.errors import NotFound
+from dpsynth_platform.errors import ConfigurationError, NotFound
 from dpsynth_platform.release import layout
 from dpsynth_platform.release.attestation import Envelope, release_statement
 from dpsynth_platform.release.signature import public_pem
@@ -46,6 +46,26 @@ def replaced(path, before, after):
     path.chmod(0o644)
     path.write_bytes(content.replace(before, after, 1))
     os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns))
+
+
+def test_releases_verify_with_a_key_that_a_program_has(published, tmp_path):
+    settings, release, _ = published
+    known = verification.public_key(settings)
+    file = settings.vault / "signing.key"
+    (tmp_path / "key").write_text(file.read_bytes().hex())
+    program = tmp_path / "keys.sh"
+    program.write_text('[ "$1 $2" = "read signing" ] || exit 3\ncat "${0%/*}/key"\n')
+    file.unlink()
+    assert states(settings)[release] == "published"  # as one whose signer nobody here knows
+    with pytest.raises(ConfigurationError, match="holds no signing key"):
+        verification.public_key(settings)
+    command = settings.vault / "command"
+    command.write_text(f"sh {program}")
+    command.chmod(0o600)
+    assert verification.public_key(settings) == known
+    shown = releases.release(settings, REVIEWER, release)
+    assert (shown.row.state, shown.verification.ok) == ("published", True)
+    assert known[1] in json_of(shown.verification)
 
 
 def test_a_changed_dossier_is_broken_and_its_words_are_not_shown(published):

@@ -16,7 +16,16 @@ from dpsynth_platform.audit.cumulative import standing_of
 from dpsynth_platform.audit.fdp import gaussian_curve, gaussian_mu
 from dpsynth_platform.audit.plots import roc_plot, score_plot
 from dpsynth_platform.audit.texts.reconstruction import Reconstructed
-from dpsynth_platform.audit.verdict import Apart, AuditReport, claim_p_value, judge, shortage_of, with_family
+from dpsynth_platform.audit.verdict import (
+    KINDS_HEADER,
+    Apart,
+    AuditReport,
+    claim_p_value,
+    judge,
+    kind_row,
+    shortage_of,
+    with_family,
+)
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import AccountingError, ContractError
 from dpsynth_platform.release.dossier import check_svg
@@ -137,6 +146,10 @@ def test_each_kind_of_canaries_is_told_apart_and_decides_nothing(contract: DataC
     assert found["plausible", "measurements"].area_under_curve.low < 0.5
     assert found["plausible", "measurements"].area_under_curve.high > 0.5
     assert found["random", "measurements"].true_positive_rate.value > 0.9
+    row = kind_row(report.to_json()["of_kinds"][0])
+    assert (
+        row[:3] == ("random", "250", "measurements") and row[3].startswith("1.000 (") and len(row) == len(KINDS_HEADER)
+    )
     assert "250 random ones: 1.00" in report.summary and "; 250 plausible ones: 0.50" in report.summary
     together = judge(contract, None, included, scored(values))
     assert (report.verdict, report.attacks) == (together.verdict, together.attacks)

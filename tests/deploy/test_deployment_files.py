@@ -154,7 +154,9 @@ def test_no_container_is_root_or_writes_to_its_image():
         assert container["allowPrivilegeEscalation"] is False
         assert container["capabilities"] == {"drop": ["ALL"]}
     stages = (DEPLOY / "Dockerfile").read_text().split("\nFROM ")
-    assert any(stage.startswith("base AS runtime") and "\nUSER 10001:10001" in stage for stage in stages)
+    (runtime,) = (stage for stage in stages if stage.startswith("base AS runtime"))
+    assert "\nUSER 10001:10001" in runtime
+    assert "\nWORKDIR /opt/dagster\n" in runtime  # modules are looked for there first: never where steps write
     for stage in stages:
         if stage.startswith("runtime AS"):
             assert "USER" not in stage

@@ -39,7 +39,7 @@ def body(step: StepContext) -> Outcome:
     from dpsynth_platform.audit.plots import roc_plot, score_plot
     from dpsynth_platform.audit.scores import scores_table
     from dpsynth_platform.audit.scoring import score_canaries
-    from dpsynth_platform.audit.text_scoring import reconstructed_texts, score_texts
+    from dpsynth_platform.audit.text_scoring import as_the_model_saw, reconstructed_texts, score_texts
     from dpsynth_platform.audit.verdict import Apart, judge
     from dpsynth_platform.synth.tabular.model import load_model
     from dpsynth_platform.synth.text.dp_finetune import columns_model
@@ -64,6 +64,7 @@ def body(step: StepContext) -> Outcome:
         else:
             step.progress("asking the language model about the canaries' texts")
             columns, plan = columns_model(attacked.directory), step.plan(raw)
+            bait, rows = as_the_model_saw(plan, bait, rows)
             scored = score_texts(contract, plan, bait, attacked.directory, rows)
             back = reconstructed_texts(plan, bait, attacked.directory)
         entry = step.ledger.entry(step.storage.require(step.place, "clearance", run_key=raw.run_key).facts[role.entry])

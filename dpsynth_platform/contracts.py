@@ -559,10 +559,18 @@ class Scrub(_Part):
 
 WORKLOAD_METHODS = ("auto", "aim", "mwem")
 """Methods for which `generate.workload` matters."""
-BASE_MODEL_METHODS = ("dp_finetune",)
+BASE_MODEL_METHODS = ("dp_finetune", "ctcl")
 """Methods that train from a checkpoint."""
-TEXT_METHODS = ("dp_finetune",)
+TEXT_METHODS = ("dp_finetune", "ctcl")
 """Methods that write a text column, by a language model."""
+TOPIC_METHODS = ("ctcl",)
+"""Methods that sort texts by public topics first."""
+KEYWORDS_COLUMN = "keywords"
+"""Under which name the language model is told the topic of a text."""
+UNIVERSAL_TOPICS = "universal"
+"""The topic model that comes with the platform."""
+TOPIC_LEVELS = (16, 32, 64, 128, 256, 512)
+"""Numbers of topics of a topic model: the fewer, the broader."""
 DEFAULT_BASE_MODEL = "smollm2-135m"
 
 
@@ -651,6 +659,41 @@ class Training(_Part):
         return math.ceil(self.steps / 10) if self.replay_steps is None else self.replay_steps
 
 
+class Topics(_Part):
+    """The public topics that texts are sorted by. Their noisy counts are paid for; a topic's keywords are public."""
+
+    model: str = Field(
+        default=UNIVERSAL_TOPICS,
+        min_length=1,
+        max_length=500,
+        description="`universal`, or the path of a model that `dpsynth synth topics` has made of public phrases.",
+    )
+    public: str | None = Field(
+        default=None, min_length=10, description="Why a topic model of your own knows nothing of the data."
+    )
+    count: Literal["auto", 16, 32, 64, 128, 256, 512] = Field(
+        default="auto",
+        description="How many topics; `auto`: as many as hold, on average, three times the noise of their counts.",
+    )
+    noise: float = Field(
+        default=10.0,
+        gt=0,
+        le=1e6,
+        description=(
+            "Noise of the counts of topics and of the modelled columns together, as a multiple of what one unit can "
+            "change; the training has the rest of the budget."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _declared_public(self) -> Topics:
+        if self.model != UNIVERSAL_TOPICS and self.public is None:
+            raise ValueError(
+                f"model: {self.model!r} without `public`; accepted: with the reason why it knows nothing of the data"
+            )
+        return self
+
+
 class TextGeneration(_Part):
     """Which column is written by the language model, what it is told first, and how texts are drawn from it."""
 
@@ -675,8 +718,12 @@ class TextGeneration(_Part):
         ),
     )
     columns_share: float = Field(
-        default=0.1, gt=0, lt=1, description="Part of epsilon for the modelled columns; the rest is for the text."
+        default=0.1,
+        gt=0,
+        lt=1,
+        description="Part of epsilon for the modelled columns; the rest is for the text. `ctcl` goes by topics.noise.",
     )
+    topics: Topics | None = Field(default=None, description="Of `ctcl`.")
     temperature: float = Field(default=1.0, gt=0, le=5)
     top_k: int | None = Field(default=None, ge=1, le=1_000_000)
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -689,12 +736,13 @@ class Generate(_Part):
     number of records that the mechanism read (after holdout and bounding, with the canaries that joined them).
     """
 
-    method: Literal["auto", "aim", "mst", "mwem", "privbayes", "independent", "dp_finetune"] = Field(
+    method: Literal["auto", "aim", "mst", "mwem", "privbayes", "independent", "dp_finetune", "ctcl"] = Field(
         default="auto",
         description=(
             "`aim` keeps as many links between columns as the budget can tell, `mwem` nearly as many and sooner, `mst` "
             "the strongest, `privbayes` those of columns with very many values, `independent` none; `auto` chooses "
-            "among these by public facts and says why. `dp_finetune` also writes a text column, by a language model."
+            "among these by public facts and says why. `dp_finetune` also writes a text column, by a language model; "
+            "so does `ctcl`, which tells the model the keywords of a public topic."
         ),
     )
     rows: int | Literal["auto"] = Field(
@@ -715,8 +763,8 @@ class Generate(_Part):
         description="Which rows cannot occur. They cost nothing and change no mechanism: other ones are no new spend.",
     )
     workload: Workload = Field(default_factory=Workload, description="Of `aim` and `mwem`; others know none.")
-    text: TextGeneration | None = Field(default=None, description="Of `dp_finetune`.")
-    training: Training | None = Field(default=None, description="Of `dp_finetune`.")
+    text: TextGeneration | None = Field(default=None, description="Of `dp_finetune` and `ctcl`.")
+    training: Training | None = Field(default=None, description="Of `dp_finetune` and `ctcl`.")
     time_limit: TimeLimit | None = Field(
         default=None,
         description=(
@@ -734,11 +782,15 @@ class Generate(_Part):
     @model_validator(mode="before")
     @classmethod
     def _finetuned(cls, document: Any) -> Any:
-        """What `dp_finetune` needs and is not named: its defaults stand in the sealed contract."""
+        """What methods for texts need and is not named: its defaults stand in the sealed contract."""
         if not isinstance(document, dict) or document.get("method") not in TEXT_METHODS:
             return document
-        defaults = {"base_model": DEFAULT_BASE_MODEL, "text": {}, "training": {}}
-        return document | {key: value for key, value in defaults.items() if document.get(key) is None}
+        defaults: dict[str, Any] = {"base_model": DEFAULT_BASE_MODEL, "text": {}, "training": {}}
+        filled = document | {key: value for key, value in defaults.items() if document.get(key) is None}
+        text = filled["text"]
+        if document["method"] in TOPIC_METHODS and isinstance(text, dict) and text.get("topics") is None:
+            filled["text"] = text | {"topics": {}}
+        return filled
 
     @model_validator(mode="after")
     def _of_the_method(self) -> Generate:
@@ -748,8 +800,12 @@ class Generate(_Part):
             for key in ("text", "training")
             if getattr(self, key) is not None and self.method not in TEXT_METHODS
         )
+        if self.text is not None and self.text.topics is not None and self.method not in TOPIC_METHODS:
+            raise ValueError(
+                f"text.topics: for {', '.join(TOPIC_METHODS)}, and the method is {self.method!r}; accepted: none"
+            )
         if self.method in TEXT_METHODS and self.time_limit is not None:
-            raise ValueError("time_limit: 'dp_finetune' plans by steps; accepted: training.steps")
+            raise ValueError(f"time_limit: {self.method!r} plans by steps; accepted: training.steps")
         return self
 
     @field_validator("rows", mode="before")
@@ -1037,6 +1093,7 @@ class DataContract(_Part):
             "chunks": text.chunks,
             "columns_share": text.columns_share,
             "training": self.generate.training.model_dump(mode="json"),
+            **({} if text.topics is None else {"topics": text.topics.model_dump(mode="json", exclude={"public"})}),
         }
 
 
@@ -1161,7 +1218,7 @@ class _Parts:
         """Texts of canaries where no text is written, rows that nothing tells from random ones, a kind named twice."""
         kinds = self.audit.canary_texts if self.audit else None
         if kinds and self.generate and self.generate.text is None:
-            yield "audit.canary_texts: no text is written; accepted: with a method that writes one (dp_finetune)"
+            yield f"audit.canary_texts: no text is written; accepted: with one of {', '.join(TEXT_METHODS)}"
         if kinds and len(set(kinds)) < len(kinds):
             yield f"audit.canary_texts: {', '.join(kinds)}; accepted: each kind once"
         rows = (self.audit.canary_rows if self.audit else None) or []
@@ -1220,7 +1277,12 @@ class _Parts:
         if privacy is None or generate.training is None:
             return
         if privacy.weighting == "owners":
-            yield "privacy.weighting: 'owners' with method 'dp_finetune'; accepted: rows"
+            yield f"privacy.weighting: 'owners' with method {generate.method!r}; accepted: rows"
+        if generate.text is not None and generate.text.topics is not None and KEYWORDS_COLUMN in self.columns:
+            yield (
+                f"columns.{KEYWORDS_COLUMN}: with method {generate.method!r}, which tells the language model a topic "
+                "under that name; accepted: another name"
+            )
         training = generate.training
         if training.sampled == "owners" and training.expected_records is not None:
             yield "generate.training.expected_records: with sampled 'owners'; accepted: none (expected_units counts)"

@@ -215,6 +215,30 @@ def synth_rows(
     shown.say(f"What they are: {made.statement}")
 
 
+@synth_app.command("topics")
+@command
+def synth_topics(
+    out: Annotated[Path, typer.Argument(help="File of the topic model, a new one.")],
+    phrases: Annotated[
+        Path | None,
+        typer.Option(help="Text file of public words and phrases, one a line; by default those of `universal`."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Makes a topic model for method ctcl from public phrases. What it knows is released with every text, unpaid."""
+    from dpsynth_platform.synth.text.topic_building import UNIVERSAL_MATERIAL, build_topics, read_phrases
+    from dpsynth_platform.synth.text.topic_building import universal_phrases as universal
+
+    shown = Shown(as_json)
+    with stages(shown) as progress, workspace("dpsynth-topics-"):
+        found = universal() if phrases is None else read_phrases(phrases)
+        material = UNIVERSAL_MATERIAL if phrases is None else phrases.name
+        digest = build_topics(found, out, material=material, progress=progress)
+    shown.json({"file": str(out), "phrases": len(found), "sha256": digest})
+    shown.say(f"{out}: topics of {len(found)} phrases; SHA-256 {digest}")
+    shown.say("In a contract: generate.text.topics: {model: PATH, public: why it knows nothing of the data}")
+
+
 def _draft(shown: Shown, missing: SchemaMissing) -> typer.Exit:
     """The file to fill in, alone on standard output, so that it can be kept; what else is said goes beside it."""
     shown.json({"error": {"code": missing.code, "message": missing.words, "draft": missing.draft}})

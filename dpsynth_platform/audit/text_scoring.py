@@ -20,7 +20,11 @@ from dpsynth_platform.audit.texts.reconstruction import Reconstructed, count_rec
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.text.dp_finetune import columns_model, log_likelihoods, model_with_rows
+from dpsynth_platform.synth.text.dp_finetune import as_learned, columns_model, log_likelihoods, model_with_rows
+from dpsynth_platform.synth.text.sealing import TextParameters
+
+MOST_SORTED = 5_000
+"""Synthetic rows that attacks on the columns look at where texts are sorted by topics: each has to be sorted first."""
 
 
 def score_texts(
@@ -31,9 +35,9 @@ def score_texts(
     Args:
         contract: names the written column.
         plan: that the model was trained by.
-        canaries: included and held-out ones.
+        canaries: included and held-out ones, as the model saw them (`as_the_model_saw`).
         directory: of the complete model.
-        synthetic: rows drawn from it; at least one.
+        synthetic: rows drawn from it, likewise; at least one.
 
     Raises:
         MechanismFailed: the directory holds no complete model.
@@ -71,6 +75,16 @@ def reconstructed_texts(plan: SealedPlan, canaries: CanarySet, directory: Path) 
     model, rows = model_with_rows(plan, directory, canaries.values)
     likeness = reconstruct(model, [text for _, text in rows], [prompt for prompt, _ in rows])
     return count_reconstructed(likeness, included)
+
+
+def as_the_model_saw(plan: SealedPlan, canaries: CanarySet, synthetic: pa.Table) -> tuple[CanarySet, pa.Table]:
+    """Canaries and synthetic rows with all columns that were counted, the topic of each text among them.
+
+    Where texts are sorted by topics, of the synthetic rows the first `MOST_SORTED`.
+    """
+    if TextParameters.of(plan).topics is None:
+        return canaries, synthetic
+    return CanarySet(as_learned(plan, canaries.table)), as_learned(plan, synthetic.slice(0, MOST_SORTED))
 
 
 def _without(canaries: CanarySet, written: str) -> CanarySet:

@@ -178,6 +178,11 @@ DP_FINETUNE_WORDS = replace(
     ),
 )
 
+CTCL_WORDS = replace(
+    DP_FINETUNE_WORDS,
+    counts="tables of counts of the columns beside the text and of the texts' public topics (one or two columns each)",
+)
+
 WORDS = {
     "aim": AIM_WORDS,
     "mst": MST_WORDS,
@@ -185,6 +190,7 @@ WORDS = {
     "privbayes": PRIVBAYES_WORDS,
     "independent": INDEPENDENT_WORDS,
     "dp_finetune": DP_FINETUNE_WORDS,
+    "ctcl": CTCL_WORDS,
 }
 """The words of every generator's mechanism, by the method's name."""
 

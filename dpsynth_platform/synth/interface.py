@@ -307,6 +307,7 @@ _CLASSES = {
     "privbayes": "tabular.privbayes.PrivBayes",
     "independent": "tabular.independent.Independent",
     "dp_finetune": "text.dp_finetune.DpFinetune",
+    "ctcl": "text.ctcl.Ctcl",
 }
 """Of every method, its class."""
 METHODS = tuple(_CLASSES)

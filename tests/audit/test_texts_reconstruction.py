@@ -50,6 +50,17 @@ def models(tmp_path_factory: pytest.TempPathFactory, members: list[str]) -> dict
     return {"base": str(base), "trained": str(save_model(root / "trained", model.eval(), tokenizer))}
 
 
+def test_no_row_goes_on_beyond_what_the_model_sees() -> None:
+    """Each fits; the longest prompt and the longest continuation together would not."""
+    model = tiny_llama(positions=64)
+    prompts, lengths = [[1, *range(3, 62)], [1, 5, 9], [1, *range(3, 40)], [2]], [4, 50, 20, 50]
+    found = continuations(model, prompts, lengths)
+    assert [len(tokens) for tokens in found] == lengths
+    assert found == [
+        continuations(model, [prompt], [length])[0] for prompt, length in zip(prompts, lengths, strict=True)
+    ]
+
+
 def test_continuations_are_the_likeliest_tokens_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconstruction, "_AT_ONCE", 2)
     model = tiny_llama()

@@ -65,9 +65,18 @@ def public_model() -> Any:
 
 
 def text_deployment(
-    root: Path, *, training: dict[str, Any] | None = None, table: pa.Table | None = None, **privacy: Any
+    root: Path,
+    *,
+    training: dict[str, Any] | None = None,
+    table: pa.Table | None = None,
+    generate: dict[str, Any] | None = None,
+    **privacy: Any,
 ) -> Deployment:
-    """A deployment whose `letter` is written by a tiny model, which somebody declared public."""
+    """A deployment whose `letter` is written by a tiny model, which somebody declared public.
+
+    Args:
+        generate: of the contract, in place of what stands here.
+    """
     base = save_model(root / "base", public_model())
     columns = {name: SMALL["columns"][name] for name in ("person", "visit", "region", "outcome")}
     contract = copy.deepcopy(SMALL) | {
@@ -78,7 +87,8 @@ def text_deployment(
             "rows": 40,
             "text": {"given": ["region"], "max_tokens": 48},
             "training": TRAINING | (training or {}),
-        },
+        }
+        | (generate or {}),
     }
     contract["privacy"] = (
         contract["privacy"]

@@ -11,7 +11,7 @@ what nearly comes back is counted, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
@@ -104,10 +104,11 @@ def continuations(model: Any, prompts: Sequence[Tokens], lengths: Sequence[int])
 
     from dpsynth_platform.synth.text.slots import Slots, check_slots
 
-    check_slots(model, max(map(len, prompts)) + max(lengths))
-    found: list[list[int]] = []
-    for first in range(0, len(prompts), _AT_ONCE):
-        part, wanted = prompts[first : first + _AT_ONCE], lengths[first : first + _AT_ONCE]
+    most = max(len(prompt) + length for prompt, length in zip(prompts, lengths, strict=True))
+    check_slots(model, most)
+    found: list[list[int]] = [[] for _ in prompts]
+    for rows in _batches(prompts, lengths, most):
+        part, wanted = [prompts[row] for row in rows], [lengths[row] for row in rows]
         # Rows go on until the longest one is done; each has room for that.
         slots = Slots(model, len(part), max(map(len, part)) + max(wanted) + 1)
         read = slots.read(part)
@@ -118,9 +119,24 @@ def continuations(model: Any, prompts: Sequence[Tokens], lengths: Sequence[int])
         for _ in range(max(wanted) - 1):
             last = slots.step(last).argmax(dim=1)
             columns.append(last)
-        rows = torch.stack(columns, dim=1).tolist()
-        found += [row[:length] for row, length in zip(rows, wanted, strict=True)]
+        for row, tokens, length in zip(rows, torch.stack(columns, dim=1).tolist(), wanted, strict=True):
+            found[row] = tokens[:length]
     return found
+
+
+def _batches(prompts: Sequence[Tokens], lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Rows that go on together. None of them gets longer than the longest row is: the model may not see any further."""
+    rows: list[int] = []
+    longest = 0
+    for row in sorted(range(len(prompts)), key=lambda at: -lengths[at]):
+        together = max(longest, len(prompts[row]))
+        if rows and (len(rows) == _AT_ONCE or together + lengths[rows[0]] > most):
+            yield rows
+            rows, together = [], len(prompts[row])
+        rows.append(row)
+        longest = together
+    if rows:
+        yield rows
 
 
 def count_reconstructed(likeness: Floats, included: Coins) -> tuple[Reconstructed, ...]:

@@ -25,12 +25,12 @@ from dpsynth_platform.quality.text.divergences import (
     vocabulary_overlap,
 )
 from dpsynth_platform.quality.text.diversity import distinct, duplicates, self_bleu, verbatim
-from dpsynth_platform.quality.text.embeddings import SentenceEncoder
 from dpsynth_platform.quality.text.entities import entity_counts
 from dpsynth_platform.quality.text.mauve import Features, mauve
 from dpsynth_platform.quality.text.next_token import next_token_accuracy
 from dpsynth_platform.quality.text.words import Codes, code_words
 from dpsynth_platform.synth.interface import Progress, silent
+from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 
 VERBATIM_WORDS = 10
 MOST_TRAINING_TEXTS = 50_000

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dpsynth_platform.constraints import Constraint, Values
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts import KEYWORDS_COLUMN, DataContract
 from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -46,11 +47,13 @@ from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synth.text import sealing, trained
 from dpsynth_platform.synth.text.base_models import BaseModel, load
+from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.examples import Examples, write_examples
 from dpsynth_platform.synth.text.filtering import Rules, sample_records
-from dpsynth_platform.synth.text.layout import Encoder, Given, TextLayout, text_of
+from dpsynth_platform.synth.text.layout import Encoder, Given, text_of
 from dpsynth_platform.synth.text.sampling import Sampling
 from dpsynth_platform.synth.text.sealing import TextParameters
+from dpsynth_platform.synth.text.topics import with_topics
 
 if TYPE_CHECKING:
     from dpsynth_platform.compute.engine import Engine
@@ -140,11 +143,20 @@ class DpFinetune:
         base = read_base_model(checkpoints.base_model)
         trained.check_digest(base, parameters.base_digest)
         model, encoder = _prepared(base, parameters, device)
-        if not checkpoints.resume:
-            columns = _of_columns(parameters)
-            columns.measure(parameters.columns, bounded, _made(directory / COLUMNS), progress, engine)
-            columns.estimate(parameters.columns, directory / COLUMNS, progress=progress)
-        _train(plan, grant, model, encoder, bounded, directory, checkpoints, device, progress)
+        with self.told(parameters, bounded, directory, progress) as records:
+            if not checkpoints.resume:
+                columns = _of_columns(parameters)
+                columns.measure(parameters.columns, records, _made(directory / COLUMNS), progress, engine)
+                columns.estimate(parameters.columns, directory / COLUMNS, progress=progress)
+            _train(plan, grant, model, encoder, records, directory, checkpoints, device, progress)
+
+    @contextmanager
+    def told(self, parameters: TextParameters, bounded: Path, directory: Path, progress: Progress) -> Iterator[Path]:
+        """The table that is counted and learned from; of methods that derive columns, another one than the bounded.
+
+        Each of its records hangs on the bounded one alone, so that one record more or less changes no other.
+        """
+        yield bounded
 
     def is_complete(self, directory: Path) -> bool:
         """Whether training ended; see `Generator.is_complete`."""
@@ -245,6 +257,16 @@ def columns_model(directory: Path) -> Path:
     return directory / COLUMNS
 
 
+def as_learned(plan: SealedPlan, records: pa.Table) -> pa.Table:
+    """Records with all columns that the mechanism went by: a topic beside them, where texts are sorted by topics.
+
+    Args:
+        plan: that the model was trained by.
+        records: with the text column; milliseconds each where topics are added.
+    """
+    return _as_learned(TextParameters.of(plan), records)
+
+
 def log_likelihoods(
     plan: SealedPlan, directory: Path, records: pa.Table
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -256,7 +278,7 @@ def log_likelihoods(
         records: the layout's columns.
     """
     parameters, base = _base_of(plan)
-    texts = _texts(parameters.layout, records)
+    texts = _texts(parameters, records)
     model, tokenizer = load(base)
     encoder = Encoder(parameters.layout, tokenizer)
     before = trained.mean_log_likelihoods(model, encoder, texts)
@@ -275,7 +297,7 @@ def model_with_rows(
         records: the layout's columns.
     """
     parameters, base = _base_of(plan)
-    texts = _texts(parameters.layout, records)
+    texts = _texts(parameters, records)
     model, tokenizer = trained.load_for_sampling(base, parameters.training, directory, "cpu")
     return model, trained.encoded(Encoder(parameters.layout, tokenizer), texts)
 
@@ -287,7 +309,14 @@ def _base_of(plan: SealedPlan) -> tuple[TextParameters, BaseModel]:
     return parameters, base
 
 
-def _texts(layout: TextLayout, records: pa.Table) -> list[tuple[Given, str]]:
+def _as_learned(parameters: TextParameters, records: pa.Table) -> pa.Table:
+    if parameters.topics is None or KEYWORDS_COLUMN in records.column_names:
+        return records
+    return with_topics(records, parameters.layout.fields[0], parameters.topics.load(), SentenceEncoder("cpu"))
+
+
+def _texts(parameters: TextParameters, records: pa.Table) -> list[tuple[Given, str]]:
+    layout, records = parameters.layout, _as_learned(parameters, records)
     texts: list[tuple[Given, str]] = []
     for record in records.select(list(layout.columns)).to_pylist():
         given, body = layout.given(record), layout.body(record)

@@ -3,9 +3,10 @@
 What belongs here: how the guarantee is shared, the plan's parts and its event, and reading them back. What does not:
 running any of it (`dp_finetune`).
 
-A part of epsilon goes to noisy counts of the modelled columns (`generate.text.columns_share`), by whichever method
-suits them; how often each label occurs is known from these and from nothing else. The rest is for training: its noise
-is calibrated so that both together cost what the contract asks for, in one composition.
+A part of epsilon goes to noisy counts of the modelled columns (`generate.text.columns_share`, or what noise of
+`generate.text.topics.noise` costs where texts are sorted by topics), by whichever method suits them; how often each
+label or topic occurs is known from these and from nothing else. The rest is for training: its noise is calibrated so
+that both together cost what the contract asks for, in one composition.
 """
 
 from __future__ import annotations
@@ -16,18 +17,30 @@ from typing import Any
 import pyarrow as pa
 from dp_accounting import dp_event
 
-from dpsynth_platform.contracts import DataContract, Training, told_values, training_units
+from dpsynth_platform.contracts import (
+    KEYWORDS_COLUMN,
+    TOPIC_LEVELS,
+    CategoricalColumn,
+    DataContract,
+    Training,
+    told_values,
+    training_units,
+)
 from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import ContractError, GrantRefused
-from dpsynth_platform.privacy.events import DpEvent, event_from_json, event_to_json
+from dpsynth_platform.errors import AccountingError, ContractError, GrantRefused
+from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.privacy.events import DpEvent, event_from_json, event_to_json, histogram_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.restore import release_schema
 from dpsynth_platform.synth.text.base_models import BaseModel
 from dpsynth_platform.synth.text.layout import Condition, TextLayout
 from dpsynth_platform.synth.text.sampling import Sampling
+from dpsynth_platform.synth.text.topics import TopicChoice, load_topics
 from dpsynth_platform.training.plan import Adapter, TrainingPlan
 
+LEAST_OVER_NOISE = 3
+"""How many times the noise of its count a topic holds on average, if the plan chooses how many topics there are."""
 DEFAULT_BATCH_SHARE = 8
 """By default a batch is expected to hold this fraction of all: few large batches learn more than many small ones."""
 MOST_DEFAULT_BATCH = 2048
@@ -48,6 +61,7 @@ class TextParameters:
         base_model: the name by which the contract names the model that training starts from.
         base_digest: digest of its weights, tokenizer and config.
         memory_bytes: about how much training takes beside the program itself.
+        topics: by which texts are sorted, for methods that do.
     """
 
     columns: SealedPlan
@@ -56,6 +70,7 @@ class TextParameters:
     base_model: str
     base_digest: str
     memory_bytes: int
+    topics: TopicChoice | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -66,6 +81,7 @@ class TextParameters:
             "base_model": self.base_model,
             "base_digest": self.base_digest,
             "memory_bytes": self.memory_bytes,
+            **({} if self.topics is None else {"topics": asdict(self.topics)}),
         }
 
     @classmethod
@@ -80,6 +96,7 @@ class TextParameters:
                 base_model=parts["base_model"],
                 base_digest=parts["base_digest"],
                 memory_bytes=parts["memory_bytes"],
+                topics=TopicChoice(**parts["topics"]) if "topics" in parts else None,
             )
         except (KeyError, TypeError):
             raise GrantRefused("the sealed plan is of no text line; materialize the line from raw again") from None
@@ -122,17 +139,19 @@ def sealed(
     text, training = contract.generate.text, contract.generate.training
     if text is None or training is None or contract.written is None:
         raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column, and training")
-    columns = _columns_plan(contract, schema, guarantee, text.columns_share, period)
+    topics = topics_of(contract, guarantee)
+    columns = _columns_plan(contract, schema, guarantee, period, topics)
     counted = event_from_json(columns.event)
     parameters = TextParameters(
         columns=columns,
         training=TrainingPlan.calibrated(
             guarantee, beside=lambda trained: _together(counted, trained), **_training_parameters(contract, training)
         ),
-        layout=layout_of(contract),
+        layout=layout_of(contract, topics),
         base_model=base.declared,
         base_digest=base.digest,
         memory_bytes=_memory_bytes(base, full=training.adapter == "none"),
+        topics=topics,
     )
     return SealedPlan(
         method=method,
@@ -164,17 +183,40 @@ def check(plan: SealedPlan) -> TextParameters:
     return parameters
 
 
-def layout_of(contract: DataContract) -> TextLayout:
-    """How a contract's records are written for the model."""
+def layout_of(contract: DataContract, topics: TopicChoice | None = None) -> TextLayout:
+    """How a contract's records are written for the model; a topic heads the prompt."""
     text = contract.generate.text
     if text is None or contract.written is None:
         raise ContractError(f"{contract.dataset}: generate: no text is written")
+    sorted_by = () if topics is None else (Condition(KEYWORDS_COLUMN, topics.load().labels),)
+    told = (Condition(name, told_values(contract.columns[name])) for name in contract.given)
     return TextLayout(
         fields=(contract.written,),
-        conditions=tuple(Condition(name, told_values(contract.columns[name])) for name in contract.given),
+        conditions=(*sorted_by, *told),
         max_tokens=text.max_tokens,
         chunks_per_record=text.chunks,
     )
+
+
+def topics_of(contract: DataContract, guarantee: Guarantee) -> TopicChoice | None:
+    """The topics that texts are sorted by, if any: by default as many as noise leaves something of.
+
+    Raises:
+        ConfigurationError: there is no such topic model.
+    """
+    declared = None if contract.generate.text is None else contract.generate.text.topics
+    if declared is None:
+        return None
+    level = _level(contract, declared.noise, guarantee) if declared.count == "auto" else declared.count
+    found = load_topics(declared.model, level)
+    return TopicChoice(found.name, level, found.digest)
+
+
+def _level(contract: DataContract, noise: float, guarantee: Guarantee) -> int:
+    privacy = contract.privacy
+    records = privacy.expected_units * (1 if privacy.multi_owner else privacy.max_contributions)
+    most = records / (LEAST_OVER_NOISE * noise * guarantee.sensitivity.l2)
+    return max((count for count in TOPIC_LEVELS if count <= most), default=min(TOPIC_LEVELS))
 
 
 def sampling_of(contract: DataContract) -> Sampling:
@@ -196,18 +238,49 @@ def _together(counted: DpEvent, trained: DpEvent) -> DpEvent:
 
 
 def _columns_plan(
-    contract: DataContract, schema: pa.Schema, guarantee: Guarantee, share: float, period: str | None
+    contract: DataContract,
+    schema: pa.Schema,
+    guarantee: Guarantee,
+    period: str | None,
+    topics: TopicChoice | None,
 ) -> SealedPlan:
-    """The plan of the modelled columns alone, by the method that `auto` stands for."""
+    """The plan of the modelled columns alone, the topic among them, by the method that `auto` stands for."""
     from dpsynth_platform.synth.automatic import method_for
 
     generate = contract.generate.model_copy(
         update={"method": "auto", "text": None, "training": None, "base_model": None}
     )
-    alone = contract.model_copy(update={"generate": generate})
+    columns = dict(contract.columns)
+    if topics is not None:
+        columns[KEYWORDS_COLUMN] = CategoricalColumn(type="categorical", values=list(topics.load().labels))
+        schema = schema.append(pa.field(KEYWORDS_COLUMN, pa.string()))
+    alone = contract.model_copy(update={"generate": generate, "columns": columns})
     chosen = method_for(alone, period)
-    part = replace(guarantee, epsilon=share * guarantee.epsilon, delta=share * guarantee.delta)
+    part = _for_columns(contract, guarantee)
     return generator(chosen.method).plan(alone, schema, part, period=period, why=chosen.why)
+
+
+def _for_columns(contract: DataContract, guarantee: Guarantee) -> Guarantee:
+    """What counting may cost: a share, or what noise of the declared multiple of a unit's reach costs.
+
+    Raises:
+        AccountingError: that noise alone costs all there is.
+    """
+    text = contract.generate.text
+    assert text is not None  # noqa: S101  (`sealed` has refused it)
+    share = text.columns_share
+    part = replace(guarantee, epsilon=share * guarantee.epsilon, delta=share * guarantee.delta)
+    if text.topics is None:
+        return part
+    sigma = text.topics.noise * guarantee.sensitivity.l2
+    counts = histogram_event(sigma, guarantee.adjacency, guarantee.max_contributions, discrete=False)
+    alone = epsilon(counts, part.delta).epsilon
+    if alone >= guarantee.epsilon:
+        raise AccountingError(
+            f"generate.text.topics.noise: {text.topics.noise:g} alone costs epsilon {alone:.3g} of "
+            f"{guarantee.epsilon:g}; accepted: more noise, or a higher epsilon"
+        )
+    return replace(part, epsilon=alone)
 
 
 def _training_parameters(contract: DataContract, training: Training) -> dict[str, Any]:

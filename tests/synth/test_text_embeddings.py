@@ -5,7 +5,7 @@ import pytest
 
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.quality.text import embeddings
-from dpsynth_platform.quality.text.embeddings import FEATURES, SentenceEncoder
+from dpsynth_platform.synth.text.embeddings import FEATURES, SentenceEncoder
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Sentence features: one vector a text, by a small model that installs as a package.
 
 What belongs here: loading all-MiniLM-L6-v2 and running it as its model card says (mean of the last layer's vectors over
-the text's word pieces, scaled to length 1). What does not: what is done with the features (`mauve`, `classification`).
+the text's word pieces, scaled to length 1). What does not: what is done with the features (`topics`, `quality.text`).
 
 Nothing is downloaded, and nothing is kept: features of real texts are as sensitive as the texts.
 """
@@ -74,6 +74,11 @@ class SentenceEncoder:
             means = (hidden * mask).sum(dim=1) / mask.sum(dim=1)
             found: Any = torch.nn.functional.normalize(means, dim=1)
         return np.asarray(found.cpu().numpy(), dtype=np.float32)
+
+
+def vocabulary() -> list[str]:
+    """The model's word pieces. Raises `ConfigurationError` if its package is not installed."""
+    return (_directory() / "vocab.txt").read_text(encoding="utf-8").split()
 
 
 def _directory() -> Path:

@@ -1,0 +1,134 @@
+"""Making a topic model from public words and phrases.
+
+What belongs here: the public material, clusters of its embeddings, and the keywords of each. What does not: the file,
+and sorting texts (`topics`). Whoever makes a model from phrases of their own must have them from public sources: what a
+topic model knows is released with every text, and nobody pays for it.
+
+The universal model's material installs with the platform: the whole words of the sentence encoder's vocabulary (which
+come from English Wikipedia and books) but for stop words, and English job titles. First and last names are left out:
+they make clusters of their own, which say nothing about a text. Each level is a k-means of its own over all of it, so
+that its topics are as even as they can be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsynth_platform.contracts import TOPIC_LEVELS
+from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.synth.interface import Progress, silent
+from dpsynth_platform.synth.text.embeddings import SentenceEncoder, vocabulary
+from dpsynth_platform.synth.text.topics import KEYWORDS, write_topics
+
+UNIVERSAL_MATERIAL = "whole words of all-MiniLM-L6-v2's vocabulary without stop words and names; job titles of Faker"
+_WORD = re.compile("[a-z]{3,}")
+_STARTS_ALIKE = 5
+"""Keywords of a topic differ in their first letters, so that ten are not forms of two words."""
+_STARTS = 4
+"""How often k-means begins anew; the best is kept."""
+
+
+def universal_phrases() -> list[str]:
+    """The material of the universal model."""
+    from faker.providers.job import Provider as Jobs
+    from faker.providers.person.en_US import Provider as People
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    names = {
+        name.lower()
+        for group in (People.first_names_female, People.first_names_male, People.last_names)
+        for name in group
+    }
+    words = [word for word in vocabulary() if _WORD.fullmatch(word) and word not in ENGLISH_STOP_WORDS | names]
+    titles = {" ".join(reversed(re.sub(r"\(.*?\)", "", title).strip().lower().split(", "))) for title in Jobs.jobs}
+    return sorted({*words, *titles})
+
+
+def read_phrases(file: Path) -> list[str]:
+    """One phrase a line. Raises `ConfigurationError` if the file cannot be read as UTF-8."""
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"{file}: cannot be read ({type(error).__name__}); accepted: a text file in UTF-8, one phrase a line"
+        ) from None
+
+
+def build_topics(
+    phrases: Sequence[str],
+    file: Path,
+    *,
+    material: str,
+    levels: Sequence[int] | None = None,
+    progress: Progress = silent,
+) -> str:
+    """Clusters phrases into topics and writes the model. Minutes on one core. Returns the file's SHA-256.
+
+    Args:
+        phrases: public ones.
+        file: a new one.
+        material: what they are and where they are from, in words.
+        levels: numbers of topics; by default all that a contract may ask for.
+        progress: called with public stages.
+
+    Raises:
+        ConfigurationError: there are too few different phrases, or the file exists.
+    """
+    levels = levels or TOPIC_LEVELS
+    found = sorted({phrase.strip() for phrase in phrases if phrase.strip()})
+    if len(found) < 2 * max(levels):
+        raise ConfigurationError(
+            f"{len(found)} different phrases; accepted: at least {2 * max(levels)}, for {max(levels)} topics"
+        )
+    if file.exists():
+        raise ConfigurationError(f"{file} exists; accepted: the name of a new file")
+    features = SentenceEncoder().encode(found, progress)
+    made = {}
+    for done, level in enumerate(levels):
+        progress("clusters", done, len(levels))
+        centers = _clusters(features, level)
+        made[level] = (centers, _keywords(features @ centers.T, found))
+    progress("clusters", len(levels), len(levels))
+    return write_topics(file, made, material)
+
+
+def _clusters(features: npt.NDArray[np.float32], level: int) -> npt.NDArray[np.float32]:
+    """Centers of length 1."""
+    from sklearn.cluster import KMeans
+
+    # The seed is fixed: public material shall give everybody the same topics.
+    centers = KMeans(level, n_init=_STARTS, max_iter=100, random_state=0).fit(features).cluster_centers_
+    unit: npt.NDArray[np.float32] = (centers / np.linalg.norm(centers, axis=1, keepdims=True)).astype(np.float32)
+    return unit
+
+
+def _keywords(similarity: npt.NDArray[np.float32], phrases: Sequence[str]) -> list[str]:
+    """The phrases closest to each center; two centers with the same ones are told apart by one more.
+
+    Args:
+        similarity: shape (phrases, topics).
+    """
+    made: list[str] = []
+    for topic in range(similarity.shape[1]):
+        order = np.argsort(-similarity[:, topic], kind="stable")
+        size = KEYWORDS
+        while (words := _distinct(order, phrases, size)) in made:
+            size += 1
+        made.append(words)
+    return made
+
+
+def _distinct(order: npt.NDArray[np.int64], phrases: Sequence[str], size: int) -> str:
+    chosen: dict[str, str] = {}
+    for at in order:
+        phrase = phrases[at]
+        if "," not in phrase:
+            chosen.setdefault(phrase[:_STARTS_ALIKE], phrase)
+        if len(chosen) == size:
+            break
+    return ", ".join(chosen.values())

@@ -1,0 +1,41 @@
+"""Texts by public topics, from the table to a verified release."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from line_cases import ledger_of, released, run_here
+from text_line_cases import TEXTS, declare_base_public, text_deployment
+
+from dpsynth_platform.reviewing import verification
+from dpsynth_platform.synth.text.embeddings import SentenceEncoder
+from dpsynth_platform.synth.text.topics import write_topics
+
+pytestmark = pytest.mark.end_to_end
+WORDS = ["late", "please", *(f"topic{number}" for number in range(14))]
+
+
+def test_a_release_by_public_topics(tmp_path: Path) -> None:
+    about = SentenceEncoder("cpu").encode([TEXTS["north"][0], TEXTS["west"][0]])
+    others = np.linalg.svd(about, full_matrices=True)[2][2:16]
+    write_topics(tmp_path / "topics", {16: (np.concatenate([about, others]), WORDS)}, "two sentences")
+    topics = {"model": str(tmp_path / "topics"), "public": "made of two sentences", "count": 16}
+    text = {"given": ["region"], "max_tokens": 64, "topics": topics}
+    deployment = text_deployment(tmp_path, generate={"method": "ctcl", "text": text})
+    declare_base_public(deployment)
+    ran = run_here(deployment)
+    assert ran.success, ran.failures
+    assert any("topics" in words for words in ran.said["model"])
+    (entry,) = ledger_of(deployment).entries()
+    assert entry.state == "spent"
+    folder = released(deployment)
+    public = json.loads((folder / "dossier.json").read_text())
+    assert public["mechanism"]["method"] == "ctcl"
+    assert public["contract"]["generate"]["text"]["topics"]["public"] == "made of two sentences"
+    assert {column["name"] for column in public["synthetic"]["columns"]} >= {"region", "letter"}
+    assert "keywords" not in {column["name"] for column in public["synthetic"]["columns"]}
+    assert verification.verify(deployment.settings, str(folder), None).ok
+    assert not list(Path(deployment.settings.restricted).rglob("*-topics*"))

@@ -1,0 +1,255 @@
+"""Fine-tuning on public topics: its plan, its column of keywords, and what is drawn."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from text_cases import save_model
+
+from dpsynth_platform.contracts import TOPIC_LEVELS, parse_contract
+from dpsynth_platform.errors import AccountingError, ConfigurationError, ContractError
+from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.privacy.events import dp_sgd_event, event_from_json, histogram_event
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
+from dpsynth_platform.storage import read_table, write_table
+from dpsynth_platform.synth.interface import Checkpoints, generator, silent
+from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
+from dpsynth_platform.synth.text import trained
+from dpsynth_platform.synth.text.dp_finetune import log_likelihoods
+from dpsynth_platform.synth.text.embeddings import SentenceEncoder
+from dpsynth_platform.synth.text.sampling import Sampling
+from dpsynth_platform.synth.text.sealing import TextParameters, topics_of
+from dpsynth_platform.synth.text.topics import write_topics
+
+GENERATOR = generator("ctcl")
+SOURCE = pa.schema([("letter", pa.int64()), ("reader", pa.int64()), ("kind", pa.string()), ("body", pa.string())])
+TEXTS = {"sport": "the team was late again", "trade": "please send the parcel by monday"}
+WORDS = ["team", "parcel", *(f"topic{number}" for number in range(14))]
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory):
+    """Two topics that texts are about, and fourteen in directions that none points to."""
+    about = SentenceEncoder("cpu").encode(list(TEXTS.values()))
+    others = np.linalg.svd(about, full_matrices=True)[2][2:16]
+    file = tmp_path_factory.mktemp("topics") / "topics.safetensors"
+    write_topics(file, {16: (np.concatenate([about, others]), WORDS)}, "two sentences")
+    return file
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory):
+    kinds = [("sport", "trade")[number % 3 == 0] for number in range(200)]
+    table = pa.table(
+        {
+            "kind": kinds,
+            "body": [TEXTS[kind] for kind in kinds],
+            OWNER_COLUMN: [f"{number // 2:032x}" for number in range(200)],
+            RECORD_COLUMN: [f"{number:032x}" for number in range(200)],
+        }
+    )
+    place = tmp_path_factory.mktemp("bounded") / "table"
+    write_table(place, table.schema, table.to_batches())
+    return place
+
+
+def contract_for(base, topics, *, columns=(), units=100, training=(), **text):
+    public = {} if topics == "universal" else {"public": "made of two sentences", "count": 16}
+    return parse_contract(
+        {
+            "dataset": "letters",
+            "description": "Letters to the editor.",
+            "owners": ["letters@example.org"],
+            "source": {"uri": "/nowhere", "key": ["letter"]},
+            "family": "readers",
+            "privacy": {
+                "unit": "user",
+                "owner_columns": ["reader"],
+                "namespace": "reader",
+                "max_contributions": 2,
+                "guarantee": {"epsilon": 8.0, "delta": "auto"},
+                "expected_units": units,
+            },
+            "columns": {
+                "letter": {"type": "identifier"},
+                "reader": {"type": "identifier"},
+                "kind": {"type": "categorical", "values": ["sport", "trade"]},
+                "body": {"type": "text", "pii": "replace"},
+            }
+            | dict(columns),
+            "generate": {
+                "method": "ctcl",
+                "base_model": str(base),
+                "rows": 12,
+                "text": {"max_tokens": 64, "given": ["kind"], "topics": {"model": str(topics)} | public | text},
+                "training": {"steps": 4, "batch_size": 40, "replay_steps": 2, "adapter": {"rank": 2, "alpha": 4}}
+                | dict(training),
+            },
+            "release": {"uri": "/nowhere/public"},
+        },
+        where="letters.yaml",
+        variables={},
+    )
+
+
+def planned(*arguments, **changes):
+    contract = contract_for(*arguments, **changes)
+    return GENERATOR.plan(contract, SOURCE, Guarantee.target(contract))
+
+
+@pytest.fixture(scope="module")
+def plan(base, topics):
+    return planned(base, topics)
+
+
+def fitted(plan, bounded, directory):
+    described = trained.deployed(TextParameters.of(plan).base_model)
+    file = directory.parent / "base.json"
+    file.write_text(json.dumps(asdict(described) | {"directory": str(described.directory)}))
+    directory.mkdir(exist_ok=True)
+    grant = SimpleNamespace(plan_digest=plan.digest, entry_id="e" * 32)
+    GENERATOR.fit(plan, bounded, grant, directory, checkpoints=Checkpoints(file, b"k" * 32))
+
+
+def test_topics_and_training_cost_together_what_is_asked_for(plan):
+    parameters = TextParameters.of(plan)
+    guarantee = Guarantee.from_json(plan.guarantee)
+    assert 7.9 < epsilon(parameters.event, guarantee.delta).epsilon <= 8.0
+    assert event_from_json(plan.event) == parameters.event
+    alone = epsilon(event_from_json(parameters.columns.event), 0.1 * guarantee.delta).epsilon
+    counts = histogram_event(10 * guarantee.sensitivity.l2, "add-or-remove", 2, discrete=False)
+    assert alone == pytest.approx(epsilon(counts, 0.1 * guarantee.delta).epsilon, rel=0.01)
+    GENERATOR.check(plan)
+
+
+def test_the_paper_s_split_of_the_budget():
+    """Tan et al. 2025, appendix D: 0.39 and 3.96, 1.94, 0.9 compose to 4, 2, 1 (PubMed, noise of appendix E)."""
+    from dp_accounting import dp_event
+
+    delta = 1.18e-6
+    counts = histogram_event(10.0, discrete=False)
+    assert epsilon(counts, delta).epsilon == pytest.approx(0.39, abs=0.005)
+    for noise, alone, together in ((3.03, 3.96, 4.0), (5.63, 1.94, 2.0), (11.33, 0.9, 1.0)):
+        training = dp_sgd_event(records=75_316, batch_size=4096, noise_multiplier=noise, steps=2000)
+        assert epsilon(training, delta).epsilon == pytest.approx(alone, abs=0.005)
+        composed = epsilon(dp_event.ComposedDpEvent([counts, training]), delta).epsilon
+        assert composed == pytest.approx(together, abs=0.012)
+
+
+@pytest.mark.parametrize(("units", "level"), [(100, 16), (1_000, 32), (8_000, 256), (10**6, 512)])
+def test_there_are_as_many_topics_as_noise_leaves_something_of(base, units, level):
+    contract = contract_for(base, "universal", units=units)
+    guarantee = Guarantee.target(contract)
+    chosen = topics_of(contract, guarantee)
+    assert chosen.level == level in TOPIC_LEVELS
+    assert 2 * units / level >= 3 * 10 * guarantee.sensitivity.l2 or level == 16
+
+
+def test_the_topic_is_counted_with_the_other_columns_and_heads_the_prompt(plan):
+    parameters = TextParameters.of(plan)
+    assert [column["name"] for column in parameters.columns.columns] == ["kind", "keywords"]
+    assert parameters.layout.columns == ("keywords", "kind", "body")
+    assert parameters.layout.conditions[0].values == (*WORDS, "unclassified")
+
+
+def test_noise_that_costs_all_there_is_is_refused(base, topics):
+    with pytest.raises(AccountingError, match=r"generate\.text\.topics\.noise: 0\.1 alone costs epsilon"):
+        planned(base, topics, noise=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"topics": "own.safetensors", "public": None}, "without `public`"),
+        ({"columns": {"keywords": {"type": "boolean"}}}, "tells the language model a topic"),
+        ({"count": 17}, "count"),
+        ({"noise": 0.0}, "noise"),
+    ],
+)
+def test_a_contract_that_cannot_be_meant_is_refused(base, topics, changes, said):
+    changes = {"topics": topics} | changes
+    with pytest.raises(ContractError, match=said):
+        contract_for(base, **changes)
+
+
+def test_what_was_learned_is_drawn_without_the_topics(base, topics, bounded, tmp_path, monkeypatch):
+    monkeypatch.setattr("dpsynth_platform.training.noise.GaussianNoise.add_", lambda self, sums, deviation: sums)
+    monkeypatch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
+    monkeypatch.setattr("dpsynth_platform.training.health.Watch.step", lambda *_: None)
+    told, counted = [], MarginalGenerator.measure
+
+    def measure(self, part, table, *rest):
+        told.append(pa.Table.from_batches(read_table(table)))
+        counted(self, part, table, *rest)
+
+    monkeypatch.setattr(MarginalGenerator, "measure", measure)
+    plan, model = planned(base, topics, training={"learning_rate": 0.02, "steps": 30}), tmp_path / "model"
+    fitted(plan, bounded, model)
+    assert GENERATOR.is_complete(model)
+    kinds = told[0].select(["kind", "keywords"]).to_pylist()
+    assert {(row["kind"], row["keywords"]) for row in kinds} == {("sport", "team"), ("trade", "parcel")}
+    assert not list(tmp_path.glob("*-topics*"))
+    seen = pa.table({"kind": ["sport"], "body": [TEXTS["sport"]]})
+    before, after = log_likelihoods(plan, model, seen)
+    assert after[0] - before[0] > 0.5
+    drawn = GENERATOR.draw(model, 60, texts=Sampling(max_tokens=20)).table()
+    assert drawn.schema.names == ["letter", "reader", "kind", "body"]
+    assert 1 <= drawn.num_rows <= 60
+    assert set(drawn.column("kind").to_pylist()) <= {"sport", "trade"}
+
+
+def test_one_record_more_changes_no_other_s_topic(plan, tmp_path, bounded):
+    parameters = TextParameters.of(plan)
+    rows = pa.Table.from_batches(read_table(bounded)).slice(0, 5)
+    more = pa.concat_tables([rows, pa.table([["sport"], ["a " * 400], ["f" * 32], ["e" * 32]], schema=rows.schema)])
+    found = []
+    for name, table in (("one", rows), ("two", more)):
+        write_table(tmp_path / name, table.schema, table.to_batches())
+        with GENERATOR.told(parameters, tmp_path / name, tmp_path / "model", silent) as place:
+            records = pa.Table.from_batches(read_table(place)).to_pylist()
+        found.append({record[RECORD_COLUMN]: record for record in records})
+    assert len(found[1]) == len(found[0]) + 1
+    assert all(found[1][key] == record for key, record in found[0].items())
+
+
+def test_the_sorted_table_is_gone_when_the_mechanism_stops(plan, bounded, tmp_path, monkeypatch):
+
+    monkeypatch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
+
+    def stopped(*_):
+        assert list(tmp_path.glob("*-topics*"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MarginalGenerator, "measure", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        fitted(plan, bounded, tmp_path / "model")
+    assert not list(tmp_path.glob("*-topics*"))
+
+
+def test_another_topic_model_than_the_plan_s_is_refused_before_the_data_are_read(
+    base, topics, bounded, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
+    own = tmp_path / "own.safetensors"
+    own.write_bytes(topics.read_bytes())
+    plan = planned(base, own)
+    write_topics(own, {16: (np.eye(16, 384, dtype=np.float32), WORDS)}, "others")
+    with pytest.raises(ConfigurationError, match="another file than the one that was planned with"):
+        fitted(plan, bounded, tmp_path / "model")
+    assert not (tmp_path / "model" / "columns").exists()

@@ -199,7 +199,8 @@ def test_what_was_learned_is_drawn_without_the_topics(base, topics, bounded, tmp
         counted(self, part, table, *rest)
 
     monkeypatch.setattr(MarginalGenerator, "measure", measure)
-    plan, model = planned(base, topics, training={"learning_rate": 0.02, "steps": 30}), tmp_path / "model"
+    training = {"learning_rate": 0.02, "steps": 50, "batch_size": 60}
+    plan, model = planned(base, topics, training=training), tmp_path / "model"
     fitted(plan, bounded, model)
     assert GENERATOR.is_complete(model)
     kinds = told[0].select(["kind", "keywords"]).to_pylist()

@@ -7,7 +7,6 @@ held against. What does not: the checks themselves (`release.verify`, `ledger.ve
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,11 +76,11 @@ def verify_ledger(
     Raises:
         StaleInput: a step's record is damaged.
     """
-    from dpsynth_platform.backup.witnesses import missing_from
+    from dpsynth_platform.backup.witnesses import head_of, missing_from
     from dpsynth_platform.lineage.store import LineageStore
 
     store = accounts.ledger(settings) if url is None else Ledger(url)
-    heads = {path: _head_of(path) for path in releases.published(settings, beside)}
+    heads = {path: head_of(path) for path in releases.published(settings, beside)}
     published = [head for head in heads.values() if head is not None]
     unknown = missing_from(settings, store, LineageStore(url or settings.ledger_url))
     report = store.verify([*published, *known])
@@ -225,11 +224,3 @@ def find_release(settings: Settings, release: str) -> Path:
         known = ", ".join(path.name for path in published) or "none is published"
         raise VerificationFailed(f"{release}: no such directory, release or dataset; accepted: {known}")
     return found[-1]
-
-
-def _head_of(path: Path) -> Head | None:
-    """The ledger's head in a release's dossier, or None if the dossier is damaged."""
-    try:
-        return Head(**json.loads((path / "dossier.json").read_text(encoding="utf-8"))["ledger"]["head"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

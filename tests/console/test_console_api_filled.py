@@ -155,4 +155,4 @@ def test_the_api_is_as_it_describes_itself(changeable: Any, gate_at: Any) -> Non
         "entry": [entry_of(settings, "people"), entry_of(settings, "visits")],
     }
     known = {name: st.none() | st.sampled_from(values) for name, values in names.items()}
-    assert {200, 404, 409} <= try_all(gate_at(settings), ["reviewer", "auditor"], 3, known)
+    assert {200, 404, 409} <= try_all(gate_at(settings), ["reviewer", "auditor"], 4, known)

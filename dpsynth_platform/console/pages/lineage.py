@@ -81,7 +81,8 @@ def _asked(here: Here) -> _Lineage:
         return _Lineage(None, None, None, None, collapse)
     other = here.asked.get("path", "").strip()
     path = views.path(here.settings, allowed, graph.start, other) if other else None
-    return _Lineage(None, graph, path, views.node(here.settings, allowed, graph.start), collapse)
+    node = None if path else views.node(here.settings, allowed, graph.start)
+    return _Lineage(None, graph, path, node, collapse)
 
 
 def _lineage(here: Here, view: _Lineage) -> None:
@@ -105,7 +106,7 @@ def _lineage(here: Here, view: _Lineage) -> None:
         kind_words=_KINDS,
         relation_words=_RELATIONS,
     )
-    if view.node is not None and view.path is None:
+    if view.node is not None:
         here.html("node.html.j2", view=view.node, kind_words=_KINDS)
 
 

@@ -1,4 +1,4 @@
-"""Schedules on a real instance: missed ticks, a tick that comes twice, daylight saving."""
+"""Schedules on a real instance: missed ticks, a tick that comes twice, daylight saving, a backfill."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.test_utils import create_test_daemon_workspace_context, freeze_time
 from dagster._core.workspace.load_target import ModuleTarget
+from dagster._daemon.backfill import execute_backfill_iteration
 from dagster._scheduler.scheduler import launch_scheduled_runs
 from dagster._utils.schedules import schedule_execution_time_iterator
 from deployment import Deployment
@@ -113,3 +115,21 @@ def test_months_that_were_missed_are_asked_for_once_each(visits, daemon):
     ):
         look(workspace, at)
         assert asked(instance) == ["2026-02", "2026-03", "2026-04", "2026-05"]
+
+    # Dagster's own backfill: a run for each of the chosen months, which `raw` judges (`test_periods`).
+    location = workspace.create_request_context().get_code_location("d")
+    months = location.get_repository("__repository__").get_partition_set("visits_candidate_partition_set")
+    instance.add_backfill(
+        PartitionBackfill(
+            backfill_id="months",
+            partition_set_origin=months.get_remote_origin(),
+            status=BulkActionStatus.REQUESTED,
+            partition_names=["2026-01", "2026-02"],
+            from_failure=False,
+            reexecution_steps=None,
+            tags={},
+            backfill_timestamp=dt.datetime(2026, 6, 15, tzinfo=dt.UTC).timestamp(),
+        )
+    )
+    assert not [error for error in execute_backfill_iteration(workspace, logging.getLogger("tests")) if error]
+    assert asked(instance) == ["2026-01", "2026-02", "2026-02", "2026-03", "2026-04", "2026-05"]

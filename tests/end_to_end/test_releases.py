@@ -160,8 +160,11 @@ def test_the_ledger_is_held_against_the_head_in_the_dossier(tmp_path):
     assert Ledger(deployment.settings.ledger_url).verify().ok  # whole in itself
     report = verification.verify_ledger(deployment.settings)
     assert not report.ok
-    (problem,) = report.problems
-    assert problem.startswith(f"event {head['sequence']}: a dossier was published at this event, the chain ends at")
+    by_dossier, *by_traces = report.problems
+    assert by_dossier.startswith(f"event {head['sequence']}: a dossier was published at this event, the chain ends at")
+    assert by_traces == [
+        "events.jsonl ends with an event that the lineage graph does not know: the ledger is older, or was cut"
+    ]
 
 
 def test_a_damaged_dossier_is_told_and_hides_no_other(tmp_path):

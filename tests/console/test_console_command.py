@@ -129,7 +129,8 @@ def test_it_ends_when_asked_to_and_its_log_tells_no_name(running: Running) -> No
     client.get(f"/api/v1/datasets/{secret}")
     client.post(f"/api/v1/{secret}", content=secret, headers={"Origin": running.url})
     running.process.send_signal(signal.SIGTERM)
-    assert running.process.wait(timeout=60) == -signal.SIGTERM  # after it has finished what it served
+    # After it has finished what it served: by itself, or by the signal that it was sent.
+    assert running.process.wait(timeout=60) in (0, -signal.SIGTERM)
     log = (running.home / "log").read_text()
     assert "sign-in: by password" in log
     assert "GET /api 4" in log

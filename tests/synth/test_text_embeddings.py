@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.quality.text import embeddings
+from dpsynth_platform.synth.text import embeddings
 from dpsynth_platform.synth.text.embeddings import FEATURES, SentenceEncoder
 
 

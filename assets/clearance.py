@@ -79,7 +79,10 @@ def _entries(step: StepContext, contract: DataContract, raw: StepRecord) -> list
         if entry is not None:
             step.progress(f"ledger entry {entry.entry_id} stands ({entry.state}); nothing new is reserved")
     due = [role for role in roles if standing[role] is None]
-    reserved = dict(zip(due, _reserve(step, contract, raw, due) if due else [], strict=True))
+    # Whoever repeats the run repeats the word, which may have been taken for the mechanism that stands.
+    taken = any(entry is not None and entry.replaces == step.spend_again for entry in standing.values())
+    word = None if taken else step.spend_again or None
+    reserved = dict(zip(due, _reserve(step, contract, raw, due, word) if due else [], strict=True))
     for entry in reserved.values():
         step.progress(f"ledger entry {entry.entry_id} reserved: {contract.privacy.guarantee.epsilon:g} epsilon")
     return [standing[role] or reserved[role] for role in roles]
@@ -108,7 +111,9 @@ def _standing_entry(step: StepContext, raw: StepRecord, role: Role) -> Entry | N
     raise SpendRepeated(f"{step.place.label}: {step.not_completed(entry)}")
 
 
-def _reserve(step: StepContext, contract: DataContract, raw: StepRecord, due: Sequence[Role]) -> list[Entry]:
+def _reserve(
+    step: StepContext, contract: DataContract, raw: StepRecord, due: Sequence[Role], word: str | None
+) -> list[Entry]:
     from dpsynth_platform.backup.witnesses import check_not_behind
     from dpsynth_platform.bounding.single_owner import holdout_mask
 
@@ -116,7 +121,7 @@ def _reserve(step: StepContext, contract: DataContract, raw: StepRecord, due: Se
     (scrubbed,) = step.same_run(raw, "scrubbed")
     step.check_owners(scrubbed)
     policy = contract.privacy.on_overlap
-    if step.spend_again and policy != "compose":
+    if word is not None and policy != "compose":
         raise ClearanceRefused(
             f"{step.place.label}: whoever took part in the attempt that failed has taken part, and on_overlap: "
             f"{policy} bars all of them from another; accepted: on_overlap: compose, which is another run"
@@ -137,7 +142,7 @@ def _reserve(step: StepContext, contract: DataContract, raw: StepRecord, due: Se
         policy=policy,
         key_ids=scrubbed.facts[KEY_IDS],
         related=cleared.related,
-        replaces=step.spend_again or None,
+        replaces=word,
         period_keys=planning.mechanism_keys(contract, raw.run_key) if contract.release.cadence is not None else (),
     )
     for entry in entries:

@@ -200,6 +200,16 @@ def _check_attacked(step: StepContext, contract: DataContract, inputs: _Inputs) 
             f"{step.place.label}/{attacked.step} has not completed (ledger entry {entry.entry_id} is {entry.state}), "
             f"and without it nothing could be audited; materialize {step.place.label}/{attacked.step} first"
         )
+    record, canaries = (
+        step.storage.require(step.place, name, run_key=inputs.clearance.run_key) for name in (attacked.step, "canaries")
+    )
+    there = (record.facts["entry_id"], digest_directory(record.directory), digest_directory(canaries.directory))
+    if there != (entry.entry_id, entry.model_digest, record.facts["canaries"]):
+        raise StaleInput(
+            f"{step.place.label}/{attacked.step} is not the model of ledger entry {entry.entry_id} any more, or "
+            "canaries are not its own, so that nothing could be audited; materialize "
+            f"{step.place.label}/{attacked.step} again"
+        )
 
 
 def _estimate(step: StepContext, plan: SealedPlan, role: Role, directory: Path) -> None:

@@ -760,7 +760,10 @@ class Generate(_Part):
     constraints: list[Constraint] = Field(
         default_factory=list,
         max_length=MOST_CONSTRAINTS,
-        description="Which rows cannot occur. They cost nothing and change no mechanism: other ones are no new spend.",
+        description=(
+            "Which rows cannot occur. They cost nothing and change no mechanism: other ones are no new spend, unless "
+            "audit.canary_rows has plausible ones, which are drawn by them."
+        ),
     )
     workload: Workload = Field(default_factory=Workload, description="Of `aim` and `mwem`; others know none.")
     text: TextGeneration | None = Field(default=None, description="Of `dp_finetune` and `ctcl`.")
@@ -1078,6 +1081,12 @@ class DataContract(_Part):
             **({} if self.generate.text is None else self._finetuning),
             **({} if self.audit.canary_texts is None else {"canary_texts": list(self.audit.canary_texts)}),
             **({} if self.audit.canary_rows is None else {"canary_rows": list(self.audit.canary_rows)}),
+            # They decide which canaries can be: those of an earlier list might be a handful of rows, which hide much.
+            **(
+                {"canary_constraints": whole["generate"]["constraints"]}
+                if "plausible" in (self.audit.canary_rows or ())
+                else {}
+            ),
             **({"audit_model": self.audit.model} if self.audited_apart else {}),
         }
 

@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.errors import ContractError, SourceError
 from dpsynth_platform.scrub.fingerprints import (
     OWNER_COLUMN,
     RECORD_COLUMN,
@@ -56,6 +56,8 @@ MADE_UP, UNLIKELY_ENDING = "made-up", "unlikely-ending"
 
 _random = secrets.SystemRandom()
 
+LEAST_DIFFERENT = 0.5
+"""How many different rows there must be among plausible ones, as a part of those among as many random ones."""
 WORDS = 4
 """Made-up words in a canary's text. A record's gradient is clipped to one norm, however long its text is, so that a
 short one is remembered better. These are some twenty tokens, and still as good as never the same in two canaries."""
@@ -137,8 +139,8 @@ def make_canaries(contract: DataContract, schema: pa.Schema, count: int, b: int,
 
     Raises:
         SourceError: the schema lacks a modelled column, or its type cannot hold the declared domain.
-        ContractError: the period lies outside the period column's declared range, or next to no row keeps the declared
-            constraints.
+        ContractError: the period lies outside the period column's declared range, next to no row keeps the declared
+            constraints, or too few different ones do.
         ConfigurationError: the contract wants texts of a base model that is not there, or cannot be sampled from.
     """
     owners = sorted(RESERVED_PREFIX + secrets.token_hex(8) for _ in range(count))
@@ -230,9 +232,20 @@ def _plausible_rows(
     kept = pa.schema([schema.field(name) for name in domain.names])
     sampler = Sampler(under, under.beliefs({}, releasable=True), ReleaseSchema(kept, {}))
     try:
-        return pa.Table.from_batches([sampler.values(count, generator)])
+        rows = pa.Table.from_batches([sampler.values(count, generator)])
     except (pa.ArrowException, TypeError):
         raise SourceError(f"{contract.dataset}: the scrubbed table's types cannot hold the declared domains") from None
+    # Nobody can tell which of several equal rows were in: many of them would pass an audit whatever the mechanism does.
+    different, usual = (
+        len(np.unique(domain.encode(table), axis=0))
+        for table in (rows, _random_rows(contract, domain, schema, count, generator))
+    )
+    if different < LEAST_DIFFERENT * usual:
+        raise ContractError(
+            f"{contract.dataset}: audit.canary_rows: 'plausible': of {count} rows that keep generate.constraints only "
+            f"{different} differ, of random ones {usual}; accepted: random, or constraints that leave more"
+        )
+    return rows
 
 
 def _balanced_cells(column: ColumnDomain, count: int) -> npt.NDArray[np.int32]:

@@ -342,3 +342,58 @@ def test_the_released_models_mechanism_waits_for_the_other_one(tmp_path: Path) -
     failed = run_here(deployment, steps=["model"], accelerator=inside(deployment)).failures["model"]
     assert "people/audited has not completed" in failed
     assert states(deployment) == {"audited": ["reserved"], "model": ["reserved"]}
+
+
+def test_other_constraints_are_other_plausible_canaries(tmp_path: Path) -> None:
+    """Canaries of an earlier list might be a handful of rows, of which nobody could tell who was in."""
+    deployment = apart(tmp_path)
+    assert run_here(deployment, steps=["raw", "canaries"], accelerator=inside(deployment)).success
+    before = storage(deployment).require(PEOPLE, "canaries")
+    deployment.contract["generate"]["constraints"] = [{"forbid": {"region": "south", "outcome": "no"}}]
+    deployment.write()
+    assert run_here(deployment, steps=["raw", "canaries"], accelerator=inside(deployment)).success
+    after = storage(deployment).require(PEOPLE, "canaries")
+    assert after.run_key != before.run_key and after.content_hash != before.content_hash
+    rows_now = read_canaries(after.directory / "table").values.to_pylist()
+    assert any(row["region"] == "north" and row["outcome"] == "yes" for row in rows_now)
+    # Constraints that leave next to nothing are refused, before anything is reserved.
+    deployment.contract["generate"]["constraints"] = [{"only": [{"region": "south", "outcome": "no", "score": 1}]}]
+    deployment.write()
+    ran = run_here(deployment, steps=["raw", "canaries"], accelerator=inside(deployment))
+    assert "only 1 differ" in ran.failures["canaries"]
+    assert ledger_of(deployment).entries() == []
+
+
+def test_no_second_mechanism_starts_once_nothing_can_be_audited(tmp_path: Path) -> None:
+    deployment = apart(tmp_path)
+    steps = ["raw", "scrubbed", "canaries", "clearance", "bounded", "audited"]
+    assert run_here(deployment, steps=steps, accelerator=inside(deployment)).success
+    table = storage(deployment).require(PEOPLE, "canaries").directory / "table"
+    (table / "more").write_text("")
+    ran = run_here(deployment, steps=["model"], accelerator=inside(deployment))
+    assert "nothing could be audited" in ran.failures["model"]
+    (table / "more").unlink()
+    shutil.rmtree(storage(deployment).require(PEOPLE, "audited").directory)
+    ran = run_here(deployment, steps=["model"], accelerator=inside(deployment))
+    assert "people/audited: its output is gone" in ran.failures["model"]
+    assert states(deployment) == {"audited": ["spent"], "model": ["reserved"]}
+
+
+def test_a_word_that_was_taken_may_be_said_again(tmp_path: Path) -> None:
+    deployment = apart(tmp_path)
+    run_here(deployment, accelerator=stopping(deployment, "audited"))
+    (lost,) = entries(deployment)["audited"]
+    run_here(deployment, spend_again=lost.entry_id, accelerator=stopping(deployment, "model"))
+    assert states(deployment) == {"audited": ["started", "spent"], "model": ["void", "started"]}
+    ran = run_here(deployment, spend_again=lost.entry_id, accelerator=inside(deployment))
+    assert "--spend-again" in ran.failures["clearance"]  # the word is for the other mechanism, and taken
+    assert states(deployment) == {"audited": ["started", "spent"], "model": ["void", "started"]}
+    again = apart(tmp_path / "again")
+    run_here(again, accelerator=stopping(again, "audited"))
+    (lost,) = entries(again)["audited"]
+    steps = ["clearance", "bounded", "audited"]
+    assert run_here(again, spend_again=lost.entry_id, steps=steps, accelerator=inside(again)).success
+    ledger_of(again).void(entries(again)["model"][-1].entry_id, "given back")
+    ran = run_here(again, spend_again=lost.entry_id, accelerator=inside(again))
+    assert ran.success, ran.failures
+    assert states(again)["audited"] == ["started", "spent"]

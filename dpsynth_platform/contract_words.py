@@ -43,9 +43,12 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
         f"each {unit}, known by {', '.join(privacy.owner_columns)}, with at most "
         f"{number_of(privacy.max_contributions, 'record')} used; hidden is {HIDDEN[privacy.adjacency]}",
     )
+    cost = f"epsilon {upper_bound(epsilon)}, delta {upper_bound(privacy.delta)}"
     yield (
         "how well",
-        f"{tier(epsilon)}: epsilon {upper_bound(epsilon)}, delta {upper_bound(privacy.delta)} for one release",
+        f"each of two mechanisms: {cost}; a release promises both together, at a larger epsilon (see `dpsynth plan`)"
+        if contract.audited_apart
+        else f"{tier(epsilon)}: {cost} for one release",
     )
     if privacy.accept_weak_guarantee:
         yield "why so weak", privacy.accept_weak_guarantee

@@ -37,6 +37,11 @@ def test_the_words_of_a_contract():
     ("changes", "what", "said"),
     [
         ({"release": {"approvals": 0}}, "approvals", "none is asked for"),
+        (
+            {"audit": {"model": "separate"}},
+            "how well",
+            "each of two mechanisms: epsilon 1, delta 1e-06; a release promises both together",
+        ),
         ({"generate": {"method": "mst", "rows": "auto"}}, "rows", "noisy counts"),
         ({"privacy": {"on_overlap": "exclude"}}, "people of earlier releases", "left out in silence"),
         ({"release": {"license": "CC-BY-4.0"}}, "where", "license CC-BY-4.0"),

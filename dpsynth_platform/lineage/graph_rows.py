@@ -20,7 +20,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from dpsynth_platform.errors import LineageRefused
 from dpsynth_platform.ledger import rows as ledger_rows
 from dpsynth_platform.ledger import schema as ledger_schema
-from dpsynth_platform.ledger.records import CostRequest
+from dpsynth_platform.ledger.records import LIVE_STATES, CostRequest
 from dpsynth_platform.lineage import tables
 from dpsynth_platform.lineage.intake import Facts, Mention
 from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName, canonical
@@ -417,7 +417,8 @@ class _Relating:
         if mention.guarantee is not None:
             entry = mention.guarantee["ledgerEntry"]
             request = self._request(entry)
-            yield entry, request is not None and (self._own or _agrees(request, mention.guarantee))
+            of_two = request is not None and not self._own and self._of_two(entry)
+            yield entry, request is not None and (self._own or _agrees(request, mention.guarantee, of_two=of_two))
         if not self._own and mention.role == "output" and self._facts.participants is not None:
             entry = self._facts.participants["ledgerEntry"]
             yield entry, self._commitment(entry) == self._facts.participants.get("commitment", "")
@@ -426,6 +427,15 @@ class _Relating:
         table = ledger_schema.entry.c
         text = self._connection.execute(select(table.request).where(table.entry_id == entry)).scalar_one_or_none()
         return None if text is None else CostRequest.from_json(json.loads(text))
+
+    def _of_two(self, entry: str) -> bool:
+        """Whether a second mechanism is charged beside an entry's, whose model was audited in place of its own."""
+        from dpsynth_platform.planning import audited_key
+
+        table = ledger_schema.entry.c
+        key = self._connection.execute(select(table.run_key).where(table.entry_id == entry)).scalar_one()
+        other = select(table.entry_id).where(table.run_key == audited_key(key), table.state.in_(LIVE_STATES))
+        return self._connection.execute(select(other.exists())).scalar_one()
 
     def _commitment(self, entry: str) -> str | None:
         table = ledger_schema.entry.c
@@ -488,18 +498,36 @@ class _Relating:
         }
 
 
-def _agrees(request: CostRequest, claim: Mapping[str, Any]) -> bool:
-    """Whether a guarantee that others claim is one that the ledger's entry pays for."""
+def _agrees(request: CostRequest, claim: Mapping[str, Any], *, of_two: bool) -> bool:
+    """Whether a guarantee that others claim is one that the ledger's entry pays for.
+
+    Args:
+        of_two: whether a second, equal mechanism is charged beside it: a release then claims the cost of both.
+    """
     paid = request.guarantee
     epsilon, delta = claim.get("epsilon"), claim.get("delta")
     return (
         isinstance(epsilon, int | float)
         and isinstance(delta, int | float)
-        and 0 < epsilon <= paid.epsilon * (1 + 1e-9)
         and math.isclose(delta, paid.delta)
         and claim.get("unit") == paid.unit
         and claim.get("adjacency") == paid.adjacency
+        and epsilon > 0
+        # The composition is computed only for a claim above the cost of one.
+        and (_within(epsilon, paid.epsilon) or (of_two and _within(epsilon, _epsilon_of_two(request))))
     )
+
+
+def _within(claimed: float, paid: float) -> bool:
+    return claimed <= paid * (1 + 1e-9)
+
+
+def _epsilon_of_two(request: CostRequest) -> float:
+    """Epsilon of two equal mechanisms together, at the delta of one."""
+    from dpsynth_platform.privacy import accounting
+    from dpsynth_platform.privacy.events import event_from_json, twice
+
+    return accounting.epsilon(twice(event_from_json(request.event)), request.guarantee.delta).epsilon
 
 
 def stored(row: Row[Any]) -> StoredEvent:

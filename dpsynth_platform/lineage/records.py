@@ -60,7 +60,8 @@ class DpDetails:
     Attributes:
         epsilon, delta: of this release alone, as claimed.
         accounting: whose bound is claimed.
-        event: the mechanism's event tree (`privacy.events`), from which every other bound follows.
+        event: the mechanism's event tree (`privacy.events`), from which every other bound follows; where the audit had
+            a model of its own, that of both mechanisms together.
         covered: the accesses to the data that it covers. What it does not cover stands in the dossier's statement.
         plan_digest: of the sealed plan.
         dossier: where the dossier is.
@@ -120,6 +121,21 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class AuditedEntry:
+    """What paid for the second mechanism, whose model was audited in place of the released one.
+
+    Attributes:
+        ledger_entry: keeps the fingerprints of those who took part in it; restricted.
+        state: of the entry.
+        commitment: hiding commitment to the set, or None where no participants were named: then it may be anybody.
+    """
+
+    ledger_entry: str
+    state: str
+    commitment: str | None
+
+
+@dataclass(frozen=True)
 class FurtherChecks:
     """Record 5: what tells whether people (or, at example level, records) are used again.
 
@@ -131,6 +147,8 @@ class FurtherChecks:
         commitment: hiding commitment to the set, or None where no participants were named: then it may be anybody.
         max_contributions: the most records of one owner.
         period: the time frame, where records of other periods cannot have taken part.
+        audited: the second mechanism, where the audit had a model of its own. Whoever took part in either is to be
+            looked for.
     """
 
     fingerprints: str
@@ -140,6 +158,7 @@ class FurtherChecks:
     commitment: str | None
     max_contributions: int
     period: str | None
+    audited: AuditedEntry | None = None
 
 
 @dataclass(frozen=True)
@@ -165,23 +184,32 @@ class SyntheticRecord:
             LineageRefused: there is no such release, or several; or the graph lacks its guarantee or release facet.
             LedgerError: the ledger lacks the entry that paid for it, or cannot be used.
         """
+        from dpsynth_platform.planning import audited_key
+
         node = store.release(release)
         facets = _facets(node)
         entry = ledger.entry(facets["dpsynth_guarantee"]["ledgerEntry"])
+        audited = ledger.entry_for_key(audited_key(entry.key))
         ancestry = store.ancestry([node.name])
         return cls(
             node.name,
             facets["dpsynth_release"]["releaseId"],
             Source(entry.request.dataset, entry.request.period, entry.family, tuple(_sources(ancestry))),
             _unit(facets["dpsynth_privacyUnit"]),
-            _details(node.name, facets["dpsynth_guarantee"], entry),
+            _details(node.name, facets["dpsynth_guarantee"], entry, of_two=audited is not None),
             tuple(_checkpoint(store, relative, ancestry) for relative in ancestry.of_kind(*MODELS)),
-            _checks(entry, facets["dpsynth_privacyUnit"]),
+            _checks(entry, facets["dpsynth_privacyUnit"], audited),
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as a JSON value (`schemas/records-1-0-0/SyntheticRecord.json`)."""
-        return {"format": FORMAT, **_plain(asdict(self))}
+        """All of it as a JSON value (`schemas/records-1-1-0/SyntheticRecord.json`).
+
+        A second mechanism is named only where there is one: all other records are as 1-0-0 has them, too.
+        """
+        document = {"format": FORMAT, **_plain(asdict(self))}
+        if self.further_checks.audited is None:
+            del document["further_checks"]["audited"]
+        return document
 
 
 def _facets(node: Node) -> dict[str, Any]:
@@ -219,9 +247,12 @@ def _unit(facet: dict[str, Any]) -> PrivacyUnit:
     return PrivacyUnit(facet["unit"], facet["adjacency"], facet["namespace"], tuple(facet["ownerColumns"]))
 
 
-def _details(release: DatasetName, claimed: dict[str, Any], entry: Entry) -> DpDetails:
-    from dpsynth_platform.privacy.statement import covered_accesses
+def _details(release: DatasetName, claimed: dict[str, Any], entry: Entry, *, of_two: bool) -> DpDetails:
+    from dpsynth_platform.privacy.events import event_from_json, event_to_json, twice
+    from dpsynth_platform.privacy.statement import TWO_MODELS, covered_accesses
 
+    one = entry.request.event
+    event = event_to_json(twice(event_from_json(one))) if of_two else one
     return DpDetails(
         method=claimed["method"],
         epsilon=claimed["epsilon"],
@@ -229,8 +260,8 @@ def _details(release: DatasetName, claimed: dict[str, Any], entry: Entry) -> DpD
         tier=claimed["tier"],
         weighting=claimed["weighting"],
         accounting=claimed["accounting"],
-        event=entry.request.event,
-        covered=covered_accesses(entry.request.event, claimed["method"]),
+        event=event,
+        covered=(*covered_accesses(event, claimed["method"]), *([TWO_MODELS] if of_two else [])),
         plan_digest=entry.plan_digest,
         dossier=DatasetName(release.namespace, str(PurePath(release.name).with_name(DOSSIER))),
     )
@@ -261,7 +292,7 @@ def _origin(store: LineageStore, name: DatasetName, ancestry: Ancestry) -> str:
     return "known" if store.public(name) is None else "declared public"
 
 
-def _checks(entry: Entry, unit: dict[str, Any]) -> FurtherChecks:
+def _checks(entry: Entry, unit: dict[str, Any], audited: Entry | None = None) -> FurtherChecks:
     request = entry.request
     return FurtherChecks(
         fingerprints="records" if request.guarantee.unit == "example" else "owners",
@@ -271,6 +302,7 @@ def _checks(entry: Entry, unit: dict[str, Any]) -> FurtherChecks:
         commitment=entry.commitment,
         max_contributions=request.guarantee.max_contributions,
         period=request.period,
+        audited=None if audited is None else AuditedEntry(audited.entry_id, audited.state, audited.commitment),
     )
 
 

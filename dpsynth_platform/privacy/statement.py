@@ -531,8 +531,8 @@ _ADJACENCY_WORDS = {
 
 TWO_MODELS = (
     "All of this is of two mechanisms by one plan: the table comes from one model, and the audit's results from an "
-    "equal one that was trained apart, on the same data with fictional canaries, and is never released. Their cost is "
-    "stated together."
+    "equal one that was trained apart, with fictional canaries, and is never released. Both read the same people's "
+    "data, unless one of them was reserved anew in between. Their cost is stated together."
 )
 """What `audit.model: separate` means for readers."""
 

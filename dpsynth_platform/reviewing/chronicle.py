@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from dpsynth_platform.ledger import chain, rows
@@ -20,6 +20,10 @@ from dpsynth_platform.ledger.records import Account, ChainEvent, Decision, Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.ledger_words import in_words
 from dpsynth_platform.lineage.scenarios import Repetitions
+from dpsynth_platform.planning import audited_key
+from dpsynth_platform.privacy.accounting import EPSILON_STEP, epsilon
+from dpsynth_platform.privacy.events import event_from_json, twice
+from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release.evidence import APPROVE, REFUSE, standing_approvals
 from dpsynth_platform.release.heads import KnownChain
 from dpsynth_platform.reviewing import accounts
@@ -151,6 +155,14 @@ class Chronicle:
                 found[recorded.place.label] = recorded
         return found
 
+    def promised(self, entry: Entry) -> Guarantee:
+        """What was reserved for a release that an entry pays for; where a second mechanism was, that of both."""
+        one = entry.request.guarantee
+        if audited_key(entry.key) not in self._keys:
+            return one
+        both = epsilon(twice(event_from_json(entry.request.event)), one.delta)
+        return replace(one, epsilon=max(both.epsilon, EPSILON_STEP))
+
     def is_published(self, candidate: str) -> bool:
         """Whether a release of it stands, which was not withdrawn."""
         return candidate in self._standing
@@ -159,6 +171,10 @@ class Chronicle:
         """Whether the last word on a candidate was a refusal."""
         decided = self.decisions_on(recorded.digest, recorded.entry.entry_id)
         return bool(decided) and decided[-1].decision == REFUSE
+
+    @cached_property
+    def _keys(self) -> frozenset[str]:
+        return frozenset(item.key for item in self.entries.values())
 
     @cached_property
     def _standing(self) -> frozenset[str]:

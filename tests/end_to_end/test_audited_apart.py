@@ -25,6 +25,8 @@ from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.records import Entry
+from dpsynth_platform.lineage.records import SyntheticRecord
+from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.planning import audited_key, load_dataset
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json, twice
@@ -192,6 +194,21 @@ def test_the_dossier_promises_both_together(done: tuple[Deployment, Path]) -> No
     assert verify_release(path).ok
 
 
+def test_the_record_of_the_release_is_of_both(done: tuple[Deployment, Path]) -> None:
+    deployment, path = done
+    dossier = json.loads((path / "dossier.json").read_text(encoding="utf-8"))
+    store = LineageStore(deployment.settings.ledger_url)
+    record = SyntheticRecord.of(store, ledger_of(deployment), path.name)
+    assert record.dp.epsilon == dossier["guarantee"]["epsilon"]
+    assert record.dp.event == dossier["statement"]["event"]
+    assert list(record.dp.covered) == dossier["statement"]["covered"]
+    paid, checks = entries(deployment), record.further_checks
+    assert (checks.ledger_entry, checks.commitment) == (paid["model"][-1].entry_id, paid["model"][-1].commitment)
+    assert checks.audited is not None
+    audited = paid["audited"][-1]
+    assert (checks.audited.ledger_entry, checks.audited.commitment) == (audited.entry_id, audited.commitment)
+
+
 def test_each_set_of_canaries_has_results_of_its_own(done: tuple[Deployment, Path]) -> None:
     deployment, path = done
     bait = read_canaries(storage(deployment).require(PEOPLE, "canaries").directory / "table")
@@ -228,10 +245,16 @@ def test_the_console_shows_both_and_counts_releases(done: tuple[Deployment, Path
     (row,) = families.family(deployment.settings, allowed, "tests").remaining or ()
     mechanisms = ledger.remaining("tests", entries(deployment)["model"][-1].request, most=1000)
     assert row.releases == mechanisms // 2 < mechanisms
-    (period,) = datasets.dataset(deployment.settings, allowed, "people").periods
+    shown = datasets.dataset(deployment.settings, allowed, "people")
+    assert (shown.row.guarantee.epsilon, shown.row.guarantee.tier) == (1.0, None)
+    assert "each of two mechanisms" in shown.row.guarantee.words
+    (period,) = shown.periods
     assert tuple(step.step for step in period.steps if step.current) == steps_of(audited_apart=True)
     assert period.candidate
-    assert releases.release(deployment.settings, allowed, path.name).dossier is not None
+    release = releases.release(deployment.settings, allowed, path.name)
+    assert release.dossier is not None
+    assert release.row.guarantee == release.dossier.guarantee
+    assert release.dossier.guarantee.tier == "reasonable"
 
 
 def test_both_models_expire_together(done: tuple[Deployment, Path]) -> None:

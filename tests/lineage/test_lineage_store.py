@@ -17,6 +17,9 @@ from dpsynth_platform.lineage import intake
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.nodes import LEDGER_NAMESPACE, Ancestry
 from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.planning import audited_key
+from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.privacy.events import event_from_json, twice
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -443,6 +446,29 @@ def test_a_guarantee_leads_to_its_ledger_entry(store: LineageStore, url: str) ->
         assert [step.relation for step in mechanism.path] == relations
     (mechanism,) = store.ancestry([name("theirs")]).of_kind("mechanism")
     assert [step.relation for step in mechanism.path] in (["base", "paid-by"], ["trained-on", "paid-by"])
+
+
+def test_a_guarantee_of_two_mechanisms_is_held_against_both(store: LineageStore, url: str) -> None:
+    ledger = Ledger(url)
+    ledger.open_account(family("f", mode="family"), KEYS)
+    ledger.reserve("f", audited_key("k"), request(), None, "compose")
+    entry = ledger.reserve("f", "k", request(), None, "compose")
+    paid = entry.request.guarantee
+    both = epsilon(twice(event_from_json(entry.request.event)), paid.delta).epsilon
+    assert both > paid.epsilon
+    guarantee = paid.to_json() | {"ledgerEntry": entry.entry_id}
+    told(
+        store,
+        event(outputs=[dataset("one", dpsynth_guarantee=guarantee)]),
+        event(outputs=[dataset("both", dpsynth_guarantee=guarantee | {"epsilon": both})]),
+        event(outputs=[dataset("more", dpsynth_guarantee=guarantee | {"epsilon": both * 1.001})]),
+    )
+    found = store.descent([DatasetName(LEDGER_NAMESPACE, entry.entry_id)]).relatives[1:]
+    assert {relative.node.name.name: relative.path[0].relation for relative in found} == {
+        "one": "paid-by",
+        "both": "paid-by",
+        "more": "claims",
+    }
 
 
 # Finding, uses, the graph

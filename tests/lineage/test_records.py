@@ -16,7 +16,9 @@ from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.records import SyntheticRecord, _checks
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.privacy.events import event_from_json
+from dpsynth_platform.planning import audited_key
+from dpsynth_platform.privacy.events import event_from_json, twice
+from dpsynth_platform.privacy.statement import TWO_MODELS
 
 DIGEST = "ab" * 32
 UNIT = {
@@ -40,11 +42,10 @@ def store(tmp_path: Path, ledger: Ledger) -> LineageStore:
     return LineageStore(f"sqlite:///{tmp_path / 'ledger.db'}")
 
 
-def entry_for(ledger: Ledger, run: str) -> Entry:
+def entry_for(ledger: Ledger, run: str, key: str = "") -> Entry:
     """A spent entry of ten owners."""
-    entry = ledger.reserve(
-        "surveys", run, request(plan=run, dataset=run), participants=people(*range(10)), policy="compose", key_ids=KEYS
-    )
+    asked, who = request(plan=run, dataset=run), people(*range(10))
+    entry = ledger.reserve("surveys", key or run, asked, participants=who, policy="compose", key_ids=KEYS)
     ledger.start(entry.entry_id)
     return ledger.complete(entry.entry_id, DIGEST)
 
@@ -84,8 +85,8 @@ def released(store: LineageStore, ledger: Ledger, line: str, *bases: str) -> Ent
     return entry
 
 
-def validator() -> Draft202012Validator:
-    place = files("dpsynth_platform.lineage").joinpath("schemas", "records-1-0-0", "SyntheticRecord.json")
+def validator(version: str = "1-0-0") -> Draft202012Validator:
+    place = files("dpsynth_platform.lineage").joinpath("schemas", f"records-{version}", "SyntheticRecord.json")
     schema = json.loads(place.read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)
@@ -108,6 +109,25 @@ def test_the_five_records_of_a_release(store: LineageStore, ledger: Ledger) -> N
     assert (checks.commitment, checks.max_contributions) == (entry.commitment, 1)
     assert len(ledger.participants(checks.ledger_entry)) == 10
     assert SyntheticRecord.of(store, ledger, record.release) == record
+
+
+def test_where_the_audit_had_a_model_of_its_own_both_mechanisms_are_on_record(
+    store: LineageStore, ledger: Ledger
+) -> None:
+    audited = entry_for(ledger, "census", audited_key("census"))
+    entry = released(store, ledger, "census")
+    record = SyntheticRecord.of(store, ledger, "census-1")
+    assert event_from_json(record.dp.event) == twice(event_from_json(entry.request.event))
+    assert record.dp.covered[-1] == TWO_MODELS
+    checks = record.further_checks
+    assert (checks.ledger_entry, checks.commitment) == (entry.entry_id, entry.commitment)
+    assert checks.audited is not None
+    assert (checks.audited.ledger_entry, checks.audited.state) == (audited.entry_id, "spent")
+    assert checks.audited.commitment == audited.commitment != entry.commitment
+    document = record.to_json()
+    validator("1-1-0").validate(document)
+    with pytest.raises(ValidationError):
+        validator().validate(document)
 
 
 def test_checkpoints_two_trainings_deep_name_the_releases_and_entries_that_they_saw(
@@ -150,6 +170,7 @@ def test_it_is_json_by_its_schema(store: LineageStore, ledger: Ledger) -> None:
     document = SyntheticRecord.of(store, ledger, "census-1").to_json()
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     validator().validate(document)
+    validator("1-1-0").validate(document)
     for change in ({"owners": 10}, {"format": "other"}, {"checkpoints": [{}]}):
         with pytest.raises(ValidationError):
             validator().validate({**document, **change})

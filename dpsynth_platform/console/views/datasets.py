@@ -31,7 +31,8 @@ class DatasetRow(View):
     """A dataset in a list.
 
     Attributes:
-        guarantee: what one release of it is to claim.
+        guarantee: what one release of it is to claim; where the audit has a model of its own, what each of the two
+            mechanisms is to.
         cadence: `monthly`, or None.
         releases: how many were published, withdrawn ones included.
         last_release: id of the newest one.
@@ -212,7 +213,7 @@ def _row(known: Chronicle, contract: DataContract) -> DatasetRow:
         demonstration=contract.demo,
         family=contract.family,
         unit=contract.privacy.unit,
-        guarantee=guarantee_view(Guarantee.target(contract)),
+        guarantee=guarantee_view(Guarantee.target(contract), of_each=contract.audited_apart),
         cadence=contract.release.cadence,
         releases=len(published),
         last_release=published[-1].release if published else None,

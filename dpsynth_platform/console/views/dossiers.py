@@ -34,7 +34,7 @@ class GuaranteeView(View):
     """A guarantee with all that it means nothing without.
 
     Attributes:
-        tier: `strong`, `reasonable` or `weak`.
+        tier: `strong`, `reasonable` or `weak`; None where it is of each of two mechanisms that are released together.
         words: epsilon and delta in one short phrase, rounded up.
     """
 
@@ -44,7 +44,7 @@ class GuaranteeView(View):
     adjacency: str
     max_contributions: int
     weighting: str
-    tier: str
+    tier: str | None
     words: str
 
 
@@ -225,14 +225,17 @@ class DossierView(View):
 DECIDED = {APPROVE: "approved", REFUSE: "refused", WITHDRAW: "withdrawn"}
 
 
-def guarantee_view(guarantee: Guarantee) -> GuaranteeView:
-    """A guarantee as pages show it."""
+def guarantee_view(guarantee: Guarantee, *, of_each: bool = False) -> GuaranteeView:
+    """A guarantee as pages show it.
+
+    Args:
+        of_each: whether it is of each of two mechanisms, and a release promises both together.
+    """
+    words = f"epsilon {upper_bound(guarantee.epsilon)}, delta {upper_bound(guarantee.delta)} for one {guarantee.unit}"
     return GuaranteeView(
         **asdict(guarantee),
-        tier=guarantee.tier,
-        words=(
-            f"epsilon {upper_bound(guarantee.epsilon)}, delta {upper_bound(guarantee.delta)} for one {guarantee.unit}"
-        ),
+        tier=None if of_each else guarantee.tier,
+        words=f"{words}, by each of two mechanisms" if of_each else words,
     )
 
 

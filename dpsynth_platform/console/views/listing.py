@@ -45,7 +45,8 @@ class ReleaseRow(View):
         state: see `STATE_WORDS`; `state_words` is its sentence.
         at: when it was published, ISO 8601, UTC; empty where the ledger does not say.
         entry: id of the ledger entry that paid for it.
-        guarantee: what was reserved for it; None where the ledger does not record it.
+        guarantee: what was reserved for it, of two mechanisms that of both together; None where the ledger does not
+            record it.
         approved_by: the names whose approvals counted.
     """
 
@@ -136,7 +137,7 @@ def row_of(settings: Settings, known: Chronicle, listed: Listed) -> ReleaseRow:
         at=publication.at if publication else "",
         entry=publication.entry.entry_id if publication else None,
         family=publication.entry.family if publication else None,
-        guarantee=guarantee_view(publication.entry.request.guarantee) if publication else None,
+        guarantee=guarantee_view(known.promised(publication.entry)) if publication else None,
         approved_by=tuple(item.by for item in publication.approvals) if publication else (),
         withdrawn=decision_view(publication.withdrawn) if publication and publication.withdrawn else None,
     )

@@ -127,7 +127,7 @@ def _waiting(settings: Settings, known: Chronicle, recorded: Recorded, contract:
         family=recorded.entry.family,
         since=recorded.at,
         why=why,
-        guarantee=guarantee_view(request.guarantee),
+        guarantee=guarantee_view(known.promised(recorded.entry)),
         event=None,
     )
 

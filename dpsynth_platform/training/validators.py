@@ -110,6 +110,10 @@ def faults_of_forward(model: nn.Module, losses: Losses, *, vocabulary: int, leng
             return [f"the model fails on random tokens with {type(error).__name__} ({error}); try it by itself first"]
 
 
+_SHORT_ONES = 8
+"""One alone might have the same loss by chance, where layers compute in bfloat16."""
+
+
 def faults_of_width(model: nn.Module, losses: Losses, *, vocabulary: int, short: int, longest: int) -> list[str]:
     """Whether a short example's loss changes beside one of the planned length: some models compute by a batch's width.
 
@@ -117,20 +121,20 @@ def faults_of_width(model: nn.Module, losses: Losses, *, vocabulary: int, short:
         model: as training will use it.
         losses: the loss of each example of a batch.
         vocabulary: how many token ids there are.
-        short: tokens of the short example.
+        short: tokens of the short examples.
         longest: tokens of the longest example that is planned.
     """
     maker = Maker(vocabulary, longest, trial.device_of(model))
-    own, near = maker.example(short), trial.tolerance(model)
+    own, near = [maker.example(short) for _ in range(_SHORT_ONES)], trial.tolerance(model)
     with trial.left_as_found(model), torch.no_grad():
         try:
-            alone = float(losses(model, maker.batch([own]))[0])
-            beside = float(losses(model, maker.batch([own, maker.example(longest)]))[0])
+            alone = losses(model, maker.batch(own)).double()
+            beside = losses(model, maker.batch([*own, maker.example(longest)]))[: len(own)].double()
         except Exception as error:  # random tokens only: its words cannot quote the data
             return [
                 f"the model fails on {longest} random tokens with {type(error).__name__} ({error}); shorten examples"
             ]
-    if abs(alone - beside) <= near * abs(alone):
+    if bool(((alone - beside).abs() <= near * alone.abs()).all()):
         return []
     return [
         f"the loss of an example of {short} tokens changes beside one of {longest}; shorten the examples, or take a "

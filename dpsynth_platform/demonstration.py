@@ -105,6 +105,7 @@ def run_demo(settings: Settings, dataset: str, shown: Shown) -> dict[str, Any]:
             f"dpsynth release show {dataset}": "the candidate as a reviewer sees it",
             f"dpsynth plan {dataset}": "what another run would do and cost",
             "make up": "Dagster with the asset graph, at http://127.0.0.1:3000",
+            "dpsynth console user add NAME --role reviewer": "an account for the governance console: dpsynth console",
         },
     )
     return {

@@ -287,9 +287,12 @@ def contract_summary(contract: DataContract) -> dict[str, Any]:
     """The contract without places: what was declared publicly about columns, privacy and audit."""
     whole = contract.snapshot()
     kept = {key: whole[key] for key in ("dataset", "description", "family", "privacy", "columns", "generate", "audit")}
-    base_model = whole["generate"]["base_model"]
-    if base_model is not None and base_model.startswith(("/", ".", "~")):
-        kept["generate"] = whole["generate"] | {"base_model": PurePath(base_model).name}
+    generate = kept["generate"]
+    if generate["base_model"] is not None and generate["base_model"].startswith(("/", ".", "~")):
+        generate["base_model"] = PurePath(generate["base_model"]).name
+    topics = (generate["text"] or {}).get("topics")
+    if topics is not None:
+        topics["model"] = PurePath(topics["model"]).name
     return kept | {"release": {key: whole["release"][key] for key in ("approvals", "cadence")}}
 
 

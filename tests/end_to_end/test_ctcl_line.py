@@ -34,7 +34,9 @@ def test_a_release_by_public_topics(tmp_path: Path) -> None:
     folder = released(deployment)
     public = json.loads((folder / "dossier.json").read_text())
     assert public["mechanism"]["method"] == "ctcl"
-    assert public["contract"]["generate"]["text"]["topics"]["public"] == "made of two sentences"
+    topics = public["contract"]["generate"]["text"]["topics"]
+    assert (topics["model"], topics["public"]) == ("topics", "made of two sentences")  # without its place
+    assert not [file for file in folder.glob("*.*") if str(tmp_path / "topics") in file.read_text(errors="replace")]
     assert {column["name"] for column in public["synthetic"]["columns"]} >= {"region", "letter"}
     assert "keywords" not in {column["name"] for column in public["synthetic"]["columns"]}
     assert verification.verify(deployment.settings, str(folder), None).ok

@@ -32,8 +32,10 @@ KEYWORDS = 10
 """Words that describe a topic, as in the paper."""
 UNCLASSIFIED = "unclassified"
 """In place of keywords, for texts that are close to no topic."""
-LEAST_SIMILARITY = 0.1
-"""Cosine to the closest topic below which a text has none. Of English posts and sentences, one in a hundred."""
+LEAST_SIMILARITY = 0.0
+"""Cosine to the closest topic below which a text has none: it points away from all of them. Of 1,200 posts to
+newsgroups that was so for 3% at 16 topics, 0.6% at 32 and next to none above, of 1,200 sentences of news for 0.3% and
+none."""
 _LONGEST = 2000
 """Characters of a text that are looked at: more than the encoder reads of it."""
 _SCALE = 127

@@ -38,17 +38,14 @@ def body(step: StepContext) -> Outcome:
     keys = planning.mechanism_keys(contract, run_key)
     if contract.release.cadence is not None:
         step.ledger.check_period(contract.family, keys, request, step.spend_again or None)
-    own = [step.ledger.entry_for_key(key) for key in keys]
-    due = sum(entry is None or not entry.live for entry in own)
-    admission = step.ledger.admit(contract.family, request, key=run_key, times=max(1, due))
-    paid = admission.entry is not None and admission.entry.live
-    if not paid:
+    admission = step.ledger.admit(contract.family, request, keys=keys)
+    if admission.due:
         step.cleared(contract, request=request).require(place.label)
-    each = ", for each of two models" if len(own) > 1 else ""
+    each = ", for each of two models" if len(keys) > 1 else ""
     step.progress(
-        f"covered by ledger entry {admission.entry.entry_id}: nothing new is asked for"
-        if paid and admission.entry is not None
-        else f"admitted: epsilon {contract.privacy.guarantee.epsilon:g}{each}"
+        f"admitted: epsilon {contract.privacy.guarantee.epsilon:g}{each}"
+        if admission.due or admission.entry is None
+        else f"covered by ledger entry {admission.entry.entry_id}: nothing new is asked for"
     )
     facts = {
         "contract": contract.snapshot(),

@@ -211,14 +211,15 @@ class Admission:
         family: the account.
         mode: how the account is charged.
         epsilon_left: what was left for a Gaussian-like mechanism at the request's delta, before this request.
-        entry: the entry that speaks for the run's key (`Ledger.entry_for_key`), or None. If it is live, nothing new
-            would be spent.
+        entry: the entry that speaks for the run's own key (`Ledger.entry_for_key`), or None.
+        due: how many mechanisms would be charged anew; 0: all is paid for, or reserved within its deadline.
     """
 
     family: str
     mode: Mode
     epsilon_left: float
     entry: Entry | None
+    due: int
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ hashes (`chain`), the filter's arithmetic (`filter`, `owners`).
 
     ledger = Ledger(settings.ledger_url)
     ledger.open_account(family, key_ids=[key_id(k1), key_id(k2)])
-    ledger.admit(family.family, request, key=run_key)                       # before any record is read
+    ledger.admit(family.family, request, keys=[run_key])                    # before any record is read
     entry = ledger.reserve(family.family, run_key, request, participants, policy, key_ids=key_ids)
     ledger.start(entry.entry_id)                                            # durable, exactly once
     ledger.complete(entry.entry_id, model_digest)
@@ -231,7 +231,7 @@ class Ledger:
         family: str,
         request: CostRequest,
         *,
-        key: str | None = None,
+        keys: Sequence[str] = (),
         replaces: str | None = None,
         times: int = 1,
         dry_run: bool = False,
@@ -244,9 +244,9 @@ class Ledger:
         Args:
             family: the account.
             request: what the mechanism would cost.
-            key: the run's key. If its latest entry is charged already, the request costs nothing new and fits.
-            replaces: the failed entry after which another attempt is asked for; then the request counts anew.
-            times: how many such mechanisms the run starts.
+            keys: one a mechanism, the run's own last. What the latest entry of one is charged for costs nothing new.
+            replaces: the failed entry after which another attempt is asked for; then its mechanism counts anew.
+            times: how many such mechanisms a run starts, where no keys are given.
             dry_run: only asks; a refusal leaves no record.
 
         Raises:
@@ -258,16 +258,21 @@ class Ledger:
         def work(connection: Connection) -> Admission | BudgetExceeded:
             account = rows.get_account(connection, family)
             verdicts.check_request(account, request)
-            latest = _attempt_of(connection, key) if key is not None else None
+            latest = [_attempt_of(connection, key) for key in keys]
+            paid = [
+                entry
+                for entry in latest
+                if entry is not None and rows.is_charged(connection, entry) and entry.entry_id != replaces
+            ]
+            due = len(keys) - len(paid) if keys else times
             left = verdicts.epsilon_left(connection, account, request.guarantee.delta)
-            covered = latest is not None and rows.is_charged(connection, latest) and replaces is None
-            refusal = None if covered else verdicts.refusal_of(connection, account, request, times)
+            refusal = verdicts.refusal_of(connection, account, request, due) if due else None
             if refusal is None:
-                return Admission(family, account.mode, left, latest)
+                return Admission(family, account.mode, left, latest[-1] if latest else None, due)
             return (
                 BudgetExceeded(refusal.message)
                 if dry_run
-                else verdicts.block(connection, account, request, refusal, key)
+                else verdicts.block(connection, account, request, refusal, keys[-1] if keys else None)
             )
 
         return _or_raise(self._database.read(work) if dry_run else self._database.write(work))

@@ -48,7 +48,7 @@ class Budget:
         if latest is not None and latest.state == "reserved":
             replaces = None  # what is reserved for the run is counted already
         with self._in_words(request):
-            self.ledger.admit(FAMILY, request, key=key, replaces=replaces)
+            self.ledger.admit(FAMILY, request, keys=[key], replaces=replaces)
 
     def start(self, request: CostRequest, key: str, replaces: str | None) -> Entry:
         """A started entry, durable on return; from here on its cost is spent.

@@ -154,12 +154,12 @@ def test_a_run_that_is_paid_for_is_admitted_again(ledger):
     cost = request(0.1, plan="0")
     spend(ledger, "everyone", "paid", cost)
     fill(ledger, rho=0.05)
-    admission = ledger.admit("everyone", cost, key="paid")
+    admission = ledger.admit("everyone", cost, keys=["paid"])
     assert admission.entry.state == "spent"
     with pytest.raises(BudgetExceeded):
-        ledger.admit("everyone", cost, key="unpaid")
+        ledger.admit("everyone", cost, keys=["unpaid"])
     with pytest.raises(BudgetExceeded):
-        ledger.admit("everyone", cost, key="paid", replaces=admission.entry.entry_id)
+        ledger.admit("everyone", cost, keys=["paid"], replaces=admission.entry.entry_id)
 
 
 def test_per_owner_verdicts_do_not_depend_on_other_entries(ledger):

@@ -57,6 +57,22 @@ def test_where_one_of_two_fits_neither_is_reserved(ledger):
     ledger.reserve("everyone", "run", request(cost), None, "compose")  # one by itself has its place
 
 
+def test_a_pair_that_lacks_is_asked_for_as_a_pair(ledger, monkeypatch):
+    """Expired or given back, whichever of them: what is charged no more would be charged anew."""
+    cost = cost_of_which(2, ledger.account("everyone"))
+    first, _ = together(ledger, cost)
+    assert ledger.admit("everyone", request(cost), keys=PAIR).due == 0
+    ledger.void(first.entry_id)
+    assert ledger.admit("everyone", request(cost), keys=PAIR).due == 1
+    together(ledger, cost)
+    later = rows.now() + dt.timedelta(days=400)
+    monkeypatch.setattr(rows, "now", lambda: later)
+    assert ledger.admit("everyone", request(cost), keys=PAIR).due == 2
+    ledger.reserve("everyone", "another", request(cost), None, "compose")
+    with pytest.raises(BudgetExceeded, match="2 times over"):
+        ledger.admit("everyone", request(cost), keys=PAIR)
+
+
 def test_what_was_advised_fits(ledger):
     cost = cost_of_which(1, ledger.account("everyone"))
     with pytest.raises(BudgetExceeded, match="left at this delta for each"):

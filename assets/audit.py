@@ -16,19 +16,21 @@ import pyarrow.parquet as pq
 from assets.roles import attacked_role
 from assets.shown import picture, table
 from assets.step import Outcome, Step, StepContext
+from assets.synthetic import drawn_as_asked
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import AccountingError, ReleaseRefused, StaleInput
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.lineage import facets
+from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.privacy.events import event_from_json, twice
 from dpsynth_platform.release.evidence import AUDIT_REPORT, check_content
 from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_row
 from dpsynth_platform.storage import SCORES, StepRecord, read_table
-from dpsynth_platform.synth.interface import generator
 
 if TYPE_CHECKING:
     from dpsynth_platform.audit.texts.reconstruction import Reconstructed
-    from dpsynth_platform.audit.verdict import AuditReport
+    from dpsynth_platform.audit.verdict import Apart, AuditReport
 
 
 def body(step: StepContext) -> Outcome:
@@ -40,7 +42,7 @@ def body(step: StepContext) -> Outcome:
     from dpsynth_platform.audit.scores import scores_table
     from dpsynth_platform.audit.scoring import score_canaries
     from dpsynth_platform.audit.text_scoring import as_the_model_saw, reconstructed_texts, score_texts
-    from dpsynth_platform.audit.verdict import Apart, judge
+    from dpsynth_platform.audit.verdict import judge
     from dpsynth_platform.synth.tabular.model import load_model
     from dpsynth_platform.synth.text.dp_finetune import columns_model
 
@@ -81,7 +83,7 @@ def body(step: StepContext) -> Outcome:
             cost=lost,
             reconstructed=back,
             kinds=bait.kinds,
-            apart=Apart(entry.entry_id, entry.plan_digest) if contract.audited_apart else None,
+            apart=_apart(entry) if contract.audited_apart else None,
         )
         report = _beside_the_family(step, contract, entry, alone)
         with step.storage.new_output(step.place, SCORES) as directory:
@@ -130,12 +132,18 @@ def _rows(
     """The rows that are attacked: those to be released or, where another model is attacked, as many drawn from that."""
     if not contract.audited_apart:
         return pa.Table.from_batches(read_table(synthetic.directory / "table"))
-    asked = contract.generate
     step.progress("drawing rows from the model that is attacked; none of them is released")
-    drawing = generator(method).draw(
-        attacked.directory, None if asked.rows == "auto" else asked.rows, constraints=asked.constraints
-    )
+    drawing = drawn_as_asked(step, contract, method, attacked.directory)
     return pa.Table.from_batches(drawing.batches, drawing.schema)
+
+
+def _apart(entry: Entry) -> Apart:
+    """The attacked model's entry, and what it costs together with the released model, which runs by the same plan."""
+    from dpsynth_platform.audit.verdict import Apart
+
+    cost = entry.request
+    both = epsilon(twice(event_from_json(cost.event)), cost.guarantee.delta)
+    return Apart(entry.entry_id, entry.plan_digest, both.epsilon)
 
 
 def _kept_report(record: StepRecord) -> AuditReport | None:

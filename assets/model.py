@@ -32,6 +32,7 @@ from dpsynth_platform.scrub.fingerprints import write_fingerprints
 from dpsynth_platform.storage import HeldByAnother, StepRecord, digest_directory, held, write_durably
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.text.base_models import BaseModel
+from dpsynth_platform.synth.text.endpoint_access import Access, transport_of
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries, claimed_for
 from dpsynth_platform.worker.job import WorkerJob
 
@@ -125,7 +126,7 @@ def _trained(
         _check_bounded(step, inputs)
         _check_erased(step, inputs.bounded)
         _check_attacked(step, contract, inputs)
-        base = _base_model(plan)
+        base, endpoint = _base_model(plan), _endpoint(contract, plan)
         step.check_worker([directory, inputs.bounded.directory, *([] if base is None else [base.directory])])
         # Before the start: up to then no rotation of keys can give them other fingerprints than bounded's.
         participants = step.ledger.participants(entry.entry_id)
@@ -136,10 +137,7 @@ def _trained(
         step.cleared(contract, entry_id=entry.entry_id).require(step.place.label)
         if resume:
             step.progress(f"going on from the last checkpoint of ledger entry {entry.entry_id}, which has paid")
-        else:
-            entry = step.ledger.start(entry.entry_id)
-            step.progress(f"ledger entry {entry.entry_id} started; from here on its cost is spent")
-        _fit(step, plan, entry, participants, inputs, directory, base, resume=resume)
+        _fit(step, plan, entry, participants, inputs, directory, base, endpoint, resume=resume)
     return step.ledger.complete(entry.entry_id, digest_directory(directory))
 
 
@@ -229,10 +227,11 @@ def _fit(
     inputs: _Inputs,
     directory: Path,
     base: BaseModel | None,
+    endpoint: Access | None,
     *,
     resume: bool,
 ) -> None:
-    """The mechanism, under a grant for exactly these data, people and place."""
+    """The mechanism, under a grant for exactly these data, people and place. Its entry starts once all is prepared."""
     from dpsynth_platform.audit.canaries import read_canaries
     from dpsynth_platform.scrub.fingerprints import distinct_owners
 
@@ -243,7 +242,13 @@ def _fit(
         write_choice(job / "engine.json", step.sql)
         write_fingerprints(job / "participants", participants)
         write_fingerprints(job / "canaries", distinct_owners(bait))
-        base_model = {} if base is None else _base_model_files(step, base, entry, job)
+        writes = {} if base is None else _base_model_files(step, base, entry, job)
+        if endpoint is not None:
+            endpoint.write(job / "endpoint.json")
+            writes["endpoint"] = str(job / "endpoint.json")
+        if not resume:  # only now: a disk that is full has said so
+            step.ledger.start(entry.entry_id)
+            step.progress(f"ledger entry {entry.entry_id} started; from here on its cost is spent")
         grant = issue_grant(
             key,
             entry_id=entry.entry_id,
@@ -265,26 +270,42 @@ def _fit(
                 participants=str(job / "participants"),
                 canaries=str(job / "canaries"),
                 engine=str(job / "engine.json"),
-                **base_model,
+                **writes,
             )
         )
 
 
 def _base_model(plan: SealedPlan) -> BaseModel | None:
-    """Where training starts from, if from a language model: found, and the plan's, before anything is spent.
+    """The language model that a plan has on this machine, if any: found, and the plan's, before anything is spent.
 
     Raises:
         ConfigurationError: it is not there, or another one than the plan was made for.
     """
     if plan.method not in TEXT_METHODS:
         return None
-    from dpsynth_platform.synth.text.sealing import TextParameters
+    from dpsynth_platform.synth.text.sealing import started_from
     from dpsynth_platform.synth.text.trained import check_digest, deployed
 
-    parameters = TextParameters.of(plan)
-    base = deployed(parameters.base_model)
-    check_digest(base, parameters.base_digest)
+    start = started_from(plan)
+    if start is None:
+        return None
+    base = deployed(start[0])
+    check_digest(base, start[1])
     return base
+
+
+def _endpoint(contract: DataContract, plan: SealedPlan) -> Access | None:
+    """How the endpoint that writes texts is reached; None where none does. Tried before anything is spent.
+
+    Raises:
+        ConfigurationError: it is none of the deployment's, or wrote nothing.
+    """
+    transport = transport_of(contract)
+    if transport is None:
+        return None
+    from dpsynth_platform.synth.text.evolution import tried_endpoint  # late: with it comes torch
+
+    return tried_endpoint(plan, transport)
 
 
 def _base_model_files(step: StepContext, base: BaseModel, entry: Entry, job: Path) -> dict[str, str]:

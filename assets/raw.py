@@ -9,6 +9,7 @@ from assets.step import Outcome, Step, StepContext
 from dpsynth_platform import planning, source
 from dpsynth_platform.contracts import TEXT_METHODS
 from dpsynth_platform.digests import canonical_digest
+from dpsynth_platform.errors import ContractError
 from dpsynth_platform.release.dossier import expected_errors
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.storage import StepRecord
@@ -27,6 +28,7 @@ def body(step: StepContext) -> Outcome:
     step.open_account()
     for name in (f"dataset {contract.dataset}", f"source {pinned.table_id}"):
         step.ledger.bind(name, contract.family, contract.privacy.owner_columns)
+    _check_choice(step, earlier, pinned)
     plan = _earlier_plan(step, earlier, pinned)
     if plan is None:
         if earlier is None and contract.generate.base_model is not None:
@@ -92,6 +94,26 @@ def _pin(step: StepContext, earlier: StepRecord | None) -> source.PinnedSource:
     return kept
 
 
+def _check_choice(step: StepContext, earlier: StepRecord | None, pinned: source.PinnedSource) -> None:
+    """What `auto` stands for may change with what is free to change, and then would pay a second time without a word.
+
+    Raises:
+        ContractError: this version of the source is paid for by another method.
+    """
+    contract = step.contract
+    if contract.generate.why is None or earlier is None or step.spend_again or earlier.facts["source"] != pinned.name:
+        return
+    now, then = contract.generate.method, earlier.facts["method"]
+    paid = {entry.key for entry in step.ledger.charged_for(contract.family, step.place.label)}
+    if now == then or paid.isdisjoint(planning.mechanism_keys(contract, earlier.run_key)):
+        return
+    raise ContractError(
+        f"{step.place.label}: generate.method: auto stands for {now!r} here ({contract.generate.why}), and this "
+        f"version of the source is paid for by {then!r}; accepted: method: {then} to go on with what is paid for, or "
+        f"method: {now} for another spend"
+    )
+
+
 def _earlier_plan(step: StepContext, earlier: StepRecord | None, pinned: source.PinnedSource) -> SealedPlan | None:
     """The plan that was sealed for the same mechanism over the same schema, so that it is not calibrated again."""
     same = {
@@ -106,18 +128,18 @@ def _earlier_plan(step: StepContext, earlier: StepRecord | None, pinned: source.
 
 
 def _starts_from_the_same(plan: SealedPlan) -> bool:
-    """Whether the model that a plan's training starts from has the files that the plan was made for.
+    """Whether the language model that a plan has on this machine, if any, is of the files that it was made for.
 
     Raises:
         ConfigurationError: it is not there.
     """
     if plan.method not in TEXT_METHODS:
         return True
-    from dpsynth_platform.synth.text.sealing import TextParameters
+    from dpsynth_platform.synth.text.sealing import started_from
     from dpsynth_platform.synth.text.trained import deployed
 
-    parameters = TextParameters.of(plan)
-    return deployed(parameters.base_model).digest == parameters.base_digest
+    start = started_from(plan)
+    return start is None or deployed(start[0]).digest == start[1]
 
 
 def _metadata(plan: SealedPlan, epsilon_left: float) -> dict[str, object]:

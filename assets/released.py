@@ -7,6 +7,7 @@ release looks (`release`).
 import datetime as dt
 import json
 from pathlib import Path
+from typing import Any
 
 from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet
 
@@ -36,7 +37,7 @@ from dpsynth_platform.release.layout import DOSSIER
 from dpsynth_platform.release.publish import Published, publish
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.reviewers import write_reviewers_dossier
-from dpsynth_platform.storage import AUDITED, read_table, table_schema
+from dpsynth_platform.storage import AUDITED, TEXTS_DRAWN, read_table, table_schema
 
 
 def body(step: StepContext) -> Outcome:
@@ -172,7 +173,17 @@ def _evidence(
         approvals=tuple(Approval(item.by, item.at) for item in checked.approvals),
         commitments=commitments,
         software=software_versions(),
+        texts=_texts_drawn(checked.records["synthetic"].directory),
     )
+
+
+def _texts_drawn(synthetic: Path) -> dict[str, Any] | None:
+    """What became of the synthetic texts: a file that the candidate's content hash covers. None: no model wrote any."""
+    try:
+        found: dict[str, Any] = json.loads((synthetic / TEXTS_DRAWN).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return found
 
 
 def _lineage(step: StepContext) -> tuple[LineageStep, ...]:

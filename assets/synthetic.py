@@ -3,14 +3,16 @@
 What belongs here: post-processing only. This step is handed the model, never the data.
 """
 
-from dataclasses import asdict
+import json
+from pathlib import Path
 
 from assets.lineage import paid_by
 from assets.step import Outcome, Step, StepContext
+from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.lineage import facets
-from dpsynth_platform.storage import table_schema, write_table
-from dpsynth_platform.synth.interface import generator
+from dpsynth_platform.storage import TEXTS_DRAWN, table_schema, write_durably, write_table
+from dpsynth_platform.synth.interface import Drawing, generator
 
 
 def body(step: StepContext) -> Outcome:
@@ -18,17 +20,15 @@ def body(step: StepContext) -> Outcome:
 
     Texts that a language model writes are drawn by the contract's settings, and a drawing that was cut short goes on.
     """
-    from dpsynth_platform.synth.text.sampling import TEXTS
-    from dpsynth_platform.synth.text.sealing import sampling_of
-    from dpsynth_platform.worker.run import resolve_device
+    from dpsynth_platform.synth.text.terms import terms_of
 
     contract, raw = step.sealed()
     (model,) = step.same_run(raw, "model")
     asked = contract.generate
-    texts = None if contract.written is None else sampling_of(contract)
+    texts = None if contract.written is None else terms_of(contract)
     terms = {"rows_asked": asked.rows, "constraints": canonical_digest(contract.snapshot()["generate"]["constraints"])}
     if texts is not None:
-        terms["texts"] = canonical_digest(asdict(texts))
+        terms["texts"] = texts.digest
     known = facets.merge(facets.privacy_unit(contract), paid_by(contract, step.plan(raw), model.facts["entry_id"]))
     earlier = step.reusable(raw, "synthetic", model)
     if earlier is not None and terms.items() <= earlier.facts.items():
@@ -36,25 +36,48 @@ def body(step: StepContext) -> Outcome:
         return Outcome(earlier, schema, earlier.facts["rows"], reused=True, facets=known)
     if asked.constraints:
         step.progress("fitting the stored measurements under the contract's constraints, at no further cost")
-    counted = step.counted("synthetic texts")
-    drawing = generator(raw.facts["method"]).draw(
-        model.directory,
-        None if asked.rows == "auto" else asked.rows,
-        constraints=asked.constraints,
-        texts=texts,
-        device="cpu" if texts is None else resolve_device(step.device),
-        progress=lambda stage, done, total, beside="": counted(done, total) if stage == TEXTS else None,
-    )
+    drawing = drawn_as_asked(step, contract, raw.facts["method"], model.directory)
     with step.storage.new_output(step.place, "synthetic") as directory:
         write_table(directory / "table", drawing.schema, drawing.batches)
+        told = drawing.texts
+        if told is not None:
+            step.progress(told.in_words)
+            write_durably(directory / TEXTS_DRAWN, json.dumps(told.to_json()))
         record = step.record(
             "synthetic",
             run_key=model.run_key,
             directory=directory,
             inputs=[model],
-            facts={"rows": drawing.rows, "entry_id": model.facts["entry_id"], **terms},
+            facts={
+                "rows": drawing.rows,
+                "entry_id": model.facts["entry_id"],
+                **({} if told is None else {"texts_drawn": told.drawn, "texts_left_out": sum(told.left_out.values())}),
+                **terms,
+            },
         )
-    return Outcome(record, drawing.schema, drawing.rows, facets=known)
+    shown = {} if told is None else {"texts": told.in_words}
+    return Outcome(record, drawing.schema, drawing.rows, metadata=shown, facets=known)
+
+
+def drawn_as_asked(step: StepContext, contract: DataContract, method: str, model: Path) -> Drawing:
+    """Rows of a model, as many and by such settings as the contract says of what is released."""
+    from dpsynth_platform.synth.text.endpoint_access import transport_of
+    from dpsynth_platform.synth.text.sampling import TEXTS
+    from dpsynth_platform.synth.text.terms import terms_of
+    from dpsynth_platform.worker.run import resolve_device
+
+    asked = contract.generate
+    texts = None if contract.written is None else terms_of(contract)
+    counted = step.counted("synthetic texts")
+    return generator(method).draw(
+        model,
+        None if asked.rows == "auto" else asked.rows,
+        constraints=asked.constraints,
+        texts=texts,
+        transport=transport_of(contract),
+        device="cpu" if texts is None else resolve_device(step.device),
+        progress=lambda stage, done, total, beside="": counted(done, total) if stage == TEXTS else None,
+    )
 
 
 STEP = Step(

@@ -250,7 +250,7 @@ def contract_check(
     as_json: Json = False,
 ) -> None:
     """Checks a contract, alone and against its family's budget; shows all faults that can be seen at once."""
-    from dpsynth_platform.audit.verdict import shortage_of
+    from dpsynth_platform.audit.shortage import shortage_of
 
     shown = Shown(as_json)
     contract = check_contract(Settings.from_environment(), file)

@@ -30,6 +30,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     StringConstraints,
     TypeAdapter,
     ValidationError,
@@ -41,6 +42,7 @@ from dpsynth_platform.constraints import MOST_CONSTRAINTS, Constraint
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.scrub.findings import ENTITY_TYPES
+from dpsynth_platform.settings import is_plain, without_secrets
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 FamilyName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
@@ -557,21 +559,40 @@ class Scrub(_Part):
                 yield f"actions: {entity!r} is no entity type{_meant(entity, known)}; accepted: {', '.join(known)}"
 
 
+MethodName = Literal[
+    "auto", "aim", "mst", "mwem", "privbayes", "independent", "dp_finetune", "ctcl", "dp_inference", "aug_pe"
+]
 WORKLOAD_METHODS = ("auto", "aim", "mwem")
 """Methods for which `generate.workload` matters."""
-BASE_MODEL_METHODS = ("dp_finetune", "ctcl")
-"""Methods that train from a checkpoint."""
-TEXT_METHODS = ("dp_finetune", "ctcl")
+TRAINED_METHODS = ("dp_finetune", "ctcl")
+"""Methods that train a language model and leave it, so that it can be asked how likely a text is."""
+INFERENCE_METHODS = ("dp_inference",)
+"""Methods by which a language model that is not trained reads private records, and tokens are drawn with privacy."""
+EVOLVED_METHODS = ("aug_pe",)
+"""Methods by which a language model that is not trained writes texts, and private records vote for them."""
+TEXT_METHODS = (*TRAINED_METHODS, *INFERENCE_METHODS, *EVOLVED_METHODS)
 """Methods that write a text column, by a language model."""
+BASE_MODEL_METHODS = TEXT_METHODS
+"""Methods that start from a checkpoint."""
 TOPIC_METHODS = ("ctcl",)
 """Methods that sort texts by public topics first."""
+_PARTS_OF_TEXT = {"topics": TOPIC_METHODS, "inference": INFERENCE_METHODS, "evolution": EVOLVED_METHODS}
+"""Keys of `generate.text` that a method must have, and no other may."""
 KEYWORDS_COLUMN = "keywords"
 """Under which name the language model is told the topic of a text."""
 UNIVERSAL_TOPICS = "universal"
 """The topic model that comes with the platform."""
 TOPIC_LEVELS = (16, 32, 64, 128, 256, 512)
 """Numbers of topics of a topic model: the fewer, the broader."""
+_EVOLVED_BY = {"evolution", "temperature", "top_k", "top_p"}
+"""Keys of `generate.text` by which candidates are written."""
+_DRAWN_BY = ("min_tokens", "most_tokens", "keep", "counts")
+"""Keys of `generate.text` by which a trained model's texts are drawn and kept: post-processing."""
 DEFAULT_BASE_MODEL = "smollm2-135m"
+MOST_BATCH = 1_000_000
+"""Owners of one context of DP inference."""
+MOST_POPULATION = 100_000
+"""Texts that may live on after a vote of private evolution."""
 
 
 class Query(_Part):
@@ -694,6 +715,176 @@ class Topics(_Part):
         return self
 
 
+class Inference(_Part):
+    """How texts are drawn with privacy from a model that is not trained: what a context holds, and what is clipped."""
+
+    about: str | None = Field(
+        default=None,
+        min_length=3,
+        max_length=500,
+        description="What the texts are, in public words that head every prompt; by default the description.",
+    )
+    batch_size: int = Field(
+        default=100,
+        ge=1,
+        le=MOST_BATCH,
+        description=(
+            "Owners that a context is expected to hold, by which what they say is divided. The larger, the less a "
+            "token costs, the fewer contexts there are, and the longer a token takes."
+        ),
+    )
+    records_per_owner: int = Field(
+        default=1,
+        ge=1,
+        le=1000,
+        description=(
+            "Records of an owner that a context reads at most; of more, a fresh key chooses. What the model says by "
+            "them is averaged and clipped as one, so that more cost time and no privacy."
+        ),
+    )
+    document_tokens: int = Field(
+        default=64, ge=4, le=4096, description="Longest text that is written; each of its tokens is paid for."
+    )
+    clip: Literal["difference", "logits"] = Field(
+        default="difference",
+        description=(
+            "What is clipped of an owner: the `difference` that the records make to the model's log-probabilities "
+            "without any (InvisibleInk), or the `logits` themselves (Amin et al. 2024), for norms about ten times as "
+            "large."
+        ),
+    )
+    clipping_norm: float = Field(default=1.0, ge=0.01, le=1000, description="Of each number of an owner's.")
+    temperature: float = Field(default=1.0, ge=0.1, le=5, description="The higher, the less a token costs.")
+    top_k: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Tokens are drawn from so many that are likeliest without any record, and those within twice the "
+            "clipping norm of them. Costs nothing; with clip `difference`."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _near_public(self) -> Inference:
+        if self.top_k is not None and self.clip != "difference":
+            raise ValueError(f"top_k: {self.top_k} with clip {self.clip!r}; accepted: none, or clip difference")
+        return self
+
+
+class Endpoint(_Part):
+    """A language model elsewhere that writes texts. It is told public words alone, and texts that it wrote before."""
+
+    url: str = Field(
+        max_length=500,
+        description="Where an OpenAI-compatible endpoint is, up to where `/chat/completions` follows; https.",
+    )
+    timeout: float = Field(default=60.0, gt=0, le=600, description="Seconds that an answer may take.")
+    attempts: int = Field(default=4, ge=1, le=20, description="How often a request that fails is sent at most.")
+    at_once: int = Field(default=8, ge=1, le=64, description="Requests that are under way together.")
+
+    @field_validator("url")
+    @classmethod
+    def _unheard(cls, url: str) -> str:
+        if not is_plain(url):
+            raise ValueError(
+                f"{without_secrets(url)}; accepted: https://HOST[:PORT]/PATH such as https://models.example.org/v1 "
+                "(http for this machine alone), with no user, query or other marks"
+            )
+        return url
+
+
+class Evolution(_Part):
+    """Private evolution (Aug-PE): who writes candidates by which public words, and how often records vote for them."""
+
+    about: str | None = Field(
+        default=None,
+        min_length=3,
+        max_length=2000,
+        description="What the texts are, in public words that stand in every prompt; by default the description.",
+    )
+    hints: list[Annotated[str, StringConstraints(min_length=1, max_length=500)]] = Field(
+        default_factory=list,
+        max_length=1000,
+        description="Public subjects, styles or openings, of which each new text is told one by chance.",
+    )
+    population: int | Literal["auto"] = Field(
+        default="auto",
+        json_schema_extra={"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]},
+        description=(
+            "Texts that live on after a vote; `auto`: as many as leave each candidate, on average, three times the "
+            "noise of its votes."
+        ),
+    )
+    variations: int = Field(default=3, ge=1, le=50, description="New variations of each, in every round.")
+    rounds: int = Field(default=5, ge=1, le=100, description="How often there is a vote; all are paid for together.")
+    lookahead: int = Field(
+        default=0, ge=0, le=50, description="Variations whose mean features stand for a text in a vote; 0: its own do."
+    )
+    ways: list[Literal["rephrase", "fill-in"]] = Field(
+        default=["rephrase", "fill-in"], min_length=1, description="How texts are varied."
+    )
+    blanks: float = Field(default=0.5, gt=0, lt=1, description="Share of the words that `fill-in` leaves out.")
+    threshold: float = Field(
+        default=2.0,
+        ge=0,
+        le=100,
+        description="Votes that noise alone may reach, as a multiple of it: they weigh nothing.",
+    )
+    endpoint: Endpoint | None = Field(
+        default=None,
+        description="Who writes the texts in place of a model on this machine; base_model is its model's name there.",
+    )
+
+    @field_validator("population", mode="before")
+    @classmethod
+    def _size(cls, population: Any) -> Any:
+        whole = isinstance(population, int) and not isinstance(population, bool)
+        if population != "auto" and not (whole and 1 <= population <= MOST_POPULATION):
+            raise ValueError(f"{population!r}; accepted: auto, or a number from 1 to {MOST_POPULATION}")
+        return population
+
+    @field_validator("ways")
+    @classmethod
+    def _distinct(cls, ways: list[str]) -> list[str]:
+        if len(set(ways)) < len(ways):
+            raise ValueError(f"{', '.join(ways)}; accepted: each once")
+        return ways
+
+
+class Resample(_Part):
+    """Choosing among more texts than are asked for, by private votes for clusters of them: paid for beside training."""
+
+    clusters: int = Field(
+        default=100, ge=2, le=10_000, description="Of texts that the trained model writes; ten texts each."
+    )
+    noise: float = Field(
+        default=10.0,
+        gt=0,
+        le=1e6,
+        description=(
+            "Noise of each cluster's votes, as a multiple of what one unit can change; the training has the rest of "
+            "the budget."
+        ),
+    )
+    pool: float = Field(default=3.0, ge=1, le=100, description="Texts that are written for each one that is taken.")
+
+
+class KeptTexts(_Part):
+    """Which drawn texts are kept; others are drawn in place of those that are not. Looks at synthetic texts only."""
+
+    least_characters: int = Field(default=1, ge=1, le=100_000, description="Of a text, without blanks at its ends.")
+    words: int = Field(default=4, ge=1, le=100, description="Of an n-gram, for most_repeated.")
+    most_repeated: float = Field(
+        default=0.5, ge=0, le=1, description="Share of a text's n-grams that may repeat an earlier one of the text."
+    )
+    duplicates: Literal["kept", "exact", "words"] = Field(
+        default="words",
+        description="Texts that equal an earlier one by their words, or letter by letter, are left out; or all stay.",
+    )
+    whole: bool = Field(default=False, description="Whether a text must have ended by itself, before it was cut off.")
+
+
 class TextGeneration(_Part):
     """Which column is written by the language model, what it is told first, and how texts are drawn from it."""
 
@@ -724,9 +915,59 @@ class TextGeneration(_Part):
         description="Part of epsilon for the modelled columns; the rest is for the text. `ctcl` goes by topics.noise.",
     )
     topics: Topics | None = Field(default=None, description="Of `ctcl`.")
+    inference: Inference | None = Field(default=None, description="Of `dp_inference`.")
+    evolution: Evolution | None = Field(default=None, description="Of `aug_pe`.")
+    resample: Resample | None = Field(
+        default=None, description="Of `dp_finetune` and `ctcl`: texts are chosen by votes; by default they are not."
+    )
     temperature: float = Field(default=1.0, gt=0, le=5)
     top_k: int | None = Field(default=None, ge=1, le=1_000_000)
     top_p: float = Field(default=1.0, gt=0, le=1)
+    min_tokens: int = Field(default=1, ge=0, le=8192, description="Of a drawn text; before, none ends.")
+    most_tokens: int | None = Field(
+        default=None, ge=1, le=8192, description="Of a drawn text, which is cut off there; by default at max_tokens."
+    )
+    keep: KeptTexts = Field(default_factory=KeptTexts, description="Which drawn texts are kept.")
+    counts: dict[ColumnName, dict[str, Annotated[int, Field(ge=0, le=MOST_ROWS)]]] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1,
+        description=(
+            "How many rows each value of one column gets that the model is told; other values get none. Public "
+            "numbers. By default as many as the noisy counts say."
+        ),
+    )
+
+    @field_validator("counts", mode="before")
+    @classmethod
+    def _as_told(cls, counts: Any) -> Any:
+        """Values as the model is told them: YAML reads numbers, true and false."""
+        if not isinstance(counts, dict):
+            return counts
+        return {
+            column: {_told(value): number for value, number in rows.items()} if isinstance(rows, dict) else rows
+            for column, rows in counts.items()
+        }
+
+    @model_validator(mode="after")
+    def _lengths(self) -> TextGeneration:
+        longest = self.max_tokens if self.most_tokens is None else min(self.most_tokens, self.max_tokens)
+        if self.min_tokens > longest:
+            raise ValueError(
+                f"min_tokens: {self.min_tokens} with texts of up to {longest} tokens; accepted: at most as many"
+            )
+        return self
+
+    @property
+    def rows_counted(self) -> int | None:
+        """How many rows `counts` makes; None where there are none."""
+        return None if self.counts is None else sum(sum(rows.values()) for rows in self.counts.values())
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int) else value
 
 
 class Generate(_Part):
@@ -736,13 +977,16 @@ class Generate(_Part):
     number of records that the mechanism read (after holdout and bounding, with the canaries that joined them).
     """
 
-    method: Literal["auto", "aim", "mst", "mwem", "privbayes", "independent", "dp_finetune", "ctcl"] = Field(
+    method: MethodName = Field(
         default="auto",
         description=(
             "`aim` keeps as many links between columns as the budget can tell, `mwem` nearly as many and sooner, `mst` "
             "the strongest, `privbayes` those of columns with very many values, `independent` none; `auto` chooses "
             "among these by public facts and says why. `dp_finetune` also writes a text column, by a language model; "
-            "so does `ctcl`, which tells the model the keywords of a public topic."
+            "so does `ctcl`, which tells the model the keywords of a public topic. `dp_inference` trains nothing: a "
+            "language model reads records, and each token of a text is drawn with privacy and paid for. Nor does "
+            "`aug_pe`: a language model writes texts from public words, and private records vote for the nearest. With "
+            "a `text` to write, `auto` chooses among these, by public facts as well."
         ),
     )
     rows: int | Literal["auto"] = Field(
@@ -766,7 +1010,7 @@ class Generate(_Part):
         ),
     )
     workload: Workload = Field(default_factory=Workload, description="Of `aim` and `mwem`; others know none.")
-    text: TextGeneration | None = Field(default=None, description="Of `dp_finetune` and `ctcl`.")
+    text: TextGeneration | None = Field(default=None, description="Of methods that write texts.")
     training: Training | None = Field(default=None, description="Of `dp_finetune` and `ctcl`.")
     time_limit: TimeLimit | None = Field(
         default=None,
@@ -775,6 +1019,8 @@ class Generate(_Part):
             "units: a smaller model is planned, and the last fit ends by the clock. The data decide nothing of it."
         ),
     )
+
+    _why: str | None = PrivateAttr(default=None)
 
     @property
     def seconds(self) -> float | None:
@@ -788,28 +1034,76 @@ class Generate(_Part):
         """What methods for texts need and is not named: its defaults stand in the sealed contract."""
         if not isinstance(document, dict) or document.get("method") not in TEXT_METHODS:
             return document
-        defaults: dict[str, Any] = {"base_model": DEFAULT_BASE_MODEL, "text": {}, "training": {}}
+        method = document["method"]
+        defaults: dict[str, Any] = {"base_model": DEFAULT_BASE_MODEL, "text": {}}
+        if method in TRAINED_METHODS:
+            defaults["training"] = {}
+        elif _has_endpoint(document):
+            del defaults["base_model"]
         filled = document | {key: value for key, value in defaults.items() if document.get(key) is None}
         text = filled["text"]
-        if document["method"] in TOPIC_METHODS and isinstance(text, dict) and text.get("topics") is None:
-            filled["text"] = text | {"topics": {}}
+        part = next((name for name, methods in _PARTS_OF_TEXT.items() if method in methods), None)
+        if part is not None and isinstance(text, dict) and text.get(part) is None:
+            filled["text"] = text | {part: {}}
         return filled
+
+    @property
+    def open(self) -> bool:
+        """Whether a text is to be written, by a method that is not settled yet (`auto`)."""
+        return self.method == "auto" and self.text is not None
+
+    @property
+    def why(self) -> str | None:
+        """Why the method is this one, where `auto` was settled on it. No part of the contract, nor of a snapshot."""
+        return self._why
 
     @model_validator(mode="after")
     def _of_the_method(self) -> Generate:
         _refuse(
-            f"{key}: for methods that start from a language model ({', '.join(TEXT_METHODS)}), and the method is "
-            f"{self.method!r}; accepted: none"
-            for key in ("text", "training")
-            if getattr(self, key) is not None and self.method not in TEXT_METHODS
-        )
-        if self.text is not None and self.text.topics is not None and self.method not in TOPIC_METHODS:
-            raise ValueError(
-                f"text.topics: for {', '.join(TOPIC_METHODS)}, and the method is {self.method!r}; accepted: none"
+            f"{key}: for {', '.join(methods)}, and the method is {self.method!r}; accepted: none"
+            for key, value, methods in (
+                ("text", self.text, TEXT_METHODS),
+                ("training", self.training, TRAINED_METHODS),
+                *(
+                    (f"text.{name}", getattr(self.text, name, None), methods)
+                    for name, methods in _PARTS_OF_TEXT.items()
+                ),
+                ("text.resample", getattr(self.text, "resample", None), TRAINED_METHODS),
             )
-        if self.method in TEXT_METHODS and self.time_limit is not None:
-            raise ValueError(f"time_limit: {self.method!r} plans by steps; accepted: training.steps")
+            if value is not None and self.method not in methods and not self.open
+        )
+        self._refuse_drawing()
+        if self.text is not None and self.time_limit is not None:
+            raise ValueError(f"time_limit: {self.method!r} plans by steps, tokens or rounds; accepted: none")
+        if self.endpoint is not None and self.base_model is None:
+            raise ValueError(
+                "base_model: with text.evolution.endpoint; accepted: the name by which the endpoint knows its model"
+            )
         return self
+
+    def _refuse_drawing(self) -> None:
+        """How texts are drawn afterwards, where the mechanism itself draws them; and two words on how many rows."""
+        if self.text is None:
+            return
+        defaults = TextGeneration()
+        _refuse(
+            f"text.{name}: with method {self.method!r}, whose mechanism draws the texts; accepted: none, or one of "
+            f"{', '.join(TRAINED_METHODS)}"
+            for name in _DRAWN_BY
+            if not (self.open or self.method in TRAINED_METHODS) and getattr(self.text, name) != getattr(defaults, name)
+        )
+        counted = self.text.rows_counted
+        if counted is not None and (self.rows not in ("auto", counted) or not 1 <= counted <= MOST_ROWS):
+            raise ValueError(
+                f"rows: {self.rows}, and text.counts makes {counted}; accepted: rows: auto, and counts of 1 to "
+                f"{MOST_ROWS} rows together"
+            )
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Who writes texts in place of a model on this machine, if anybody does."""
+        evolution = None if self.text is None else self.text.evolution
+        return None if evolution is None else evolution.endpoint
 
     @field_validator("rows", mode="before")
     @classmethod
@@ -818,6 +1112,14 @@ class Generate(_Part):
         if rows != "auto" and not (whole and 1 <= rows <= MOST_ROWS):
             raise ValueError(f"{rows!r}; accepted: auto, or a number from 1 to {MOST_ROWS}")
         return rows
+
+
+def _has_endpoint(document: Mapping[str, Any]) -> bool:
+    """Whether a `generate` part that nobody has checked names an endpoint, so that a default model would be another."""
+    part: Any = document
+    for key in ("text", "evolution", "endpoint"):
+        part = part.get(key) if isinstance(part, dict) else None
+    return part is not None
 
 
 class RateLimit(_Part):
@@ -1054,6 +1356,28 @@ class DataContract(_Part):
             **({} if audit.cumulative == "gate" else {"cumulative": audit.cumulative}),
         }
 
+    def settled(self, method: str, why: str | None = None) -> DataContract:
+        """This contract with a method for texts in place of `auto`, its defaults filled in.
+
+        What is declared of other methods alone falls away: the contract is as if the method had been named.
+
+        Args:
+            method: one that writes texts.
+            why: why it is this one.
+
+        Raises:
+            ContractError: the method cannot do what the contract asks for.
+        """
+        whole = self.snapshot()
+        generate, text = whole["generate"], whole["generate"]["text"]
+        text |= {part: None for part, methods in _PARTS_OF_TEXT.items() if method not in methods}
+        if method not in TRAINED_METHODS:
+            generate["training"] = text["resample"] = None
+        generate["method"] = method
+        found = validated(DataContract, whole, self.dataset)
+        found.generate._why = why
+        return found
+
     def snapshot(self) -> dict[str, Any]:
         """The whole contract as plain JSON values, as it is sealed by the `raw` step."""
         return self.model_dump(mode="json")
@@ -1078,7 +1402,7 @@ class DataContract(_Part):
             # Named only where there is one, so that runs without keep their keys.
             **({} if self.generate.time_limit is None else {"time_limit": self.generate.time_limit}),
             **({} if self.generate.base_model is None else {"base_model": self.generate.base_model}),
-            **({} if self.generate.text is None else self._finetuning),
+            **({} if self.generate.text is None else self._written_by),
             **({} if self.audit.canary_texts is None else {"canary_texts": list(self.audit.canary_texts)}),
             **({} if self.audit.canary_rows is None else {"canary_rows": list(self.audit.canary_rows)}),
             # They decide which canaries can be: those of an earlier list might be a handful of rows, which hide much.
@@ -1091,19 +1415,42 @@ class DataContract(_Part):
         }
 
     @property
-    def _finetuning(self) -> dict[str, Any]:
-        """What decides the training; how texts are drawn afterwards does not."""
-        text = self.generate.text
-        assert text is not None and self.generate.training is not None  # noqa: S101  (`Generate` fills both)
+    def _written_by(self) -> dict[str, Any]:
+        """What decides a text method's mechanism; how a trained model's texts are drawn afterwards does not."""
+        text, training = self.generate.text, self.generate.training
+        assert text is not None  # noqa: S101  (`mechanism_snapshot` asks)
+        evolved = {} if text.evolution is None else self._evolved_by(text, text.evolution)
         return {
             "written": self.written,
             "given": self.given,
             "max_tokens": text.max_tokens,
             "chunks": text.chunks,
             "columns_share": text.columns_share,
-            "training": self.generate.training.model_dump(mode="json"),
+            **({} if training is None else {"training": training.model_dump(mode="json")}),
             **({} if text.topics is None else {"topics": text.topics.model_dump(mode="json", exclude={"public"})}),
+            # How many documents are asked for decides how many tokens are drawn.
+            **(
+                {}
+                if text.inference is None
+                else {"inference": self._told_by(text.inference), "rows": self.generate.rows}
+            ),
+            **evolved,
+            **({} if text.resample is None else {"resample": text.resample.model_dump(mode="json")}),
         }
+
+    def _evolved_by(self, text: TextGeneration, evolution: Evolution) -> dict[str, Any]:
+        """What decides which texts are voted on: who writes them, but not how requests reach them."""
+        whole = text.model_dump(mode="json", include=_EVOLVED_BY)
+        endpoint = None if evolution.endpoint is None else {"url": evolution.endpoint.url}
+        return whole | {"evolution": self._told_by(evolution) | {"endpoint": endpoint}}
+
+    def _told_by(self, part: Inference | Evolution) -> dict[str, Any]:
+        """A part whose public words are those that stand in prompts, the contract's description if it has none."""
+        return part.model_dump(mode="json") | {"about": self.public_words(part)}
+
+    def public_words(self, part: Inference | Evolution) -> str:
+        """What the texts are, as prompts tell it."""
+        return part.about or self.description
 
 
 def _modelled(columns: Mapping[str, Any], privacy: Privacy | None) -> list[str]:
@@ -1216,7 +1563,8 @@ class _Parts:
     def _base_model(self) -> Iterator[str]:
         """A checkpoint that nothing would start from: a lineage that is not the model's."""
         named = self.generate.base_model if self.generate else None
-        if self.generate and named is not None and self.generate.method not in BASE_MODEL_METHODS:
+        starts = self.generate and (self.generate.open or self.generate.method in BASE_MODEL_METHODS)
+        if self.generate and named is not None and not starts:
             starting = ", ".join(BASE_MODEL_METHODS) or "none of this version's"
             yield (
                 f"generate.base_model: {named!r}, but method {self.generate.method!r} starts from no model; accepted "
@@ -1228,6 +1576,8 @@ class _Parts:
         kinds = self.audit.canary_texts if self.audit else None
         if kinds and self.generate and self.generate.text is None:
             yield f"audit.canary_texts: no text is written; accepted: with one of {', '.join(TEXT_METHODS)}"
+        if kinds and set(kinds) != {"made-up"} and self.generate and self.generate.endpoint is not None:
+            yield f"audit.canary_texts: {', '.join(kinds)} with an endpoint, whose model is not here; accepted: made-up"
         if kinds and len(set(kinds)) < len(kinds):
             yield f"audit.canary_texts: {', '.join(kinds)}; accepted: each kind once"
         rows = (self.audit.canary_rows if self.audit else None) or []
@@ -1243,10 +1593,6 @@ class _Parts:
         """Where a second model cannot be trained for the audit, or would make a weak guarantee of the two together."""
         if self.audit is None or self.audit.model == "shared":
             return
-        if self.generate and self.generate.method in TEXT_METHODS:
-            yield (
-                f"audit.model: 'separate' with method {self.generate.method!r}, which is trained once; accepted: shared"
-            )
         privacy = self.privacy
         if privacy and privacy.on_overlap != "compose":
             yield (
@@ -1283,11 +1629,18 @@ class _Parts:
                     f"generate.text.given: {name!r} has no list of values; accepted: categories that are declared, "
                     f"booleans, whole numbers from min to max of which there are at most {MOST_TOLD}"
                 )
-        if privacy is None or generate.training is None:
+        yield from self._counted(generate.text, modelled)
+        if privacy is None:
             return
         if privacy.weighting == "owners":
             yield f"privacy.weighting: 'owners' with method {generate.method!r}; accepted: rows"
-        if generate.text is not None and generate.text.topics is not None and KEYWORDS_COLUMN in self.columns:
+        if generate.text.inference is not None and not generate.open:
+            yield from self._inference(generate.text, generate.text.inference, privacy)
+        if generate.text.evolution is not None and generate.text.chunks > 1 and not generate.open:
+            yield f"generate.text.chunks: {generate.text.chunks} with method {generate.method!r}; accepted: 1"
+        if generate.training is None:
+            return
+        if generate.text.topics is not None and KEYWORDS_COLUMN in self.columns:
             yield (
                 f"columns.{KEYWORDS_COLUMN}: with method {generate.method!r}, which tells the language model a topic "
                 "under that name; accepted: another name"
@@ -1304,9 +1657,50 @@ class _Parts:
                 "records"
             )
 
+    def _counted(self, text: TextGeneration, modelled: Sequence[str]) -> Iterator[str]:
+        """Numbers of rows for what the model is not told."""
+        told = [name for name in (modelled if text.given is None else text.given) if name in modelled]
+        for name, rows in (text.counts or {}).items():
+            values = [value for value in told_values(self.columns[name]) if value is not None] if name in told else []
+            if not values:
+                yield f"generate.text.counts: {name!r} is not told to the model; accepted: {', '.join(told) or 'none'}"
+                continue
+            strange = [value for value in rows if value not in values]
+            if strange:
+                yield (
+                    f"generate.text.counts.{name}: {', '.join(map(repr, strange[:5]))}; accepted: "
+                    f"{', '.join(values[:20])}{', ...' if len(values) > 20 else ''}"
+                )
+
+    def _inference(self, text: TextGeneration, inference: Inference, privacy: Privacy) -> Iterator[str]:
+        """Contexts that owners could change, or of which there are too few; settings that would do nothing."""
+        if privacy.adjacency not in ("add-or-remove", "zero-out"):
+            yield (
+                f"privacy.adjacency: {privacy.adjacency!r} with method 'dp_inference', by which every owner is in one "
+                "context for good; accepted: add-or-remove, zero-out"
+            )
+        for name in ("temperature", "top_k", "top_p", "chunks"):
+            default = TextGeneration.model_fields[name].default
+            if getattr(text, name) != default:
+                yield (
+                    f"generate.text.{name}: {getattr(text, name)} with method 'dp_inference'; accepted: {default} (the "
+                    "mechanism draws the texts: generate.text.inference)"
+                )
+        contexts = privacy.expected_units // inference.batch_size
+        named = _modelled(self.columns, privacy) if text.given is None else text.given
+        labels = math.prod(len(told_values(self.columns[name])) or 1 for name in named if self.columns.get(name))
+        if labels > contexts:
+            yield (
+                f"generate.text.inference.batch_size: {inference.batch_size} of {privacy.expected_units} expected "
+                f"units makes {contexts} contexts, and what the model is told (generate.text.given) has {labels} "
+                "combinations of values, each of which needs one; accepted: fewer columns in given, or smaller batches"
+            )
+
     def _owners(self) -> Iterator[str]:
         """Owner columns that cannot say who owns a record."""
         privacy = self.privacy
+        if privacy and privacy.unit == "example":
+            yield from self._records(privacy)
         for name in privacy.owner_columns if privacy else []:
             column = self.columns.get(name)
             if privacy is None or column is None:
@@ -1320,6 +1714,24 @@ class _Parts:
                     f"accepted: a column of type {' or '.join(accepted)}"
                     + (", with fixed-graph" if privacy.multi_owner else " that is not nullable")
                 )
+
+    def _records(self, privacy: Privacy) -> Iterator[str]:
+        """Why what is called a record could be several.
+
+        Of several records with one owner, bounding keeps one. Without that one it would keep another: one record less
+        would change two of what the mechanism reads, while the guarantee speaks of one.
+        """
+        if self.source and privacy.owner_columns != self.source.key:
+            yield (
+                f"privacy.owner_columns: {', '.join(privacy.owner_columns)} with unit 'example', by which every record "
+                f"is its own unit; accepted: what is the source's key alone ({', '.join(self.source.key)}), or unit "
+                "user"
+            )
+        if privacy.owner_normalization:
+            yield (
+                f"privacy.owner_normalization: {', '.join(privacy.owner_normalization)} with unit 'example', where it "
+                "could make one of several records; accepted: none"
+            )
 
     def _order(self) -> Iterator[str]:
         """What says which records are kept must not be what the release protects, where records have several owners."""

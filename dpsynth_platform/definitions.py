@@ -7,19 +7,24 @@ step runs in a process that loads this first.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 import resources as res
 from assets.checks import build_checks
 from assets.line import build_line, partitions_of
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.errors import ContractError
-from dpsynth_platform.planning import load_all
+from dpsynth_platform.planning import load_all, load_dataset
 from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Storage
 from sensors import build_sensors
+from sensors.monthly import monthly_schedule
+
+PRELOADED = ["dpsynth_platform.definitions", "torch", "pandas", "sklearn.ensemble", "duckdb", "deltalake"]
+"""What a run's steps, which are processes of their own, find imported: most of them need it, and it takes seconds."""
 
 
 def build_definitions(settings: Settings, **overrides: object) -> dg.Definitions:
@@ -31,6 +36,15 @@ def build_definitions(settings: Settings, **overrides: object) -> dg.Definitions
     loaded, faults = load_all(settings)
     if faults and not loaded:
         raise ContractError("\n".join(faults))
+    return _assembled(settings, loaded, faults, overrides)
+
+
+def _assembled(
+    settings: Settings,
+    loaded: Sequence[tuple[DataContract, FamilyBudget]],
+    faults: Sequence[str],
+    overrides: Mapping[str, object],
+) -> dg.Definitions:
     contracts = [contract for contract, _ in loaded]
     candidates = [candidate_job(contract) for contract in contracts]
     releases = [release_job(contract) for contract in contracts]
@@ -43,14 +57,14 @@ def build_definitions(settings: Settings, **overrides: object) -> dg.Definitions
         asset_checks=[check for contract, family in loaded for check in build_checks(contract, family)],
         jobs=[*candidates, *releases],
         schedules=[
-            schedule(settings, contract, job)
+            monthly_schedule(settings, contract, job)
             for contract, job in zip(contracts, candidates, strict=True)
             if contract.release.cadence is not None
         ],
         sensors=build_sensors(settings, contracts, candidates, releases, faults),
-        resources=_resources(settings) | overrides,
+        resources=_resources(settings) | dict(overrides),
         executor=dg.multiprocess_executor.configured(
-            {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": ["dpsynth_platform.definitions"]}}}
+            {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": PRELOADED}}}
         ),
     )
 
@@ -77,37 +91,10 @@ def release_job(contract: DataContract) -> UnresolvedAssetJobDefinition:
     )
 
 
-def schedule(settings: Settings, contract: DataContract, job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
-    """A candidate of each period, when the period ends. Demonstrations come when somebody asks for them.
-
-    Of the ticks that a daemon missed, it evaluates the last one only. So a tick asks for all months after the last one
-    that was run, and for the one that has just ended. A run is known by its month: one that was asked for is not again.
-    """
-
-    @dg.schedule(
-        name=f"{contract.dataset}_monthly",
-        description=f"A release candidate for each month, when it has ended in {contract.release.time_zone}.",
-        job=job,
-        cron_schedule="0 0 1 * *",
-        execution_timezone=contract.release.time_zone,
-        default_status=dg.DefaultScheduleStatus.STOPPED if contract.demo else dg.DefaultScheduleStatus.RUNNING,
-    )
-    def monthly(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
-        months = partitions_of(contract)
-        ended = months.get_partition_keys(current_time=context.scheduled_execution_time) if months else []
-        if not ended:
-            return dg.SkipReason(f"the first month, {contract.release.start}, has not ended")
-        run = {place.period for place in Storage(settings.restricted).places(contract.dataset)}
-        since = max((month for month in ended if month in run), default=ended[-1])
-        due = [month for month in ended if month > since] or [ended[-1]]
-        return [dg.RunRequest(run_key=month, partition_key=month) for month in due]
-
-    return monthly
-
-
 def job_named(name: str) -> dg.JobDefinition:
-    """One job of this code location, for processes that are told its name only."""
-    return build_definitions(Settings.from_environment()).resolve_job_def(name)
+    """One job of this code location, for processes that are told its name only, as each step's is. Builds no other."""
+    settings = Settings.from_environment()
+    return _assembled(settings, [load_dataset(settings, name.rpartition("_")[0])], (), {}).resolve_job_def(name)
 
 
 def _resources(settings: Settings) -> dict[str, object]:

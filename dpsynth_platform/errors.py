@@ -126,6 +126,12 @@ class StaleInput(DpsynthError):
     code = "stale-input"
 
 
+class PurgeFailed(DpsynthError):
+    """Some of what is due could not be found out or deleted; all else was deleted, and recorded."""
+
+    code = "purge"
+
+
 class BoundingError(DpsynthError):
     """The contribution bound cannot be applied or does not hold."""
 

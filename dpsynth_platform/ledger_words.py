@@ -200,7 +200,7 @@ _WORDS: dict[str, Callable[[_Payload], str]] = {
     chain.RELEASED: _released,
     chain.DECLARED_PUBLIC: _declared,
     chain.DISTRUSTED: _distrusted,
-    "purged": _purged,
+    chain.PURGED: _purged,
     "hold-lifted": _lifted,
     "erased": _erased,
     "readmitted": _erased,

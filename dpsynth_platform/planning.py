@@ -44,6 +44,7 @@ def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) 
         ContractError: the method cannot do what the contract asks for, or may need more memory than there is for it.
         AccountingError: no noise scale meets the guarantee.
     """
+    contract = settled(contract, Settings.from_environment())
     guarantee, chosen = Guarantee.target(contract), method_for(contract, period)
     plan = generator(chosen.method).plan(contract, schema, guarantee, period=period, why=chosen.why)
     needed, limit = plan.describe()["predicted_memory_bytes"], Settings.from_environment().memory
@@ -161,7 +162,9 @@ def load_dataset(
     contract = load_contract(path, settings.variables)
     if contract.dataset != dataset:
         raise ContractError(f"{path}: dataset: {contract.dataset!r}; accepted: {dataset!r}, as the file is named")
-    return contract, check_with_family(settings, contract, families)
+    for fault in _in_the_open(settings, contract):
+        raise ContractError(f"{path}: {fault}")
+    return settled(contract, settings), check_with_family(settings, contract, families)
 
 
 def check_with_family(
@@ -195,9 +198,44 @@ def check_contract(settings: Settings, file: Path) -> DataContract:
             if draft.privacy is not None:
                 found = (*family_faults(draft.family, draft.privacy, family), *_unaffordable(draft.privacy, family))
                 faults += [f"{file}: {fault}" for fault in found]
+    if draft.contract is not None:
+        faults += [f"{file}: {fault}" for fault in _in_the_open(settings, draft.contract)]
     if draft.contract is None or faults:
         raise ContractError("\n".join(faults))
-    return draft.contract
+    return settled(draft.contract, settings)
+
+
+def settled(contract: DataContract, settings: Settings) -> DataContract:
+    """A contract of which everything that follows knows the method for its texts, also where it says `auto`.
+
+    What `auto` stands for is sealed with the contract and with the plan, and part of the run: with other public facts
+    it may stand for another method, and then makes another run.
+
+    Raises:
+        ContractError: the method that it stands for cannot do what the contract asks for.
+    """
+    if not contract.generate.open:
+        return contract
+    from dpsynth_platform.synth.text.choice import text_method_for
+
+    chosen = text_method_for(contract, settings)
+    try:
+        return contract.settled(chosen.method, chosen.why)
+    except ContractError as error:
+        problem = str(error)
+    raise ContractError(
+        f"{contract.dataset}: generate.method: auto stands for {chosen.method} here ({chosen.why}), which cannot be: "
+        f"{problem}; accepted: what it says, or another method by its name"
+    )
+
+
+def _in_the_open(settings: Settings, contract: DataContract) -> Iterator[str]:
+    """Why releases would lie among what must stay restricted: who may read the one root would come to the other."""
+    public = Path(contract.release.uri).resolve()
+    for name, place in (settings.sensitive_places | {"source": Path(contract.source.uri)}).items():
+        kept = place.resolve()
+        if public.is_relative_to(kept) or kept.is_relative_to(public):
+            yield f"release.uri: {contract.release.uri!r} and the {name} lie in one another; accepted: a place apart"
 
 
 def _family(settings: Settings, name: str, where: str) -> FamilyBudget:
@@ -223,11 +261,15 @@ def load_all(settings: Settings) -> tuple[list[tuple[DataContract, FamilyBudget]
     One bad file must not stop the releases, the retention or the review of all other datasets.
     """
     loaded, faults = [], []
+    families: dict[str, FamilyBudget] = {}
     for path in sorted(settings.contracts.glob("*.yaml")):
         try:
-            loaded.append(load_dataset(settings, path.stem))
+            contract, family = load_dataset(settings, path.stem, families)
         except ContractError as error:
             faults.append(str(error))
+        else:
+            loaded.append((contract, family))
+            families[family.family] = family
     return loaded, faults
 
 

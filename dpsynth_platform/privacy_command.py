@@ -293,6 +293,8 @@ def _in_words(leaf: DpEvent, times: int) -> str:
             f"{number_of(times, 'step')} of DP-SGD, noise multiplier {leaf.noise_multiplier:g}, {leaf.sampled}s "
             f"sampled with probability {leaf.sampling_probability:g}"
         )
+    if isinstance(leaf, events.GaussianVotesEvent):
+        return f"{number_of(times, 'histogram')} of votes with Gaussian noise, sigma {leaf.sigma:g}"
     noise = "Gaussian" if isinstance(leaf, events.GaussianCountsEvent) else "discrete Gaussian"
     shown = f", shown from {leaf.threshold:g} up" if isinstance(leaf, events.ThresholdedEvent) else ""
     return f"{number_of(times, 'table')} of counts with {noise} noise, sigma {leaf.sigma:g}{shown}{_counted(leaf)}"

@@ -23,6 +23,19 @@ def is_gone(name: str) -> bool:
     return host == socket.gethostname() and number.isdecimal() and _identity(int(number)) != process
 
 
+def is_child_at_work(pid: int) -> bool:
+    """Whether a process of this host that `multiprocessing` has spawned is there under this number.
+
+    Numbers are used again, in a container that was started again the very same ones; this tells a run's process from
+    servers, not from another run's. Whoever asks again later will be told better.
+    """
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return b"--multiprocessing-fork" in command and _identity(pid) is not None
+
+
 def _identity(pid: int) -> str | None:
     """A process by its number and start time. None if it is gone.
 

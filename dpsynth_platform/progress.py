@@ -20,14 +20,17 @@ class Pace:
 
     def left(self, stage: str, done: int, total: int) -> str:
         """`, about 40 s left`, or nothing where that cannot be told yet. To be asked at every step."""
+        rate = self.rate(stage, done)
+        return "" if rate is None or done >= total else f", about {in_words((total - done) / rate)} left"
+
+    def rate(self, stage: str, done: int) -> float | None:
+        """Steps a second of this stage, or None where that cannot be told yet. To be asked at every step."""
         now = time.monotonic()
         if stage != self._stage or done < self._last:
             self._stage, self._began, self._first = stage, now, done
         self._last = done
         elapsed, made = now - self._began, done - self._first
-        if not made or done >= total or elapsed < LEAST_SECONDS:
-            return ""
-        return f", about {in_words(elapsed / made * (total - done))} left"
+        return made / elapsed if made and elapsed >= LEAST_SECONDS else None
 
 
 def in_words(seconds: float) -> str:

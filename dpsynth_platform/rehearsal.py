@@ -7,6 +7,7 @@ the contract can be carried out, not how good the result will be.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,7 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_platform.apart import deployment_apart
-from dpsynth_platform.contracts import DataContract, read_yaml
+from dpsynth_platform.contracts import MOST_BATCH, DataContract, read_yaml, told_values
 from dpsynth_platform.errors import DpsynthError
 from dpsynth_platform.planning import family_path, load_dataset
 from dpsynth_platform.restricted_log import output_to
@@ -26,6 +27,10 @@ from dpsynth_platform.storage import write_table
 
 _TRIED = {"steps": 2, "replay_steps": 0, "batch_size": 8, "warmup_steps": 0}
 """Of a training, what is tried: all that can fail is seen in few steps."""
+_TRIED_TOKENS = 4
+"""Of a document that is drawn token by token."""
+_TRIED_ROUNDS = {"population": 8, "variations": 1, "rounds": 2, "lookahead": 0}
+"""Of an evolution, likewise."""
 _TRIED_TEXTS = 20
 _ROOM = 10
 """By what the rehearsal's cap is larger then: few steps take more of it than many of the same epsilon."""
@@ -73,8 +78,17 @@ def _mock_deployment(
     document["release"]["uri"] = str(place / "public")
     if contract.generate.training is not None:
         document["generate"]["training"] |= _TRIED
+    if contract.generate.text is not None:
+        if contract.generate.text.evolution is not None:
+            document["generate"]["text"]["evolution"] |= _TRIED_ROUNDS
         document["generate"]["rows"] = _TRIED_TEXTS
         family["cap"]["epsilon"] *= _ROOM
+    if contract.generate.text is not None and contract.generate.text.inference is not None:
+        labels = math.prod(len(told_values(contract.columns[name])) for name in contract.given)
+        # One context for each label, and of each one document.
+        most = min(contract.privacy.expected_units // labels, MOST_BATCH)
+        document["generate"]["text"]["inference"] |= {"document_tokens": _TRIED_TOKENS, "batch_size": most}
+        document["generate"]["rows"] = 1
     # Rows that are nobody's may lie where encryption is missing.
     mock = replace(deployment_apart(settings, document, family, place), require_encrypted="no")
     table = mock_table(contract, rows, period)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 import sys
 import traceback
 from collections.abc import Iterator
@@ -56,6 +57,17 @@ def keep_traceback(log: Path) -> None:
     """Appends the traceback being handled to a restricted log."""
     with os.fdopen(_open(log), "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(traceback.format_exc())
+
+
+def note(words: str) -> None:
+    """Writes a line to this process's restricted log, which its standard error is wherever a mechanism runs.
+
+    Where it is none (a terminal, a pipe, a file that others can read), nothing is written anywhere.
+    """
+    sys.stderr.flush()
+    kind = os.fstat(2).st_mode
+    if stat.S_ISREG(kind) and not kind & 0o077:
+        os.write(2, f"{words}\n".encode(errors="backslashreplace"))
 
 
 def _open(log: Path) -> int:

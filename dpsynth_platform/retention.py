@@ -11,8 +11,10 @@ Records stay: they hold no rows, and they are what tells a later step that its i
 from __future__ import annotations
 
 import datetime as dt
+import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,9 +30,12 @@ SUPERSEDED_AFTER = dt.timedelta(days=1)
 """How long an output that no record names is kept: a step may still be writing or reading it."""
 LOGS_KEPT = dt.timedelta(days=7)
 """How long restricted logs are kept: libraries' words in them may quote data."""
+EXPIRED = "expired"
+"""The reason of a deletion whose time was up, as the contract says; the others are in `Expired`."""
 LOG = "log"
 SCRATCH = "scratch"
-_LABELS = {LOG: "logs", SCRATCH: "temporary directories"}
+LABELS = {LOG: "logs", SCRATCH: "temporary directories"}
+"""What is of no place, in words."""
 _OF_ROWS = ("scrubbed", "bounded")
 _READ_BY_WORKER = ("bounded", *MODELS)
 
@@ -58,11 +63,24 @@ class Expired:
     @property
     def label(self) -> str:
         """`census`, `visits/2026-01`, `logs`, or `temporary directories`."""
-        return _LABELS[self.step] if self.place is None else self.place.label
+        return LABELS[self.step] if self.place is None else self.place.label
+
+
+OnError = Callable[[str, Exception], None]
+"""Is told what cannot be looked at (`letters`, `visits/2026-01/bounded`, `logs`), and why."""
+
+
+def raised(_: str, error: Exception) -> None:
+    """Stops at the first one."""
+    raise error
 
 
 def due(
-    storage: Storage, contracts: Iterable[DataContract], now: dt.datetime, erasures: Mapping[str, Erasure] | None = None
+    storage: Storage,
+    contracts: Iterable[DataContract],
+    now: dt.datetime,
+    erasures: Mapping[str, Erasure] | None = None,
+    onerror: OnError = raised,
 ) -> list[Expired]:
     """Outputs whose time is up, in the order of the asset line, then logs and temporary directories.
 
@@ -70,35 +88,91 @@ def due(
 
     Args:
         erasures: the last request for erasure of each identity namespace that had one.
+        onerror: is told what cannot be looked at, and all else is looked at; as it is, the first such error is raised.
     """
     found, erasures = [], erasures or {}
     declared = {contract.dataset: contract for contract in contracts}
     for place in storage.places():
-        retention, namespaces = _terms(storage, place, declared.get(place.dataset))
-        concerned = [asked for namespace, asked in erasures.items() if namespace in namespaces or not namespaces]
-        erasure = max(concerned, key=lambda asked: asked.event, default=None)
-        looked = _Look(storage, place, retention, erasure, now)
-        of_place = [item for step in (*STEPS, SCORES) for item in looked.due(step)]
-        if any(item.step in _READ_BY_WORKER for item in of_place) and _mechanism_runs(storage, place):
-            of_place = [item for item in of_place if item.step not in _READ_BY_WORKER]
-        found += of_place
+        try:
+            found += _of_place(storage, place, declared.get(place.dataset), now, erasures, onerror)
+        except Exception as error:
+            onerror(place.label, error)
+    for step, items in ((LOG, _logs(storage, now, erasures.values())), (SCRATCH, _scratch(now))):
+        try:
+            found += items
+        except Exception as error:
+            onerror(LABELS[step], error)
+    return found
+
+
+def _of_place(
+    storage: Storage,
+    place: Place,
+    declared: DataContract | None,
+    now: dt.datetime,
+    erasures: Mapping[str, Erasure],
+    onerror: OnError,
+) -> list[Expired]:
+    retention, namespaces = _terms(storage, place, declared)
+    concerned = [asked for namespace, asked in erasures.items() if namespace in namespaces or not namespaces]
+    erasure = max(concerned, key=lambda asked: asked.event, default=None)
+    looked, found = _Look(storage, place, retention, erasure, now), []
+    for step in (*STEPS, SCORES):
+        try:
+            found += looked.due(step)
+        except Exception as error:
+            onerror(f"{place.label}/{step}", error)
+    if any(item.step in _READ_BY_WORKER for item in found) and _mechanism_runs(storage, place):
+        return [item for item in found if item.step not in _READ_BY_WORKER]
+    return found
+
+
+def _logs(storage: Storage, now: dt.datetime, erasures: Iterable[Erasure]) -> Iterator[Expired]:
     # Of whom a log quotes something, nobody can tell.
-    erased = now - max((erasure.at for erasure in erasures.values()), default=dt.datetime.min.replace(tzinfo=dt.UTC))
+    erased = now - max((erasure.at for erasure in erasures), default=dt.datetime.min.replace(tzinfo=dt.UTC))
     for log in sorted(logs_of(storage.root).glob("*.log")):
         age = last_written(log, now)
         if age >= LOGS_KEPT:
-            found.append(Expired(None, LOG, log, "expired", age))
+            yield Expired(None, LOG, log, EXPIRED, age)
         elif age > erased:
-            found.append(Expired(None, LOG, log, "erasure", age))
-    return found + [Expired(None, SCRATCH, path, "superseded", last_written(path, now)) for path in abandoned(now)]
+            yield Expired(None, LOG, log, "erasure", age)
+
+
+def _scratch(now: dt.datetime) -> Iterator[Expired]:
+    return (Expired(None, SCRATCH, path, "superseded", last_written(path, now)) for path in abandoned(now))
+
+
+def kept_until(storage: Storage, place: Place, step: str, declared: DataContract | None) -> dt.datetime | None:
+    """When the time of a step's current output is up; None where there is none, or it stays. Holds are not looked at.
+
+    Args:
+        declared: the dataset's contract as it is now, if it has one.
+    """
+    record, now = storage.read(place, step), dt.datetime.now(dt.UTC)
+    limit = _terms(storage, place, declared)[0].of(step)
+    if record is None or record.path is None or limit is None or not storage.exists(record):
+        return None
+    return now - last_written(record.directory, now) + limit
 
 
 def purge(item: Expired) -> None:
-    """Deletes one output with everything below it, or one log; what is already gone is fine."""
-    if item.path.is_dir():
-        shutil.rmtree(item.path)
-    else:
+    """Deletes one output with everything below it, or one log; what is already gone is fine.
+
+    Raises:
+        OSError: some of it could not be deleted. All else is gone, and what is left is due as before.
+    """
+    if not item.path.is_dir():
         item.path.unlink(missing_ok=True)
+        return
+    failed: list[OSError] = []
+    shutil.rmtree(item.path, onerror=lambda _, __, found: failed.append(found[1]))  # type: ignore[arg-type]
+    if item.path.exists():
+        # Deleting counts as writing, and what was just written would be kept for its whole time once more.
+        written = dt.datetime.now(dt.UTC).timestamp() - item.age.total_seconds()
+        for path in (item.path, *item.path.rglob("*")):
+            with suppress(OSError):
+                os.utime(path, (written, written))
+        raise failed[0]
 
 
 @dataclass(frozen=True)
@@ -130,7 +204,7 @@ class _Look:
                 if self._is_erased(record):
                     found.append(Expired(self.place, step, directory, "erasure", age))
                 elif limit is not None and age >= limit:
-                    found.append(Expired(self.place, step, directory, "expired", age))
+                    found.append(Expired(self.place, step, directory, EXPIRED, age))
             elif age >= _grace(step, limit, directory):
                 found.append(Expired(self.place, step, directory, "superseded", age))
             elif self._precedes(age) and (step in _OF_ROWS or directory.name.endswith(HANDED)):

@@ -61,7 +61,7 @@ def purge(
     """
     from dpsynth_platform import erasure
     from dpsynth_platform.planning import load_all
-    from dpsynth_platform.purging import due_and_held, purge_due
+    from dpsynth_platform.purging import due_and_held, purge_all
 
     shown, settings = Shown(as_json), Settings.from_environment()
     if owner is None and (namespace or reason):
@@ -77,13 +77,16 @@ def purge(
     for fault in faults:
         print(f"left out: {fault}", file=sys.stderr)
     contracts = [contract for contract, _ in loaded]
-    kept = [(item, hold) for item, hold in due_and_held(settings, contracts) if hold is not None]
-    found = purge_due(settings, contracts, dry_run=dry_run)
-    rows = [_row(item) for item in found]
+    # What cannot be looked at is told by the purge itself.
+    looked = due_and_held(settings, contracts, onerror=lambda _, __: None)
+    kept = [(item, hold) for item, hold in looked if hold is not None]
+    purged = purge_all(settings, contracts, dry_run=dry_run)
+    rows = [_row(item) for item in purged.deleted]
     shown.json(
         {
             "deleted": [dict(zip(_COLUMNS, row, strict=True)) for row in rows],
             "on_hold": [dict(zip(_COLUMNS, _row(item), strict=True)) | {"hold": hold.number} for item, hold in kept],
+            "failed": dict(purged.failed),
         }
         | ({} if owner is None else {"remains": list(erasure.REMAINS)})
     )
@@ -101,6 +104,9 @@ def purge(
             shown.say(f"  {words}.")
         if kept:
             shown.say("A legal hold outweighs the request: what is on hold goes with the first sweep after its end")
+    if purged.failed and as_json:  # said above
+        raise typer.Exit(1)
+    purged.require()
 
 
 def _erase(settings: Settings, owner: str, namespace: str | None, reason: str, by: str | None) -> None:

@@ -27,10 +27,11 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.lineage.naming import PARENT_NAMESPACE
 from dpsynth_platform.people import REQUESTED_BY_TAG
-from dpsynth_platform.processes import is_gone, own_name
+from dpsynth_platform.processes import is_child_at_work, is_gone, own_name
 from dpsynth_platform.restricted_log import logs_of, output_to
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import STEPS
+from dpsynth_platform.worker.codes import KILLED
 
 PROCESS_TAG = "dpsynth/process"
 INVOCATION_TAG = "dpsynth/invocation"
@@ -162,17 +163,64 @@ def _run_here(
 def reconcile(settings: Settings, instance: dg.DagsterInstance) -> list[str]:
     """Closes runs whose process is gone, in Dagster and in lineage; returns their ids.
 
-    Only runs that this host's command line started are judged: a daemon watches its own.
+    Only runs that this host's command line started are judged: of others, their code server knows (`close_gone`).
     """
-    closed = []
-    for run in instance.get_runs():
-        if run.status in FINISHED_STATUSES or not is_gone(run.tags.get(PROCESS_TAG, "")):
-            continue
-        instance.report_run_failed(run, "The process of this run is gone (killed or the machine restarted).")
-        instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
-        closed.append(run.run_id)
+    closed = [
+        _close(instance, run)
+        for run in instance.get_runs()
+        if run.status not in FINISHED_STATUSES and is_gone(run.tags.get(PROCESS_TAG, ""))
+    ]
     close_lineage(settings, instance)
     return closed
+
+
+def close_gone(instance: dg.DagsterInstance, location: str) -> list[str]:
+    """Closes, in Dagster, started runs of a code location whose process is gone; returns their ids.
+
+    Where runs are processes of their code server, it alone notices that one is gone, and forgets all of them when it is
+    started again: a run would stay started for ever, and hold its place among those that may run at once. Launchers
+    that ask after their runs by themselves (Kubernetes) are left alone.
+
+    Args:
+        instance: of the code server, on whose machine this is called.
+        location: its name for the code location.
+    """
+    if instance.run_launcher.supports_check_run_worker_health:
+        return []
+    started = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
+    ours = (run for run in started if run.remote_job_origin and run.remote_job_origin.location_name == location)
+    return [
+        _close(instance, run)
+        for run in ours
+        if not (number := process_of(instance, run.run_id)) or not is_child_at_work(number)
+    ]
+
+
+def process_of(instance: dg.DagsterInstance, run_id: str) -> int | None:
+    """Number of the process that a code server has made for a run."""
+    for record in instance.get_records_for_run(run_id, of_type=DagsterEventType.ENGINE_EVENT).records:
+        event = record.event_log_entry.dagster_event
+        if event is not None and (number := event.engine_event_data.metadata.get("pid")) is not None:
+            return int(str(number.value))
+    return None
+
+
+def _close(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
+    instance.report_run_failed(run, "The process of this run is gone (killed or the machine restarted).")
+    instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+    return run.run_id
+
+
+def is_interrupted(instance: dg.DagsterInstance, run_id: str) -> bool:
+    """Whether a run that failed was killed, or one of its steps was, and nothing has failed by itself."""
+    return failure_codes(instance, run_id) <= {KILLED}
+
+
+def failure_codes(instance: dg.DagsterInstance, run_id: str) -> frozenset[str]:
+    """The codes of a run's failed steps; none where the run failed outside of its steps."""
+    found = instance.get_records_for_run(run_id, of_type=DagsterEventType.STEP_FAILURE).records
+    events = [record.event_log_entry.dagster_event for record in found]
+    return frozenset(code for _, _, code in step_failures(event for event in events if event is not None))
 
 
 def close_lineage(settings: Settings, instance: dg.DagsterInstance) -> int:
@@ -245,7 +293,7 @@ def step_failures(events: Iterable[dg.DagsterEvent]) -> Iterator[tuple[str, str,
         if event.event_type == DagsterEventType.STEP_FAILURE:
             failure = event.step_failure_data.user_failure_data
             if failure is None:
-                yield event.step_key or "", "its process ended without a word of its own (killed?)", "killed"
+                yield event.step_key or "", "its process ended without a word of its own (killed?)", KILLED
             else:
                 code = failure.metadata.get("code")
                 yield event.step_key or "", failure.description or "failed", str(code.value if code else "")

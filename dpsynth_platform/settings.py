@@ -18,6 +18,8 @@ OPENLINEAGE_* variables and `openlineage.yml`.
 | DPSYNTH_NOTIFY_MAIL | mail server (smtp, smtps) with sender and addresses that are told the same | none |
 | DPSYNTH_MEMORY | what a mechanism may need, such as `8GB`; a plan that may need more is refused | no limit |
 | DPSYNTH_MODEL_HUB | `yes`: base models may be downloaded from the Hugging Face hub by their names | no |
+| DPSYNTH_TEXT_ENDPOINTS | `https://HOST[:PORT]`, comma between two: endpoints that contracts may name | none |
+| DPSYNTH_TEXT_KEY | file (mode 0600) with the key of these endpoints | none |
 | DPSYNTH_REQUIRE_ENCRYPTED | `yes`, `declared`: no step runs where rows would reach a disk in clear | no |
 | DPSYNTH_LINEAGE_TOKENS | file of the producers that may report lineage, with the hashes of their tokens | none |
 | DPSYNTH_CONSOLE | file that says how people sign in at the console | `console.yaml` in DPSYNTH_DEPLOY, if any |
@@ -28,6 +30,7 @@ OPENLINEAGE_* variables and `openlineage.yml`.
 from __future__ import annotations
 
 import getpass
+import ipaddress
 import os
 import re
 import shlex
@@ -43,6 +46,10 @@ from dpsynth_platform.people import recorded
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 DEVICES = ("auto", "cpu", "cuda")
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_PLAIN = re.compile(
+    rf"(?i:https?)://((?P<name>{_LABEL}(\.{_LABEL})*)|\[(?P<address>[0-9A-Fa-f:.]+)\])(:[0-9]{{1,5}})?(/[A-Za-z0-9._~/-]*)?"
+)
 REQUIREMENTS = ("no", "yes", "declared")
 """Of encryption at rest. `declared`: somebody answers for disks whose encryption does not show from this machine."""
 
@@ -65,6 +72,8 @@ class Settings:
     require_encrypted: str = "no"
     lineage_tokens: Path | None = None
     model_hub: bool = False
+    text_endpoints: tuple[str, ...] = ()
+    text_key: Path | None = None
     console: Path | None = None
     console_url: str = ""
     dagster_url: str = ""
@@ -90,6 +99,8 @@ class Settings:
             require_encrypted=_one_of(REQUIREMENTS, "DPSYNTH_REQUIRE_ENCRYPTED", env) or "no",
             lineage_tokens=_path(env.get("DPSYNTH_LINEAGE_TOKENS")),
             model_hub=_yes("DPSYNTH_MODEL_HUB", env.get("DPSYNTH_MODEL_HUB") or "no"),
+            text_endpoints=_origins("DPSYNTH_TEXT_ENDPOINTS", env.get("DPSYNTH_TEXT_ENDPOINTS") or ""),
+            text_key=_path(env.get("DPSYNTH_TEXT_KEY")),
             console=_chosen(env.get("DPSYNTH_CONSOLE"), deploy / "console.yaml"),
             console_url=_address("DPSYNTH_CONSOLE_URL", env.get("DPSYNTH_CONSOLE_URL") or ""),
             dagster_url=_link("DPSYNTH_DAGSTER_URL", env.get("DPSYNTH_DAGSTER_URL") or ""),
@@ -109,6 +120,17 @@ class Settings:
     def variables(self) -> dict[str, str]:
         """What ${NAME} stands for in contracts."""
         return {"DPSYNTH_HOME": str(self.home)}
+
+    def shown(self, text: str) -> str:
+        """A text for readers who need not know where on this machine a deployment is.
+
+        Its own places stand by the names of their variables, as contracts write them: `${DPSYNTH_HOME}/public/census`.
+        """
+        places = {str(self.home): "${DPSYNTH_HOME}", str(self.deploy): "${DPSYNTH_DEPLOY}"}
+        longest = sorted(places, key=len, reverse=True)  # one may lie in the other
+        # Not what only begins alike (`/srv/dpsynth-old`), nor the end of another one.
+        found = re.compile(rf"(?<![\w.-])({'|'.join(map(re.escape, longest))})(?!-|\.?\w)")
+        return found.sub(lambda match: places[match[1]], text)
 
     @property
     def contracts(self) -> Path:
@@ -178,6 +200,8 @@ class Settings:
             DPSYNTH_REQUIRE_ENCRYPTED=self.require_encrypted,
             DPSYNTH_LINEAGE_TOKENS=str(self.lineage_tokens or ""),
             DPSYNTH_MODEL_HUB="yes" if self.model_hub else "no",
+            DPSYNTH_TEXT_ENDPOINTS=",".join(self.text_endpoints),
+            DPSYNTH_TEXT_KEY=str(self.text_key or ""),
             DPSYNTH_CONSOLE=str(self.console or ""),
             DPSYNTH_CONSOLE_URL=self.console_url,
             DPSYNTH_DAGSTER_URL=self.dagster_url,
@@ -239,7 +263,7 @@ def _arguments(text: str) -> tuple[str, ...]:
 
 def _webhook(text: str) -> str:
     """A URL, which may hold a secret and is not shown. Raises `ConfigurationError`."""
-    if text and not _is_protected(text):
+    if text and not is_protected(text):
         raise ConfigurationError(
             "DPSYNTH_NOTIFY_URL: accepted: https://HOST/..., or http://localhost/...; without user and password"
         )
@@ -271,10 +295,22 @@ def _is_mail(text: str) -> bool:
 def _address(name: str, text: str) -> str:
     """A server's address, `scheme://host[:port]`, which may be shown. Raises `ConfigurationError`."""
     bare = text.removesuffix("/").lower()
-    if bare and not (_is_protected(bare) and re.fullmatch(r"https?://[^/?#]+", bare)):
+    if bare and not (is_protected(bare) and re.fullmatch(r"https?://[^/?#]+", bare)):
         raise ConfigurationError(f"{name}: accepted: https://HOST[:PORT], or http://localhost[:PORT]; without a path")
     usual = ":443" if bare.startswith("https") else ":80"
     return bare.removesuffix(usual)  # browsers leave it out
+
+
+def _origins(name: str, text: str) -> tuple[str, ...]:
+    """Origins of servers, comma between them, each once. Raises `ConfigurationError`."""
+    parts = [part.strip().removesuffix("/") for part in text.split(",") if part.strip()]
+    for part in parts:
+        if not is_plain(part) or part.count("/") > 2:
+            raise ConfigurationError(
+                f"{name}: {without_secrets(part)}; accepted: https://HOST[:PORT], or http://localhost[:PORT], without "
+                "a path; a comma between two of them"
+            )
+    return tuple(dict.fromkeys(map(origin, parts)))
 
 
 def _link(name: str, text: str) -> str:
@@ -284,7 +320,7 @@ def _link(name: str, text: str) -> str:
     return text.removesuffix("/")
 
 
-def _is_protected(text: str) -> bool:
+def is_protected(text: str) -> bool:
     """Whether it is the address of a server that nobody on the way can listen to."""
     try:
         parts = urlsplit(text)
@@ -293,6 +329,37 @@ def _is_protected(text: str) -> bool:
     except ValueError:
         return False
     return encrypted and named and text.isascii() and text.isprintable() and " " not in text
+
+
+def without_secrets(address: str) -> str:
+    """A refused address as an error may tell it: not where a password or a key may be part of it."""
+    return "an address with a user or a query" if set(address) & {"@", "?", "#"} else repr(address)
+
+
+def is_plain(text: str) -> bool:
+    """Whether it is a protected address that every reader takes for the same: a plain host, maybe a port and a path.
+
+    Readers of URLs disagree about hosts with other characters, so that one would be looked at, and another one asked.
+    """
+    found = _PLAIN.fullmatch(text)
+    if not found or not is_protected(text):
+        return False
+    host = found["address"] or found["name"]
+    if found["address"] or host.rpartition(".")[2].isdecimal():
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return False
+    return True
+
+
+def origin(url: str) -> str:
+    """Where a plain address (`is_plain`) leads: scheme, host and port in lower case; without the port that is usual."""
+    parts = urlsplit(url.lower())
+    usual = {"https": 443, "http": 80}.get(parts.scheme)
+    port = "" if parts.port in (None, usual) else f":{parts.port}"
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}{port}"
 
 
 def terminal_copy() -> TextIO:

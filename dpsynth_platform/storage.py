@@ -53,6 +53,8 @@ SCORES = "scores"
 """What the audit keeps beside its report: the canaries' raw scores and coins, which expire with the model."""
 EXAMPLES = "training/examples"
 """Where in a model's directory the real texts lie that a language model is trained on, while it is."""
+TEXTS_DRAWN = "texts.json"
+"""Beside the rows of `synthetic`: what became of the texts that were drawn for them (`synth.text.terms`)."""
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -132,17 +134,27 @@ class Storage:
         self.root = restricted
 
     def read(self, place: Place, step: str) -> StepRecord | None:
-        """The step's current record, or None."""
+        """The step's current record, or None.
+
+        Raises:
+            StaleInput: it is damaged.
+        """
+        path = self.record_path(place, step)
         try:
-            return StepRecord(**json.loads(self.record_path(place, step).read_text(encoding="utf-8")))
+            return StepRecord(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
+        except (ValueError, TypeError):  # what it holds stays out of the message
+            raise StaleInput(
+                f"{place.label}/{step}: its record, {path.name}, is damaged; put it back from a copy of the restricted "
+                f"zone or, without one, remove it and materialize {place.label}/{step} again"
+            ) from None
 
     def require(self, place: Place, step: str, *, run_key: str | None = None) -> StepRecord:
         """The step's current record, which must belong to `run_key` where one is given.
 
         Raises:
-            StaleInput: there is none, or it belongs to another contract, source version or plan.
+            StaleInput: there is none, it is damaged, or it belongs to another contract, source version or plan.
         """
         record = self.read(place, step)
         if record is None:

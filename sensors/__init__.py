@@ -1,9 +1,10 @@
 """Sensors: what happens without anybody watching.
 
 What belongs here: turning a recorded approval into the `released` run and a new version of a source into a candidate's,
-deleting what has expired, recording reservations that have, closing lineage of killed runs, delivering lineage events
-that did not arrive, telling people outside. What does not: deciding any of it (approvals are the ledger's, retention
-and pace the contracts').
+deleting what has expired, recording reservations that have, closing killed runs and their lineage, asking again for
+runs that were killed or set back and that nobody started by hand, delivering lineage events that did not arrive, and
+telling people outside. What does not: deciding any of it (approvals are the ledger's, retention and pace the
+contracts').
 """
 
 from collections.abc import Sequence
@@ -17,11 +18,13 @@ from sensors.approvals import approval_sensor
 from sensors.close_out import close_out_sensor
 from sensors.failures import failure_sensor
 from sensors.faults import faults_sensor
+from sensors.interrupted import interrupted_sensor
 from sensors.new_versions import new_version_sensor
 from sensors.notifications import notification_sensor
 from sensors.outbox import outbox_sensor
 from sensors.reservations import reservation_sensor
 from sensors.retention import retention_sensor
+from sensors.set_back import set_back_sensor
 
 
 def build_sensors(
@@ -38,6 +41,8 @@ def build_sensors(
         *([new_version_sensor(settings, *zip(*paced, strict=True))] if paced else []),
         retention_sensor(settings, contracts),
         reservation_sensor(settings),
+        interrupted_sensor([*candidate_jobs, *release_jobs]),
+        set_back_sensor([*candidate_jobs, *release_jobs]),
         close_out_sensor(settings),
         *([notification_sensor(settings), failure_sensor(settings)] if settings.has_receivers else []),
         outbox_sensor(settings),

@@ -4,7 +4,9 @@ What belongs here: noticing new approvals and candidates in the ledger's chain. 
 itself re-reads all evidence and refuses if too few people have approved, or if the content has changed since.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -12,14 +14,42 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 import resources as res
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger.records import ChainEvent
+from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.release.evidence import standing_approvals
+
+KINDS = (chain.APPROVED, chain.CANDIDATE)
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """What was seen of the chain.
+
+    Attributes:
+        after: sequence number of the last event.
+        waiting: dataset and sequence number of events before it whose dataset has no contract that can be used just
+            now. Once it has one again, they are looked at.
+    """
+
+    after: int = 0
+    waiting: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def read(cls, text: str | None) -> Self:
+        """A cursor as `str` has written it; none is the beginning."""
+        after, *waiting = (text or "0").split()
+        pairs = (item.rpartition(":") for item in waiting)
+        return cls(int(after), tuple((dataset, int(sequence)) for dataset, _, sequence in pairs))
+
+    def __str__(self) -> str:
+        return " ".join([str(self.after), *(f"{dataset}:{sequence}" for dataset, sequence in self.waiting)])
 
 
 def approval_sensor(
     contracts: Sequence[DataContract], release_jobs: Sequence[UnresolvedAssetJobDefinition]
 ) -> dg.SensorDefinition:
-    """Looks every half minute; its cursor is the chain's sequence number."""
-    jobs = {contract.dataset: job for contract, job in zip(contracts, release_jobs, strict=True)}
+    """Looks every half minute. Its cursor saves work: a run is asked for by its event, and Dagster runs it once."""
+    jobs = {contract.dataset: job.name for contract, job in zip(contracts, release_jobs, strict=True)}
     needed = {contract.dataset: contract.release.approvals for contract in contracts}
 
     @dg.sensor(
@@ -32,27 +62,51 @@ def approval_sensor(
     def sensor(
         context: dg.SensorEvaluationContext, ledger: dg.ResourceParam[res.LedgerResource]
     ) -> Iterator[dg.RunRequest]:
-        store = ledger.open()
-        for event in store.history(after=int(context.cursor or 0), kinds=[chain.APPROVED, chain.CANDIDATE]):
-            entry = store.entry(event.payload["entry"])
-            request, decisions = entry.request, store.approvals(event.subject, entry.entry_id)
-            standing = standing_approvals(decisions)
-            withdrawn = {item.release for item in decisions}
-            published = any(
-                item.payload.get("candidate") == event.subject and item.subject not in withdrawn
-                for item in store.history(kinds=[chain.RELEASED])
-            )
-            missing = needed.get(request.dataset, 0) - len(standing)
-            # A candidate that needs nobody's approval is published unless somebody objected; others, when the last of
-            # those who are needed has approved.
-            enough = missing <= 0 and bool(standing) if event.kind == chain.APPROVED else missing <= 0 and not decisions
-            if request.dataset in jobs and not published and enough:
-                yield dg.RunRequest(
-                    run_key=f"approval-{event.sequence}",
-                    job_name=jobs[request.dataset].name,
-                    partition_key=request.period,
-                    tags={"dpsynth/approved_by": event.payload["by"][:63]} if "by" in event.payload else {},
-                )
-            context.update_cursor(str(event.sequence))
+        store, seen = ledger.open(), Cursor.read(context.cursor)
+        after, waiting = seen.after, dict.fromkeys(seen.waiting)
+        for event in _due(store, seen, jobs):
+            dataset = store.entry(event.payload["entry"]).request.dataset
+            here = (dataset, event.sequence)
+            if dataset not in jobs:
+                waiting[here] = None
+            else:
+                waiting.pop(here, None)
+                if _is_enough(store, event, needed[dataset]):
+                    yield _request(store, event, jobs[dataset])
+            after = max(after, event.sequence)
+            context.update_cursor(str(Cursor(after, tuple(waiting))))
 
     return sensor
+
+
+def _due(store: Ledger, seen: Cursor, datasets: Collection[str]) -> Iterator[ChainEvent]:
+    """Events whose dataset has a contract again, and those that are new."""
+    for dataset, sequence in seen.waiting:
+        if dataset in datasets:
+            yield from store.history(after=sequence - 1, kinds=KINDS)[:1]
+    yield from store.history(after=seen.after, kinds=KINDS)
+
+
+def _is_enough(store: Ledger, event: ChainEvent, needed: int) -> bool:
+    """Whether an event completes what its candidate needs, and the candidate is not published."""
+    decisions = store.approvals(event.subject, event.payload["entry"])
+    withdrawn = {item.release for item in decisions}
+    if any(
+        item.payload.get("candidate") == event.subject and item.subject not in withdrawn
+        for item in store.history(kinds=[chain.RELEASED])
+    ):
+        return False
+    standing = standing_approvals(decisions)
+    # A candidate that needs nobody's approval is published unless somebody objected; others, when the last of those
+    # who are needed has approved.
+    told = bool(standing) if event.kind == chain.APPROVED else not decisions
+    return told and len(standing) >= needed
+
+
+def _request(store: Ledger, event: ChainEvent, job: str) -> dg.RunRequest:
+    return dg.RunRequest(
+        run_key=f"approval-{event.sequence}",
+        job_name=job,
+        partition_key=store.entry(event.payload["entry"]).request.period,
+        tags={"dpsynth/approved_by": event.payload["by"][:63]} if "by" in event.payload else {},
+    )

@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -93,9 +95,9 @@ def no_server(reason: str) -> None:
     (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
 
 
-@pytest.fixture(scope="session")
-def postgresql_server() -> Iterator[str]:
-    """A server of the tests' own, on a socket. Skips where none is installed; in CI that is a failure."""
+@contextmanager
+def running_server() -> Iterator[str]:
+    """A server of the caller's own, on a socket. Skips where none is installed; in CI that is a failure."""
     with tempfile.TemporaryDirectory(prefix="pg", dir="/tmp") as name:  # a socket's path must be short
         directory = Path(name)
         programs = server_programs(directory)
@@ -113,21 +115,27 @@ def postgresql_server() -> Iterator[str]:
         run_program(programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
 
 
+def new_database(server: str) -> str:
+    """Makes another empty database on a server and tells its URL."""
+    name = f"t{secrets.token_hex(8)}"
+    admin = create_engine(f"postgresql+psycopg://ledger@/postgres?{server}", isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    admin.dispose()
+    return f"postgresql+psycopg://ledger@/{name}?{server}"
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[str]:
+    """A server of the tests' own."""
+    with running_server() as server:
+        yield server
+
+
 @pytest.fixture(scope="session")
 def new_postgresql(postgresql_server: str) -> Callable[[], str]:
     """Makes another empty database on that server and tells its URL."""
-
-    def new() -> str:
-        name = f"t{secrets.token_hex(8)}"
-        admin = create_engine(
-            f"postgresql+psycopg://ledger@/postgres?{postgresql_server}", isolation_level="AUTOCOMMIT"
-        )
-        with admin.connect() as connection:
-            connection.exec_driver_sql(f"CREATE DATABASE {name}")
-        admin.dispose()
-        return f"postgresql+psycopg://ledger@/{name}?{postgresql_server}"
-
-    return new
+    return partial(new_database, postgresql_server)
 
 
 @pytest.fixture

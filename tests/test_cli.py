@@ -564,7 +564,11 @@ def test_purge_says_first_and_does_then(tmp_path, use):
     assert run_here(deployment, accelerator=inside(deployment)).success
     storage = storage_of(deployment)
     bounded = storage.require(PEOPLE, "bounded").directory
-    assert json.loads(use(deployment, "purge", "--dry-run", "--json")[1]) == {"deleted": [], "on_hold": []}
+    assert json.loads(use(deployment, "purge", "--dry-run", "--json")[1]) == {
+        "deleted": [],
+        "on_hold": [],
+        "failed": {},
+    }
     for path in [bounded, *bounded.rglob("*")]:
         os.utime(path, (1e9, 1e9))
     (due,) = json.loads(use(deployment, "purge", "--dry-run", "--json")[1])["deleted"]

@@ -355,6 +355,23 @@ def test_records_may_have_several_owners_under_a_fixed_graph() -> None:
     assert (one_list.privacy.multi_owner, one_list.privacy.owner_columns) == (True, ["customer"])
 
 
+def test_a_record_that_is_its_own_unit_is_known_by_the_sources_key_alone() -> None:
+    """Of several with one owner, one is kept: without it another would be, and two records would have changed."""
+    document = copy.deepcopy(DOCUMENT)
+    document["privacy"] |= {"unit": "example", "max_contributions": 1}
+    refused = "privacy.owner_columns: customer with unit 'example'.* accepted: what is the source's key alone .*number"
+    with pytest.raises(ContractError, match=refused):
+        parse_contract(document, where="c", variables=VARIABLES)
+    document["privacy"]["owner_columns"] = ["number"]  # of one customer, and another's may have the same
+    with pytest.raises(ContractError, match=r"privacy\.owner_columns: number with unit 'example'"):
+        parse_contract(document, where="c", variables=VARIABLES)
+    document["source"]["key"] = ["number"]
+    assert parse_contract(document, where="c", variables=VARIABLES).privacy.unit == "example"
+    document["privacy"]["owner_normalization"] = ["casefold"]
+    with pytest.raises(ContractError, match=r"privacy\.owner_normalization: casefold with unit 'example'"):
+        parse_contract(document, where="c", variables=VARIABLES)
+
+
 def test_a_weight_between_several_owners_belongs_to_the_graph_and_is_not_modelled() -> None:
     assert "age" not in shared(record_order="weight:age").modelled
     assert "age" in shared(record_order="fewest-owners-first").modelled

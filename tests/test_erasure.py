@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from letters_cases import LETTERS, PLACE, with_ledger
 
 from dpsynth_platform import owner_keys
 from dpsynth_platform.contracts import FamilyBudget
@@ -43,39 +44,18 @@ from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import EXAMPLES, Place, Storage, held
 from dpsynth_platform.vault import Vault
 
-PLACE = Place("letters")
 ANNA, BERT, CARL = (f"{number:02d}" * 16 for number in (11, 22, 33))
-CONTRACT: dict[str, Any] = {
-    "dataset": "letters",
-    "description": "Letters.",
-    "owners": ["tests@example.org"],
-    "source": {"uri": "unused", "key": ["person"]},
-    "family": "letters",
-    "privacy": {
-        "unit": "user",
-        "owner_columns": ["person"],
-        "namespace": "person",
-        "max_contributions": 1,
-        "guarantee": {"epsilon": 1.0},
-        "expected_units": 1000,
-    },
-    "columns": {"person": {"type": "identifier"}, "one": {"type": "boolean"}, "two": {"type": "boolean"}},
-    "generate": {"rows": 10},
-    "release": {"uri": "unused"},
-}
-STRANGERS: dict[str, Any] = CONTRACT | {
+STRANGERS: dict[str, Any] = LETTERS | {
     "dataset": "parcels",
     "family": "parcels",
-    "privacy": CONTRACT["privacy"] | {"namespace": "company"},
+    "privacy": LETTERS["privacy"] | {"namespace": "company"},
 }
 
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    made = Settings.from_environment({"DPSYNTH_HOME": str(tmp_path / "home")})
-    made.ledger.mkdir(parents=True)
-    return made
+    return with_ledger(tmp_path / "home")
 
 
 @pytest.fixture
@@ -183,7 +163,7 @@ def test_one_request_at_a_time(settings: Settings, ledger: Ledger) -> None:
 def test_whoever_comes_back_is_off_the_list_and_nothing_is_made_anew_for_it(settings: Settings, ledger: Ledger) -> None:
     ask(settings, ledger, ANNA, BERT)
     (event,) = ledger.history(kinds=["erased"])
-    made = line(settings, CONTRACT, honoured=event.sequence)
+    made = line(settings, LETTERS, honoured=event.sequence)
     back(settings, ledger, BERT)
     assert listed(settings, ledger) == [ANNA]
     assert ledger.history(kinds=["readmitted"])[0].payload == {"owners": 1, "by": "keeper", "reason": "a mistake"}
@@ -289,7 +269,7 @@ def line(settings: Settings, contract: dict[str, Any], honoured: int = 0) -> dic
 
 
 def test_everything_with_rows_of_the_namespace_goes_at_once(settings: Settings, ledger: Ledger) -> None:
-    made, strange = line(settings, CONTRACT), line(settings, STRANGERS)
+    made, strange = line(settings, LETTERS), line(settings, STRANGERS)
     assert purge_due(settings, []) == []
     ask(settings, ledger, ANNA)
     found = purge_due(settings, [])
@@ -303,19 +283,22 @@ def test_everything_with_rows_of_the_namespace_goes_at_once(settings: Settings, 
 
 def test_what_goes_does_not_depend_on_who_is_erased(settings: Settings, ledger: Ledger) -> None:
     """So that nobody learns from chain or lineage where somebody was."""
-    line(settings, CONTRACT)
+    made = line(settings, LETTERS)
+    for step in ("scrubbed", "bounded"):
+        (made[step] / "file").write_text(BERT)  # nobody else is in it
     found = []
     for owner in (ANNA, BERT):
         ask(settings, ledger, owner)
         now = dt.datetime.now(dt.UTC)
         found.append([item.path for item in due(Storage(settings.restricted), [], now, erasures(ledger))])
     assert found[0] == found[1]
+    assert {made["scrubbed"], made["bounded"]} <= set(found[0])
 
 
 def test_what_was_made_after_the_request_stays(settings: Settings, ledger: Ledger) -> None:
     ask(settings, ledger, ANNA)
     (event,) = ledger.history(kinds=["erased"])
-    made = line(settings, CONTRACT, honoured=event.sequence)
+    made = line(settings, LETTERS, honoured=event.sequence)
     for name in ("unfinished", "handed", "examples", "log"):
         for path in (made[name], *made[name].rglob("*")):
             os.utime(path)
@@ -324,7 +307,7 @@ def test_what_was_made_after_the_request_stays(settings: Settings, ledger: Ledge
 
 def test_bounded_rows_of_earlier_scrubbed_ones_go(settings: Settings, ledger: Ledger) -> None:
     """The scrubbed step ran again after the request, the bounded one not yet."""
-    made = line(settings, CONTRACT)
+    made = line(settings, LETTERS)
     ask(settings, ledger, ANNA)
     (event,) = ledger.history(kinds=["erased"])
     storage = Storage(settings.restricted)
@@ -336,7 +319,7 @@ def test_bounded_rows_of_earlier_scrubbed_ones_go(settings: Settings, ledger: Le
 
 
 def test_a_running_mechanism_is_waited_for(settings: Settings, ledger: Ledger) -> None:
-    made = line(settings, CONTRACT)
+    made = line(settings, LETTERS)
     ask(settings, ledger, ANNA)
     with held(made["model"]):
         purge_due(settings, [])
@@ -345,7 +328,7 @@ def test_a_running_mechanism_is_waited_for(settings: Settings, ledger: Ledger) -
 
 
 def test_a_legal_hold_outweighs_a_request_until_it_ends(settings: Settings, ledger: Ledger) -> None:
-    made = line(settings, CONTRACT)
+    made = line(settings, LETTERS)
     place_hold(ledger, PLACE, by="counsel", reason="a lawsuit")
     ask(settings, ledger, ANNA)
     assert [item.path for item in purge_due(settings, [])] == [made["log"]]
@@ -356,7 +339,7 @@ def test_a_legal_hold_outweighs_a_request_until_it_ends(settings: Settings, ledg
 
 def test_outputs_of_nobody_knows_whom_go_too(settings: Settings, ledger: Ledger) -> None:
     """Where neither a contract nor a sealed one says of which namespace the owners are."""
-    made = line(settings, CONTRACT)
+    made = line(settings, LETTERS)
     Storage(settings.restricted).record_path(PLACE, "raw").unlink()
     ask(settings, ledger, ANNA)
     assert made["scrubbed"] in {item.path for item in purge_due(settings, [])}

@@ -12,7 +12,7 @@ import pytest
 
 from assets.guard import Caught, guarded
 from dpsynth_platform.errors import BudgetExceeded, SourceError
-from dpsynth_platform.restricted_log import keep_traceback, new_log, output_to
+from dpsynth_platform.restricted_log import keep_traceback, new_log, note, output_to
 
 MARK = "Zaphodina-904-55-7731"
 
@@ -117,6 +117,23 @@ def test_output_is_given_back_after_an_error(tmp_path: Path, capfd: pytest.Captu
         raise ValueError
     os.write(1, b"here")
     assert capfd.readouterr().out == "here"
+
+
+def test_a_note_is_written_to_a_restricted_log_and_nowhere_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with output_to(tmp_path / "log"):
+        note(MARK)
+    assert (tmp_path / "log").read_text() == f"{MARK}\n"
+    code = f"from dpsynth_platform.restricted_log import note; note('{MARK}')"
+    piped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert piped.stdout + piped.stderr == ""
+    readable = tmp_path / "readable"
+    readable.touch(mode=0o644)
+    with readable.open("w") as file:
+        subprocess.run([sys.executable, "-c", code], stderr=file, check=True)
+    assert readable.read_text() == ""
+    assert MARK not in "".join(capfd.readouterr())
 
 
 def test_a_traceback_is_appended(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
+from letters_cases import PLACE as ALL
+from letters_cases import with_ledger
 
 from dpsynth_platform import purging
 from dpsynth_platform.errors import NotFound
@@ -18,15 +20,12 @@ from dpsynth_platform.storage import Place, Storage
 from dpsynth_platform.watching.metrics import _sweep
 
 JANUARY, FEBRUARY, OTHER = Place("letters", "2026-01"), Place("letters", "2026-02"), Place("parcels")
-ALL = Place("letters")
 
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    made = Settings.from_environment({"DPSYNTH_HOME": str(tmp_path / "home")})
-    made.ledger.mkdir(parents=True)
-    return made
+    return with_ledger(tmp_path / "home")
 
 
 @pytest.fixture

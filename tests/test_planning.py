@@ -17,6 +17,7 @@ from dpsynth_platform.errors import ContractError
 from dpsynth_platform.planning import (
     audited_key,
     changes,
+    check_contract,
     family_path,
     load_all,
     load_dataset,
@@ -201,6 +202,24 @@ def test_a_file_is_named_after_its_dataset(settings: Settings) -> None:
     (settings.contracts / "census.yaml").rename(settings.contracts / "other.yaml")
     with pytest.raises(ContractError, match=r"other\.yaml: dataset: 'census'; accepted: 'other', as the file is named"):
         load_dataset(settings, "other")
+
+
+@pytest.mark.parametrize(
+    ("uri", "place"),
+    [
+        ("${DPSYNTH_HOME}/restricted/public", "restricted zone"),
+        ("${DPSYNTH_HOME}/vault", "vault"),
+        ("${DPSYNTH_HOME}/public/../ledger/public", "ledger"),
+        ("${DPSYNTH_HOME}/sources/census/public", "source"),
+        ("${DPSYNTH_HOME}", "restricted zone"),
+    ],
+)
+def test_a_release_lies_apart_from_what_is_restricted(settings: Settings, uri: str, place: str) -> None:
+    file = settings.contracts / "census.yaml"
+    file.write_text(yaml.safe_dump(DOCUMENT | {"release": DOCUMENT["release"] | {"uri": uri}}))
+    for refused in (lambda: load_dataset(settings, "census"), lambda: check_contract(settings, file)):
+        with pytest.raises(ContractError, match=rf"release\.uri: .* and the {place} lie in one another"):
+            refused()
 
 
 def test_one_bad_file_stops_no_other_dataset(settings: Settings) -> None:

@@ -10,42 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from letters_cases import LETTERS, PLACE
 
-from dpsynth_platform import retention
 from dpsynth_platform.contracts import DataContract, parse_contract
-from dpsynth_platform.errors import StaleInput
+from dpsynth_platform.errors import LedgerError, PurgeFailed, StaleInput
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.purging import purge_due
 from dpsynth_platform.retention import HANDED, LOGS_KEPT, SUPERSEDED_AFTER, due, purge
 from dpsynth_platform.scratch import abandoned, scratch_directory
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import EXAMPLES, SCORES, Place, Storage, held
+from dpsynth_platform.watching.metrics import _sweep
 
-PLACE = Place("letters")
 NOW = dt.datetime.now(dt.UTC)
-DOCUMENT: dict[str, Any] = {
-    "dataset": "letters",
-    "description": "Letters.",
-    "owners": ["tests@example.org"],
-    "source": {"uri": "unused", "key": ["person"]},
-    "family": "letters",
-    "privacy": {
-        "unit": "user",
-        "owner_columns": ["person"],
-        "namespace": "person",
-        "max_contributions": 1,
-        "guarantee": {"epsilon": 1.0},
-        "expected_units": 1000,
-    },
-    "columns": {
-        "person": {"type": "identifier"},
-        "one": {"type": "boolean"},
-        "two": {"type": "boolean"},
-    },
-    "generate": {"rows": 10},
-    "release": {"uri": "unused"},
-    "retention": {"scrubbed": "2d", "bounded": "12h", "model": "4d"},
-}
+DOCUMENT: dict[str, Any] = LETTERS | {"retention": {"scrubbed": "2d", "bounded": "12h", "model": "4d"}}
 
 
 @pytest.fixture(autouse=True)
@@ -250,18 +229,125 @@ def test_nothing_due_touches_nothing(settings: Settings, contract: DataContract)
     assert not settings.lineage_file.exists()
 
 
-def test_a_deletion_that_fails_is_not_recorded(
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The name of files that cannot be deleted, wherever they are."""
+    unlink = os.unlink
+
+    def unwilling(path: str, **how: Any) -> None:
+        if Path(path).name == "stuck":
+            raise PermissionError(13, "Permission denied", "Zaphodina")
+        unlink(path, **how)
+
+    monkeypatch.setattr(os, "unlink", unwilling)
+    return Path("stuck")
+
+
+def told(settings: Settings) -> list[tuple[str, str]]:
+    return [(event.subject, event.payload["step"]) for event in Ledger(settings.ledger_url).history(kinds=["purged"])]
+
+
+def test_what_cannot_be_deleted_keeps_nothing_else(
+    settings: Settings, storage: Storage, contract: DataContract, stuck: Path
+) -> None:
+    """It is named, is not recorded as deleted, and is due again: deleting a part of it has not made it young."""
+    first, later = (Place("letters", f"2026-0{month}") for month in (1, 2))
+    left = output(storage, "scrubbed", dt.timedelta(days=3), place=first)
+    (left / stuck).write_text("rows")
+    make_old(left, dt.timedelta(days=3))
+    gone = [
+        output(storage, "bounded", dt.timedelta(days=3), place=first),
+        output(storage, "scrubbed", dt.timedelta(days=3), place=later),
+        log(storage, "step.log", dt.timedelta(days=8)),
+    ]
+    for _ in range(2):
+        with pytest.raises(PurgeFailed, match=r"in 1 places.*letters/2026-01/scrubbed \(permission denied\)") as caught:
+            purge_due(settings, [contract])
+        assert "Zaphodina" not in str(caught.value)
+        assert [path.name for path in left.rglob("*")] == [str(stuck)]
+        assert not any(path.exists() for path in gone)
+        assert told(settings) == [("letters/2026-01", "bounded"), ("letters/2026-02", "scrubbed"), ("logs", "log")]
+
+
+def test_what_the_ledger_cannot_record_any_more_is_told(
     settings: Settings, storage: Storage, contract: DataContract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output(storage, "scrubbed", dt.timedelta(days=3))
+    """Its disk fills in mid-sweep: all that is due goes, each with its lineage, and each is named."""
+    gone = [output(storage, step, dt.timedelta(days=5)) for step in ("scrubbed", "bounded")]
 
-    def failing(_: Path) -> None:
-        raise PermissionError("not yours")
+    def full(*_: object) -> None:
+        raise LedgerError("the ledger's disk is full")
 
-    monkeypatch.setattr(retention.shutil, "rmtree", failing)
-    with pytest.raises(PermissionError):
+    monkeypatch.setattr(Ledger, "record", full)
+    with pytest.raises(
+        PurgeFailed, match=r"in 2 places.*bounded \(deleted, and not in the ledger's history: the ledger"
+    ):
         purge_due(settings, [contract])
-    assert Ledger(settings.ledger_url).history() == []
+    assert not any(path.exists() for path in gone)
+    states = [(node.job, node.state) for node in LineageStore(settings.ledger_url).graph().runs.values()]
+    assert states == [("letters.purge", "COMPLETE")] * 2
+
+
+def test_a_ledger_that_goes_away_in_the_sweep_ends_the_deleting_and_all_is_told(
+    settings: Settings, storage: Storage, contract: DataContract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, left = (output(storage, step, dt.timedelta(days=5)) for step in ("scrubbed", "bounded"))
+    asked = iter([[]])
+
+    def away(*_: object) -> Any:
+        found = next(asked, None)
+        if found is None:
+            raise LedgerError("the ledger's database cannot be reached")
+        return found
+
+    monkeypatch.setattr("dpsynth_platform.purging.holds", away)
+    monkeypatch.setattr(Ledger, "record", away)
+    monkeypatch.setattr("dpsynth_platform.purging.due_and_held", lambda *_, **__: [(item, None) for item in found])
+    found = due(storage, [contract], NOW)
+    assert [item.path for item in found] == [gone, left]
+    with pytest.raises(PurgeFailed) as caught:
+        purge_due(settings, [contract])
+    assert "scrubbed (deleted, and not in the ledger's history: " in str(caught.value)
+    assert "bounded (the ledger's database cannot be reached)" in str(caught.value)
+    assert left.is_dir() and not gone.exists()
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"step": "scrubbed", "owner": "Zaphodina"}', "\udcff"])
+def test_a_damaged_record_keeps_its_own_step_alone(
+    settings: Settings, storage: Storage, contract: DataContract, damage: str
+) -> None:
+    """What it named may be current or not, so that it stays until somebody has looked."""
+    first, later = (Place("letters", f"2026-0{month}") for month in (1, 2))
+    left = output(storage, "scrubbed", dt.timedelta(days=3), place=first)
+    storage.record_path(first, "scrubbed").write_bytes(damage.encode(errors="surrogateescape"))
+    gone = [
+        output(storage, "model", dt.timedelta(days=5), place=first),
+        output(storage, "scrubbed", dt.timedelta(days=3), place=later),
+    ]
+    with pytest.raises(
+        PurgeFailed, match=r"letters/2026-01/scrubbed: its record, scrubbed\.json, is damaged"
+    ) as caught:
+        purge_due(settings, [contract])
+    assert "Zaphodina" not in str(caught.value)
+    assert left.is_dir() and not any(path.exists() for path in gone)
+    assert told(settings) == [("letters/2026-01", "model"), ("letters/2026-02", "scrubbed")]
+    storage.record_path(first, "scrubbed").unlink()
+    assert [item.path for item in purge_due(settings, [contract])] == [left]
+
+
+def test_a_place_whose_terms_cannot_be_read_keeps_no_other(
+    settings: Settings, storage: Storage, contract: DataContract
+) -> None:
+    """Without a contract they are those that `raw` sealed. The alert of a late sweep counts such a place."""
+    gone = output(storage, "scrubbed", dt.timedelta(days=3))
+    left = output(storage, "scrubbed", dt.timedelta(days=3), place=Place("forgotten"))
+    storage.record(Place("forgotten"), "raw", run_key="k", facts={"contract": {"retention": {"scrubbed": "Zaphodina"}}})
+    assert list(_sweep(settings, NOW).samples.values()) == [1.0]
+    with pytest.raises(PurgeFailed, match=r"forgotten \(ValidationError\)"):
+        purge_due(settings, [contract], dry_run=True)
+    with pytest.raises(PurgeFailed, match=r"forgotten \(ValidationError\)"):
+        purge_due(settings, [contract])
+    assert left.is_dir() and not gone.exists()
 
 
 def test_raw_scores_expire_with_the_model(contract: DataContract, storage: Storage) -> None:

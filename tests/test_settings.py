@@ -47,8 +47,10 @@ def test_every_variable_counts(tmp_path: Path) -> None:
             "DPSYNTH_NOTIFY": "mail -s 'a release' team@example.org",
             "DPSYNTH_NOTIFY_URL": "https://chat.example.org/hook/1",
             "DPSYNTH_LINEAGE_TOKENS": str(tmp_path / "tokens"),
+            "DPSYNTH_TEXT_ENDPOINTS": "https://Models.example.org:443/, http://127.0.0.1:8080,",
         }
     )
+    assert settings.text_endpoints == ("https://models.example.org", "http://127.0.0.1:8080")
     assert settings.lineage_tokens == tmp_path / "tokens"
     assert settings.notify == ("mail", "-s", "a release", "team@example.org")
     assert settings.notify_url == "https://chat.example.org/hook/1"
@@ -75,6 +77,7 @@ def test_empty_variables_are_as_if_unset(monkeypatch: pytest.MonkeyPatch, tmp_pa
         "DPSYNTH_NOTIFY",
         "DPSYNTH_NOTIFY_URL",
         "DPSYNTH_NOTIFY_MAIL",
+        "DPSYNTH_TEXT_ENDPOINTS",
     )
     assert Settings.from_environment(dict.fromkeys(names, "")) == Settings.from_environment({})
 
@@ -108,12 +111,31 @@ def test_zones_lie_apart(tmp_path: Path) -> None:
         assert [other for other in zones if other.is_relative_to(zone)] == [zone]
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/srv/dpsynth/public/census: no such file", "${DPSYNTH_HOME}/public/census: no such file"),
+        ("in '/srv/dpsynth', and /srv/dpsynth.", "in '${DPSYNTH_HOME}', and ${DPSYNTH_HOME}."),
+        ("/srv/dpsynth/deploy/contracts/a.yaml", "${DPSYNTH_DEPLOY}/contracts/a.yaml"),
+        ("file:///srv/dpsynth/x", "file://${DPSYNTH_HOME}/x"),
+        (
+            "/srv/dpsynth-old/x, /mnt/srv/dpsynth/x, /srv/dpsynth.d",
+            "/srv/dpsynth-old/x, /mnt/srv/dpsynth/x, /srv/dpsynth.d",
+        ),
+    ],
+)
+def test_places_are_shown_by_their_variables(text: str, shown: str) -> None:
+    env = {"DPSYNTH_HOME": "/srv/dpsynth", "DPSYNTH_DEPLOY": "/srv/dpsynth/deploy"}
+    assert Settings.from_environment(env).shown(text) == shown
+
+
 def test_export_hands_everything_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {"DPSYNTH_HOME": str(tmp_path), "DPSYNTH_USER": "somebody", "DPSYNTH_DEVICE": "cpu"}
     environment["DPSYNTH_COMPUTE"] = str(tmp_path / "engines.yaml")
     environment |= {"DPSYNTH_NOTIFY": "mail -s 'a b'", "DPSYNTH_NOTIFY_URL": "http://localhost:8000/"}
     environment["DPSYNTH_NOTIFY_MAIL"] = "smtps://user:secret@mail.example.org?from=a@example.org&to=b@example.org"
     environment["DPSYNTH_LINEAGE_TOKENS"] = str(tmp_path / "tokens")
+    environment["DPSYNTH_TEXT_ENDPOINTS"] = "https://a.example, https://b.example:8443"
     settings = Settings.from_environment(environment)
     for name in (
         "DPSYNTH_HOME",
@@ -126,6 +148,7 @@ def test_export_hands_everything_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "DPSYNTH_NOTIFY_URL",
         "DPSYNTH_NOTIFY_MAIL",
         "DPSYNTH_LINEAGE_TOKENS",
+        "DPSYNTH_TEXT_ENDPOINTS",
     ):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("DAGSTER_HOME", "")
@@ -196,3 +219,23 @@ def test_the_consoles_addresses(tmp_path: Path) -> None:
     for url in ("javascript:alert(1)", 'https://h/"><script>', "https://u@h"):
         with pytest.raises(ConfigurationError, match=r"^DPSYNTH_DAGSTER_URL"):
             settings(DPSYNTH_DAGSTER_URL=url)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "https://a.example/v1",
+        "http://a.example",
+        "a.example",
+        "*",
+        "https://*.example",
+        "https://a.example, https://b.example\\.c.example",
+        "https://user@a.example",
+        "https://a.example:0",
+        "https://300.1.1.1",
+    ],
+)
+def test_endpoints_that_may_be_asked_are_named_one_by_one(said: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^DPSYNTH_TEXT_ENDPOINTS: .*accepted: https://HOST\[:PORT\]") as told:
+        Settings.from_environment({"DPSYNTH_TEXT_ENDPOINTS": said})
+    assert "user@" not in str(told.value)

@@ -82,6 +82,8 @@ def test_other_methods_write_no_column() -> None:
     ("changes", "same"),
     [
         ({"text": {"temperature": 0.7, "top_k": 50, "top_p": 0.9}}, True),
+        ({"text": {"min_tokens": 3, "most_tokens": 30, "keep": {"whole": True, "duplicates": "kept"}}}, True),
+        ({"text": {"counts": {"year": {2001: 30}}}}, True),
         ({"text": {"max_tokens": 64}}, False),
         ({"text": {"columns_share": 0.2}}, False),
         ({"text": {"chunks": 2}}, False),
@@ -105,9 +107,10 @@ def test_canaries_with_other_texts_make_another_run() -> None:
     assert "canary_texts" not in mail().mechanism_snapshot(), "runs without a choice keep their keys"
 
 
-def test_a_language_model_is_trained_once() -> None:
-    with pytest.raises(ContractError, match=r"audit\.model: 'separate' with method 'dp_finetune'"):
-        mail(audit={"model": "separate"})
+def test_a_language_model_may_be_audited_apart_which_makes_another_run() -> None:
+    apart = mail(audit={"model": "separate"})
+    assert apart.audited_apart
+    assert apart.mechanism_snapshot() != mail().mechanism_snapshot()
 
 
 def test_records_are_sampled_by_their_public_number() -> None:
@@ -125,8 +128,14 @@ def test_records_are_sampled_by_their_public_number() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"generate": {"method": "aim", "text": {}}}, "generate.text: for methods that start from a language model"),
-        ({"generate": {"method": "mst", "training": {}}}, "generate.training: for methods that start from"),
+        (
+            {"generate": {"method": "aim", "text": {}}},
+            "generate.text: for dp_finetune, ctcl, ",
+        ),
+        (
+            {"generate": {"method": "mst", "training": {}}},
+            "generate.training: for dp_finetune, ctcl, and the",
+        ),
         ({"generate": {"method": "dp_finetune", "time_limit": "5m"}}, "'dp_finetune' plans by steps"),
         ({"generate": {"method": "dp_finetune", "text": {"column": "topic"}}}, "generate.text.column: 'topic'"),
         ({"generate": {"method": "dp_finetune", "text": {"given": ["body"]}}}, "generate.text.given: 'body'"),
@@ -158,6 +167,32 @@ def test_records_are_sampled_by_their_public_number() -> None:
             "generate.training.expected_records: with sampled 'owners'",
         ),
         ({"generate": {"method": "dp_finetune", "text": {"top_p": 0}}}, "generate.text.top_p"),
+        (
+            {"generate": {"method": "dp_finetune", "text": {"min_tokens": 9, "most_tokens": 8}}},
+            "min_tokens: 9 with texts of up to 8 tokens",
+        ),
+        (
+            {"generate": {"method": "dp_finetune", "text": {"keep": {"most_repeated": 2}}}},
+            "generate.text.keep.most_repeated",
+        ),
+        (
+            {"generate": {"method": "dp_finetune", "text": {"given": ["topic"], "counts": {"year": {2001: 3}}}}},
+            "generate.text.counts: 'year' is not told to the model; accepted: topic",
+        ),
+        (
+            {"generate": {"method": "dp_finetune", "text": {"counts": {"year": {1999: 3}}}}},
+            "generate.text.counts.year: '1999'; accepted: 2000, 2001",
+        ),
+        (
+            {"generate": {"method": "dp_finetune", "rows": 4, "text": {"counts": {"year": {2000: 3}}}}},
+            "rows: 4, and text.counts makes 3; accepted: rows: auto",
+        ),
+        ({"generate": {"method": "dp_finetune", "text": {"counts": {"year": {2000: 0}}}}}, "text.counts makes 0"),
+        (
+            {"generate": {"method": "aug_pe", "text": {"keep": {"whole": True}}}},
+            "text.keep: with method 'aug_pe', whose mechanism draws the texts",
+        ),
+        ({"generate": {"method": "dp_inference", "text": {"most_tokens": 9}}}, "text.most_tokens: with method 'dp_inf"),
         ({"generate": {"method": "dp_finetune", "training": {"adapter": "half"}}}, "generate.training.adapter"),
     ],
 )

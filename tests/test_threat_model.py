@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from dpsynth_platform.contracts import DataContract, FamilyBudget, Topics
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.training.stream import SecureStream
 
 ROOT = Path(__file__).parents[1]
 NAMED = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
@@ -36,3 +44,38 @@ def test_every_claim_of_the_threat_model_names_one() -> None:
         assert "**Not stopped:**" in section, title
         for claim in claims:
             assert any(name for _, name in NAMED.findall(claim)), claim
+
+
+def keys_in(schema: Any) -> Iterator[str]:
+    """The keys that a file of a JSON schema may have, at any depth."""
+    parts = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+    for part in parts:
+        yield from keys_in(part)
+
+
+def test_nothing_that_is_configured_speaks_of_noise_or_seeds() -> None:
+    """No switch fixes randomness or takes noise away; the one key about noise says how much a count of topics gets."""
+    keys = {key for model in (DataContract, FamilyBudget) for key in keys_in(model.model_json_schema())}
+    assert len(keys) > 90
+    names = keys | {field.name for field in fields(Settings)}
+    assert {name for name in names if re.search("noise|seed|random|determin", name)} == {"noise", "determines"}
+    assert Topics.model_json_schema()["properties"]["noise"]["exclusiveMinimum"] == 0
+    assert not inspect.signature(SecureStream).parameters
+
+
+@pytest.mark.parametrize("package", ["synth", "training", "worker", "bounding"])
+def test_nothing_on_the_way_of_a_mechanism_fixes_a_seed(package: str) -> None:
+    fixed = []
+    for path in sorted((ROOT / "dpsynth_platform" / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                given = [*node.args, *(word.value for word in node.keywords)]
+                constant = bool(given) and all(isinstance(item, ast.Constant) for item in given)
+                if called in ("manual_seed", "seed_all", "set_seed", "RandomState") or (
+                    called in ("default_rng", "seed", "Random", "Philox") and constant
+                ):
+                    fixed.append(f"{path.name}:{node.lineno}")
+    assert fixed == []

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shlex
 import stat
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 
 from dpsynth_platform.contracts import FamilyBudget
 from dpsynth_platform.errors import ConfigurationError, LedgerError
+from dpsynth_platform.keepers.files import FileKeeper
+from dpsynth_platform.keepers.program import ProgramKeeper
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.vault import KEY_BYTES, Vault, key_id, keyed_name
 
@@ -106,8 +109,13 @@ def test_a_key_id_tells_keys_apart_and_nothing_else() -> None:
     assert first.hex()[:16] != key_id(first)
 
 
-def test_the_signing_key_stays_the_same(vault: Vault) -> None:
-    assert vault.signing_key().sign(b"x") == vault.signing_key().sign(b"x")
+def test_the_signing_key_stays_the_same_and_is_written_once(
+    vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed = vault.signing_key().sign(b"x")
+    monkeypatch.setattr(FileKeeper, "keep", lambda *_: pytest.fail("a key that is there is written again"))
+    assert vault.signing_key().sign(b"x") == signed
+    assert [path.name for path in (tmp_path / "vault").iterdir()] == ["signing.key"]
 
 
 def test_another_fingerprint_key_freezes_the_account(vault: Vault, tmp_path: Path) -> None:
@@ -179,7 +187,9 @@ def test_of_two_makers_the_first_one_s_key_counts(
 ) -> None:
     kept = program(tmp_path / "vault", PROGRAM, str(tmp_path / "kept"))
     (kept / "signing").write_text("ab" * 32)
-    monkeypatch.setattr(Vault, "has", lambda *_: False)
+    looks = iter([None])  # as if the other one had made it in between
+    really = ProgramKeeper.found
+    monkeypatch.setattr(ProgramKeeper, "found", lambda self, name: next(looks, really(self, name)))
     assert vault.create("signing") == bytes.fromhex("ab" * 32)
 
 
@@ -203,7 +213,7 @@ def test_keys_from_the_environment(vault: Vault, tmp_path: Path, monkeypatch: py
 def test_a_program_that_fails_is_told_without_its_words(
     vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
 ) -> None:
-    monkeypatch.setattr("dpsynth_platform.vault._SECONDS", 0.3)
+    monkeypatch.setattr("dpsynth_platform.keepers.program._SECONDS", 0.3)
     program(tmp_path / "vault", text)
     with pytest.raises(ConfigurationError, match=told) as refused:
         vault.read("signing")
@@ -228,3 +238,65 @@ def test_a_program_must_be_named(vault: Vault, tmp_path: Path, words: str) -> No
 def test_the_program_of_the_page_is_the_one_that_is_tested() -> None:
     page = (Path(__file__).parents[1] / "docs" / "retention.md").read_text(encoding="utf-8")
     assert FROM_ENVIRONMENT in page
+
+
+# A secret manager's own library: what the file says (`test_vault_aws`, `test_vault_google` have the keys)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("manager: azure", "manager.yaml.manager: 'azure'; accepted: aws, google"),
+        ("{}", "manager.yaml.manager: None; accepted: aws, google"),
+        ("[aws]", "accepted is a mapping"),
+        ("manager: [", "not valid YAML"),
+        ("manager: aws", "manager.yaml: region: "),
+        ("{manager: aws, region: 'eu/x'}", "manager.yaml: region: 'eu/x'"),
+        ("{manager: aws, region: r, secret_key: s}", "manager.yaml: secret_key: unknown key"),
+        ("{manager: aws, region: r, region: s}", "region"),
+        ("{manager: aws, region: r, endpoint: 'http://example.org'}", "accepted: https://HOST"),
+        ("{manager: aws, region: r, endpoint: 'https://example.org/path'}", "without a path"),
+        ("{manager: google, project: p, endpoint: 'http://localhost:1'}", "accepted: https://HOST.*in no other way"),
+        ("{manager: google, project: p, prefix: 'a/'}", "manager.yaml: prefix: 'a/'"),
+    ],
+)
+def test_a_manager_s_file_is_read_strictly(vault: Vault, tmp_path: Path, said: str, told: str) -> None:
+    (tmp_path / "vault").mkdir(mode=0o700)
+    (tmp_path / "vault" / "manager.yaml").write_text(said)
+    with pytest.raises(ConfigurationError, match=told):
+        vault.read("signing")
+
+
+def test_a_manager_needs_its_library_and_be_alone(
+    vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vault").mkdir(mode=0o700)
+    file = tmp_path / "vault" / "manager.yaml"
+    for said, lock, module in (
+        ("{manager: aws, region: r}", "aws.lock", "dpsynth_platform.keepers.aws"),
+        ("{manager: google, project: p}", "google.lock", "dpsynth_platform.keepers.google"),
+    ):
+        file.write_text(said)
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(ConfigurationError, match=rf"install it first: pip install -r {lock}"):
+            vault.create("signing")
+    file.chmod(0o602)
+    with pytest.raises(ConfigurationError, match="others may write it"):
+        vault.create("signing")
+    file.chmod(0o600)
+    (tmp_path / "vault" / "command").write_text("true")
+    with pytest.raises(ConfigurationError, match=r"command and manager.yaml; accepted: one of them"):
+        vault.create("signing")
+    assert not list((tmp_path / "vault").glob("*.key"))
+
+
+def test_the_locks_of_the_extras_agree() -> None:
+    """Those that are installed together, in an image or by CI, name one version of each library."""
+    root = Path(__file__).parents[1]
+    versions: dict[str, set[str]] = {}
+    for name in ("requirements", "kubernetes", "deploy", "ray", "aws", "google", "clouds"):
+        for line in (root / f"{name}.lock").read_text(encoding="utf-8").splitlines():
+            library, _, version = line.partition("==")
+            if version:
+                versions.setdefault(library.lower().replace("_", "-"), set()).add(version)
+    assert {library: found for library, found in versions.items() if len(found) > 1} == {}

@@ -17,13 +17,14 @@ columns, where many canaries share every cell, it sees less.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dpsynth_platform.audit.bounds import Alike
 from dpsynth_platform.errors import AccountingError
 
 Floats = npt.NDArray[np.float64]
@@ -145,7 +146,24 @@ def runs_of(text: str, length: int = RUN) -> set[str]:
 
 @dataclass(frozen=True)
 class Scored:
-    """An attack with the scores it gave, shape (canaries,), in the order of the canaries' fingerprints."""
+    """An attack with the scores it gave.
+
+    Attributes:
+        scores: shape (canaries,), in the order of the canaries' fingerprints.
+        alike: which canaries it cannot tell apart, since all that it looks at is equal; None: that is not known.
+    """
 
     attack: Attack
     scores: Floats
+    alike: Alike | None = None
+
+
+def alike_cells(codes: npt.NDArray[Any]) -> Alike:
+    """Which rows have the same cells in all columns; shape (rows,) for codes of shape (rows, columns)."""
+    return np.asarray(np.unique(codes, axis=0, return_inverse=True)[1], dtype=np.int64).ravel()
+
+
+def alike_items(items: Iterable[Hashable]) -> Alike:
+    """Which items, texts say, are equal; shape (items,)."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(item, len(numbers)) for item in items], dtype=np.int64)

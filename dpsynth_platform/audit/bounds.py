@@ -28,9 +28,12 @@ from dpsynth_platform.errors import AccountingError
 
 Scores = npt.NDArray[np.float64]
 Coins = npt.NDArray[np.bool_]
+Alike = npt.NDArray[np.int64]
+"""Of each canary, a number for what can be seen of it: canaries with equal numbers cannot be told apart."""
 
 _PRECISION = 1e-4
 _LARGEST_EPSILON = 100.0
+_ROUNDING = 1e-9
 RANKS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
 """Shares of false alarms at which repeated runs are judged; fixed beforehand, and paid for by a union bound."""
 
@@ -93,8 +96,40 @@ def epsilon_lower_bound(*, canaries: int, guesses: int, right: int, delta: float
 
 
 def highest_bound(*, canaries: int, guesses: int, delta: float, confidence: float) -> float:
-    """The bound if every guess were right: nothing above it can be shown, so it is the audit's power in one number."""
+    """The bound if every guess were right: nothing above it can be shown.
+
+    Where canaries are alike, so many right guesses are not to be had: see `best_right`.
+    """
     return epsilon_lower_bound(canaries=canaries, guesses=guesses, right=guesses, delta=delta, confidence=confidence)
+
+
+def best_right(alike: Alike, included: Coins, *, guess_in: int, guess_out: int) -> int:
+    """Right guesses, in the mean and rounded down, of whoever knows how many of each set of equal canaries were in.
+
+    A mechanism reads rows, and of equal ones only their number can matter. Given the numbers, the coins of equal
+    canaries are exchangeable, so that each of n is in with probability k/n, where k of them are; who guesses the
+    surest ones has most right guesses in the mean, whatever else the mechanism gives away. More can be right by luck
+    alone. The mean over the order of equal canaries is taken with the coins as they fell; where all canaries differ,
+    every guess is right as long as there are enough of either kind.
+
+    Args:
+        alike: shape (m,).
+        included: shape (m,), the coins.
+        guess_in: how many are guessed to be in.
+        guess_out: how many are guessed to be out; together no more than there are canaries.
+    """
+    chances = np.sort(known_chances(alike, included))
+    right = float(chances[chances.size - guess_in :].sum() + (1 - chances[:guess_out]).sum())
+    return math.floor(right + _ROUNDING)
+
+
+def known_chances(alike: Alike, included: Coins) -> Scores:
+    """Of each canary the share of those equal to it, itself among them, that were in; shape (m,).
+
+    No score tells more: whatever a mechanism gives away of equal canaries is their number.
+    """
+    _, place, sizes = np.unique(alike, return_inverse=True, return_counts=True)
+    return np.asarray((np.bincount(place, weights=included) / sizes)[place], dtype=np.float64)
 
 
 def right_needed(*, canaries: int, guesses: int, epsilon: float, delta: float, confidence: float) -> int | None:

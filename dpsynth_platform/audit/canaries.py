@@ -8,10 +8,10 @@ the largest contribution which the guarantee covers is what gets tested. Values 
 and balanced over the declared cells of each: rare values and combinations that real people seldom have come up as
 often as common ones, so the canaries sit in many different, mostly empty cells of whichever marginals the mechanism
 measures. Where values are learned they are missing: whatever canaries said there, enough of them would plant it. A text
-that a language model learns to write is one of made-up words, which no other text holds: what is rare is remembered
-best, if anything is. A contract may ask for texts that the base model writes, too (`audit.canary_texts`), and for rows
-that could be somebody's: combinations that keep all declared constraints (`audit.canary_rows`). Each kind is a set of
-its own, drawn and tossed for alike, and the report tells what was found of each.
+that a language model learns to write is one of made-up words, which no other text holds. A contract may ask for texts
+that the base model writes, too (`audit.canary_texts`), and for rows that could be somebody's: combinations that keep
+all declared constraints (`audit.canary_rows`). Each kind is a set of its own, drawn and tossed for alike, and the
+report tells what was found of each.
 
 Each owner is included by a fair coin of its own from the operating system (Steinke et al. 2023); included and held-out
 canaries are kept together, and stay restricted.
@@ -39,7 +39,7 @@ from dpsynth_platform.scrub.fingerprints import (
     owner_column,
 )
 from dpsynth_platform.storage import read_table, write_table
-from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain, domain_of
+from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, Domain, domain_of
 
 OWNER = OWNER_COLUMN
 RECORD = RECORD_COLUMN
@@ -157,10 +157,22 @@ def make_canaries(contract: DataContract, schema: pa.Schema, count: int, b: int,
     columns[OWNER] = _repeat(owners, b, pa.string())
     columns[RECORD] = pa.array([secrets.token_hex(16) for _ in range(count * b)], pa.string())
     columns[INCLUDED] = _repeat(coins, b, pa.bool_())
-    kinds = [", ".join(part) for part in zip(rows, texts, strict=True)] if contract.written else rows
-    if len(set(kinds)) > 1:
-        columns[KIND] = _repeat(kinds, b, pa.string())
+    if len(kinds_of(contract)) > 1:
+        columns[KIND] = _repeat(_named(contract, rows, texts), b, pa.string())
     return CanarySet(pa.table(columns))
+
+
+def trial_rows(contract: DataContract, schema: pa.Schema, count: int) -> Codes:
+    """Cells of so many rows as canaries may have them, one row a canary, of all periods; only to see which are alike.
+
+    Args:
+        contract: as in `make_canaries`, which says what is raised.
+        schema: types of the modelled columns.
+        count: canaries.
+    """
+    kinds, _ = _kinds(contract, count)
+    rows = _rows(contract, schema, None, kinds, np.random.default_rng(secrets.randbits(256)))
+    return domain_of(contract, None).encode(rows)
 
 
 def write_canaries(canaries: CanarySet, uri: Path) -> int:
@@ -171,6 +183,15 @@ def write_canaries(canaries: CanarySet, uri: Path) -> int:
 def read_canaries(uri: Path) -> CanarySet:
     """Reads what `write_canaries` wrote."""
     return CanarySet(pa.Table.from_batches(read_table(uri)).sort_by(OWNER))
+
+
+def kinds_of(contract: DataContract) -> tuple[str, ...]:
+    """The kinds of canaries that a contract's run has, by name: of their rows and, if any is written, their texts."""
+    return tuple(dict.fromkeys(_named(contract, *_kinds(contract, contract.canary_count))))
+
+
+def _named(contract: DataContract, rows: Sequence[str], texts: Sequence[str]) -> list[str]:
+    return [", ".join(part) for part in zip(rows, texts, strict=True)] if contract.written else list(rows)
 
 
 def _kinds(contract: DataContract, count: int) -> tuple[list[str], list[str]]:

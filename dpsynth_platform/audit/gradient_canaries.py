@@ -231,7 +231,7 @@ class NoJournal:
         self._executed += 1
         return self._executed
 
-    def save(self, state: TrainingState) -> None:
+    def save(self, state: TrainingState, *, now: bool = False) -> None:
         """See `interface.Journal`."""
 
     def latest(self) -> None:

@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
+import numpy as np
+
 from dpsynth_platform.audit import bounds, fdp
 from dpsynth_platform.audit.attacks import Scored
 from dpsynth_platform.audit.bounds import Coins
@@ -36,6 +38,8 @@ NOTICE = (
     "NOT PUBLISHABLE: these results compare real people, or rest on a table of real people. No guarantee covers them; "
     "keep them as you keep the data."
 )
+_ORDER = 20231212
+"""Of rows with equal scores it says who is guessed: fixed, so that the same file has the same outcome."""
 _LISTS = ("attacks", "copies", "reconstructed", "inferred")
 HEADER = ("attack", "epsilon at least", "Gaussian bound", "TPR at 0.1%", "TPR at 1% FPR", "TPR at 10%", "AUC")
 
@@ -48,7 +52,8 @@ class Outcome:
         guesses: how many coins it guessed; None where no coins were tossed.
         right: how many of these guesses were right.
         epsilon_lower_bound: what follows at a confidence that makes all attacks hold together; None: nothing does.
-        highest_bound: the most that could have followed.
+        highest_bound: the most that could have followed; of one run, with as many right guesses as can be expected of
+            whoever knows how many of the rows that the attack cannot tell apart were in.
         gaussian_bound: the bound if the mechanism is a Gaussian one in kind.
         risk: area and rates, with intervals, beside the claim's frontier where there is a claim.
         fault: why the attack could not look, or None.
@@ -218,12 +223,19 @@ def _outcome(
     guesses = right = bound = highest = gaussian = None
     if design == "coins":
         guess_in, guess_out = item.attack.guesses(included.size)
-        guesses = guess_in + guess_out
-        right = bounds.count_right(scores, included, guess_in=guess_in, guess_out=guess_out) if fault is None else 0
+        guesses, right = guess_in + guess_out, 0
+        if fault is None:
+            # Rows of a file or of two tables may stand in the order of their coins, which ties must not go by.
+            order = np.random.default_rng(_ORDER).permutation(included.size)
+            right = bounds.count_right(scores[order], included[order], guess_in=guess_in, guess_out=guess_out)
         asked: dict[str, Any] = {
             "canaries": int(included.size), "guesses": guesses, "delta": delta, "confidence": confidence,
         }  # fmt: skip
-        bound, highest = bounds.epsilon_lower_bound(right=right, **asked), bounds.highest_bound(**asked)
+        best = guesses
+        if item.alike is not None:
+            best = bounds.best_right(item.alike, included, guess_in=guess_in, guess_out=guess_out)
+        bound = bounds.epsilon_lower_bound(right=right, **asked)
+        highest = bounds.epsilon_lower_bound(right=max(best, right), **asked)
         gaussian = fdp.gaussian_epsilon_bound(right=right, **asked)
     elif design == "runs":
         shared = {"delta": delta, "confidence": confidence}

@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.audit.attacks import LIKELIHOOD, TEXT_LIKELIHOOD, Floats, Scored, likelihood_scores
+from dpsynth_platform.audit.attacks import (
+    LIKELIHOOD,
+    TEXT_LIKELIHOOD,
+    Floats,
+    Scored,
+    alike_items,
+    likelihood_scores,
+)
 from dpsynth_platform.audit.bounds import Coins
 from dpsynth_platform.audit.texts.reconstruction import (
     RECONSTRUCTION,
@@ -52,14 +59,15 @@ def score_model(
     texts = _tokens(tokenizer, targets, min(MOST_TOKENS, context_length(asked) - 1))
     likeness = reconstruct(asked, texts, [[start]] * len(texts))
     likelihood = _log_likelihoods(asked, texts, start)
-    scored = Scored(LIKELIHOOD, likelihood)
+    alike = alike_items(map(tuple, texts))
+    scored = Scored(LIKELIHOOD, likelihood, alike)
     if base is not None:
         del asked  # two models at once may be too much
         before, own = load(base_model(base, cache, hub=hub))
         if own.get_vocab() != tokenizer.get_vocab():
             raise ConfigurationError(f"base model {base!r}: its tokens are not those of {model!r}; accepted: its base")
-        scored = Scored(TEXT_LIKELIHOOD, likelihood_scores(_log_likelihoods(before, texts, start), likelihood))
-    return [scored, Scored(RECONSTRUCTION, likeness)], count_reconstructed(likeness, included)
+        scored = Scored(TEXT_LIKELIHOOD, likelihood_scores(_log_likelihoods(before, texts, start), likelihood), alike)
+    return [scored, Scored(RECONSTRUCTION, likeness, alike)], count_reconstructed(likeness, included)
 
 
 def _tokens(tokenizer: Any, targets: Sequence[str], most: int) -> list[list[int]]:

@@ -78,7 +78,9 @@ class Policy:
 
 def attacks_on(contract: DataContract) -> tuple[Attack, ...]:
     """The attacks that the line makes on a contract's model and rows."""
-    return ATTACKS if contract.written is None else (*ATTACKS, *TEXT_ATTACKS)
+    if contract.written is None:
+        return ATTACKS
+    return (*ATTACKS, *(attack for attack in TEXT_ATTACKS if attack.target == "data" or contract.generate.training))
 
 
 def check_gates(contract: DataContract, attacks: Sequence[Attack]) -> None:

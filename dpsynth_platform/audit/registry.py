@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, Literal, Protocol, TypeVar
 
 from dpsynth_platform.audit.attacks import Attack, Floats, Scored
+from dpsynth_platform.audit.bounds import Alike
 from dpsynth_platform.errors import AccountingError
 
 Need = Literal["model", "reference", "shadows", "samples"]
@@ -29,6 +30,10 @@ class Holding(Protocol):
     @property
     def held(self) -> frozenset[Need]:
         """What is there besides targets and release."""
+
+    @property
+    def alike(self) -> Alike:
+        """Which targets cannot be told apart."""
 
 
 Known = TypeVar("Known", bound=Holding)
@@ -57,7 +62,7 @@ class NamedAttack(Generic[Known]):
         if lacks := self.lacks(evidence):
             named = ", ".join(_NAMED[need] for need in sorted(lacks))
             raise AccountingError(f"audit: the attack {self.attack.name!r} needs what is not there: {named}")
-        return Scored(self.attack, self.score(evidence))
+        return Scored(self.attack, self.score(evidence), evidence.alike)
 
 
 def by_name(*entries: NamedAttack[Known]) -> Mapping[str, NamedAttack[Known]]:

@@ -38,10 +38,11 @@ def score_canaries(canaries: CanarySet, model_directory: Path, synthetic: pa.Tab
     """
     model = load_model(model_directory)
     evidence = canary_evidence(canaries, model, synthetic)
+    alike = evidence.alike
     return [
-        Scored(MEASUREMENTS, counts_attack(evidence)),
-        Scored(LIKELIHOOD, log_likelihood(model, evidence.targets)),
-        Scored(NEAREST, nearest_scores(evidence.target_codes, evidence.synthetic_codes)),
+        Scored(MEASUREMENTS, counts_attack(evidence), alike),
+        Scored(LIKELIHOOD, log_likelihood(model, evidence.targets), alike),
+        Scored(NEAREST, nearest_scores(evidence.target_codes, evidence.synthetic_codes), alike),
     ]
 
 

@@ -12,16 +12,22 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dpsynth_platform.audit.attacks import TEXT_LIKELIHOOD, TEXT_OVERLAP, Scored, likelihood_scores, overlap_scores
+from dpsynth_platform.audit.attacks import (
+    TEXT_LIKELIHOOD,
+    TEXT_OVERLAP,
+    Scored,
+    alike_items,
+    likelihood_scores,
+    overlap_scores,
+)
 from dpsynth_platform.audit.canaries import CanarySet
 from dpsynth_platform.audit.scoring import score_canaries
 from dpsynth_platform.audit.tables.evidence import MOST_ROWS
 from dpsynth_platform.audit.texts.reconstruction import Reconstructed, count_reconstructed, reconstruct
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts import TOPIC_METHODS, TRAINED_METHODS, DataContract
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.text.dp_finetune import as_learned, columns_model, log_likelihoods, model_with_rows
-from dpsynth_platform.synth.text.sealing import TextParameters
 
 MOST_SORTED = 5_000
 """Synthetic rows that attacks on the columns look at where texts are sorted by topics: each has to be sorted first."""
@@ -30,7 +36,9 @@ MOST_SORTED = 5_000
 def score_texts(
     contract: DataContract, plan: SealedPlan, canaries: CanarySet, directory: Path, synthetic: pa.Table
 ) -> list[Scored]:
-    """Scores of every attack in `attacks.ATTACKS` and `attacks.TEXT_ATTACKS`, in the order of `CanarySet.owners`.
+    """Scores of every attack of `policy.attacks_on`, in the order of `CanarySet.owners`.
+
+    Where no model was trained, texts alone are attacked: nothing that is left could be asked how likely one is.
 
     Args:
         contract: names the written column.
@@ -48,10 +56,13 @@ def score_texts(
     values = canaries.values
     texts = values.column(contract.written).to_pylist()
     written = synthetic.slice(0, MOST_ROWS).column(contract.written).to_pylist()
+    alike = alike_items(texts)  # the model is told other columns, too: that tells some of equal texts apart at most
+    trained = plan.method in TRAINED_METHODS
+    likelihoods = likelihood_scores(*log_likelihoods(plan, directory, values)) if trained else None
     return [
         *score_canaries(_without(canaries, contract.written), columns_model(directory), synthetic),
-        Scored(TEXT_LIKELIHOOD, likelihood_scores(*log_likelihoods(plan, directory, values))),
-        Scored(TEXT_OVERLAP, overlap_scores(texts, (text for text in written if text))),
+        *([] if likelihoods is None else [Scored(TEXT_LIKELIHOOD, likelihoods, alike)]),
+        Scored(TEXT_OVERLAP, overlap_scores(texts, (text for text in written if text)), alike),
     ]
 
 
@@ -64,13 +75,13 @@ def reconstructed_texts(plan: SealedPlan, canaries: CanarySet, directory: Path) 
         directory: of the complete model.
 
     Returns:
-        Nothing where all coins fell alike: then there is nothing to compare with.
+        Nothing where all coins fell alike: then there is nothing to compare with; and where no model was trained.
 
     Raises:
         MechanismFailed: the directory holds no complete model, or training would not read a canary's record.
     """
     included = canaries.included
-    if included.all() or not included.any():
+    if plan.method not in TRAINED_METHODS or included.all() or not included.any():
         return ()
     model, rows = model_with_rows(plan, directory, canaries.values)
     likeness = reconstruct(model, [text for _, text in rows], [prompt for prompt, _ in rows])
@@ -82,7 +93,7 @@ def as_the_model_saw(plan: SealedPlan, canaries: CanarySet, synthetic: pa.Table)
 
     Where texts are sorted by topics, of the synthetic rows the first `MOST_SORTED`.
     """
-    if TextParameters.of(plan).topics is None:
+    if plan.method not in TOPIC_METHODS:
         return canaries, synthetic
     return CanarySet(as_learned(plan, canaries.table)), as_learned(plan, synthetic.slice(0, MOST_SORTED))
 

@@ -28,12 +28,14 @@ from scipy import stats
 from dpsynth_platform.audit import bounds, fdp
 from dpsynth_platform.audit.attacks import Scored
 from dpsynth_platform.audit.bounds import Coins, Rate, Scores
+from dpsynth_platform.audit.canaries import kinds_of
 from dpsynth_platform.audit.canary_cost import CanaryCost
 from dpsynth_platform.audit.cumulative import Earlier, FamilyStanding
-from dpsynth_platform.audit.policy import Policy, attacks_on, check_gates
+from dpsynth_platform.audit.policy import Policy
 from dpsynth_platform.audit.risk import Risk, bounds_at, frontier, measure_risk
 from dpsynth_platform.contracts import DataContract, RateLimit
 from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.privacy.figures import upper_bound
 
 if TYPE_CHECKING:
     from dpsynth_platform.audit.texts.reconstruction import Reconstructed
@@ -45,7 +47,13 @@ REALISTIC = 0.8
 SURE = 0.8
 """How likely a leak must be found to be called visible."""
 _LOOSENED = "An earlier audit of this mechanism failed by limits of its contract that have been changed since."
-KINDS_HEADER = ("kind of canary", "canaries", "attack", "area under the curve", "found at 1% false alarms")
+KINDS_HEADER = (
+    "kind of canary",
+    "canaries",
+    "attack",
+    "area under the curve (95%, each for itself)",
+    "found at 1% false alarms (likewise)",
+)
 _UNFAIR = 1e-9
 """Coins that fall so one-sidedly less often than this were not tossed."""
 
@@ -60,19 +68,21 @@ class AttackResult:
         right: how many of these guesses were right.
         right_to_fail: how many would have had to be right to fail the audit; None: all of them would not do.
         epsilon_lower_bound: what the guesses prove, at a confidence that makes all attacks hold together.
-        highest_bound: what they would prove if all were right.
+        highest_bound: what `best_right` right guesses would prove.
         true_positive_rate: share of the included canaries found at one percent false alarms, with 95% interval.
         true_negative_rate: share of the held-out canaries found at one percent of the included ones missed, likewise.
         area_under_curve: 0.5 is guessing, 1 is certainty.
         decides: whether the verdict rests on it.
         likely_bound: what the guesses would prove if eight of ten were right.
         visible_from: the least epsilon of a mechanism that gives this attack all it may, and that would have failed in
-            four of five audits; None: none would.
+            four of five audits; None: none would, or it is not known, since canaries are alike.
         gaussian_bound: the bound if the mechanism is a Gaussian one in kind (`fdp`); no verdict rests on it.
         p_value: the largest probability with which the claim allows so many right guesses.
         plan_p_value: the same by the whole curve that the ledger charges; None where it was not given.
         risk: area and rates at 0.1%, 1% and 10% false alarms, with intervals, beside the claim's frontier.
         fault: why the attack could not look, or None.
+        best_right: guesses that can be right: all of them, or as many as can be expected of whoever knows how many of
+            each set of equal canaries were in (`bounds.best_right`); at least `right`, which luck may have made more.
     """
 
     name: str
@@ -95,6 +105,17 @@ class AttackResult:
     risk: Risk | None = None
     fault: str | None = None
     plan_p_value: float | None = None
+    best_right: int | None = None
+
+    @property
+    def guesses(self) -> int:
+        """How many canaries it guessed."""
+        return self.guessed_in + self.guessed_out
+
+    @property
+    def some_alike(self) -> bool:
+        """Whether it cannot be right in all guesses, except by luck, since canaries are alike."""
+        return self.best_right is not None and self.best_right < self.guesses
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> AttackResult:
@@ -112,7 +133,7 @@ class FoundOfKind:
         kind: of canaries.
         canaries: how many there are of it.
         attack: name of the attack.
-        area_under_curve: of these canaries alone, with its 95% interval.
+        area_under_curve: of these canaries alone, with its 95% interval: each for itself, not all of them together.
         true_positive_rate: of these canaries alone, at one percent false alarms, likewise.
     """
 
@@ -130,10 +151,12 @@ class Apart:
     Attributes:
         entry: the ledger entry that paid for it.
         plan_digest: of its plan, which is the released one's.
+        together: epsilon of both models, which the release promises; None in reports from before it was told.
     """
 
     entry: str
     plan_digest: str
+    together: float | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +180,7 @@ class AuditReport:
         reconstructed: of a language model, how many canaries' texts it goes on with; told, and no verdict rests on it.
         apart: the model that was attacked, where it is not the one that the release is drawn from.
         of_kinds: what each attack found of each kind of canaries, where there are several.
+        kinds: of canaries that the contract asked for; none in reports from before they were named.
     """
 
     dataset: str
@@ -185,6 +209,7 @@ class AuditReport:
     reconstructed: tuple[Reconstructed, ...] = ()
     apart: Apart | None = None
     of_kinds: tuple[FoundOfKind, ...] = ()
+    kinds: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as `from_json` reads them, with the summary in words."""
@@ -216,6 +241,7 @@ class AuditReport:
                     "reconstructed": _read_reconstructed(document.get("reconstructed", ())),
                     "apart": None if apart is None else Apart(**apart),
                     "of_kinds": tuple(_read_found(item) for item in document.get("of_kinds", ())),
+                    "kinds": tuple(document.get("kinds", ())),
                 }
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -233,7 +259,8 @@ class AuditReport:
         cost = self.cost.words if self.cost else ""
         back = [item.words for item in self.reconstructed]
         kinds = self._by_kind
-        parts = [self._setting, self._finding, self._plainly, self._power, kinds, together, loosened, *back, cost]
+        told = [self._setting, self._finding, self._of_one, self._plainly, self._power]
+        parts = [*told, kinds, together, loosened, *back, cost]
         return " ".join(part for part in parts if part)
 
     @property
@@ -242,9 +269,10 @@ class AuditReport:
 
     @property
     def _setting(self) -> str:
+        kinds = f" ({'kinds' if len(self.kinds) > 1 else 'kind'}: {'; '.join(self.kinds)})" if self.kinds else ""
         prepared = (
-            f"{self.canaries} fictional owners with {_records(self.records_per_canary)} each were prepared without "
-            "looking at the data, and a coin toss decided for each whether it joined."
+            f"{self.canaries} fictional owners{kinds} with {_records(self.records_per_canary)} each were prepared "
+            "without looking at the data, and a coin toss decided for each whether it joined."
         )
         if self.apart is None:
             return (
@@ -269,6 +297,17 @@ class AuditReport:
         return (
             f"PASS: {bound} {self.epsilon_lower_bound:.2f}, which does not contradict the claim of "
             f"{self.claimed_epsilon:g} (accepted: up to {self.threshold:g})."
+        )
+
+    @property
+    def _of_one(self) -> str:
+        """Of which guarantee all of this speaks, where the release promises another one."""
+        if self.apart is None:
+            return ""
+        both = "" if self.apart.together is None else f", epsilon {upper_bound(self.apart.together, 4)}"
+        return (
+            f"Claim and bounds are of one model alone, epsilon {self.claimed_epsilon:g}; the release promises both "
+            f"models together{both}, since results of both are published."
         )
 
     @property
@@ -299,7 +338,10 @@ class AuditReport:
             for kind, item in best.items()
         ]
         return (
-            f"By kind of canary, area under the curve of the attack that told most: {'; '.join(said)}." if said else ""
+            "By kind of canary, area under the curve of the attack that told most, with intervals of 95%, each "
+            f"for itself and not for all of them together: {'; '.join(said)}."
+            if said
+            else ""
         )
 
     @property
@@ -308,11 +350,14 @@ class AuditReport:
         if not deciding:
             return ""
         best = max(deciding, key=lambda attack: attack.highest_bound)
-        power = (
-            f"The highest bound this audit could have shown is {self.highest_bound:.2f}, with all "
-            f"{best.guessed_in + best.guessed_out} guesses right"
-        )
-        if best.likely_bound is not None:
+        right = f"{best.best_right} of {best.guesses}" if best.some_alike else f"all {best.guesses}"
+        power = f"The highest bound this audit could have shown is {self.highest_bound:.2f}, with {right} guesses right"
+        if best.some_alike:
+            power += (
+                ", the most to be expected of whoever knows how many of each set of equal canaries were in: nobody can "
+                "tell those apart"
+            )
+        elif best.likely_bound is not None:
             power += f"; with {REALISTIC:.0%} of them right it is {best.likely_bound:.2f}"
         power += "."
         if best.visible_from is not None:
@@ -396,6 +441,7 @@ def judge(
         reconstructed=reconstructed,
         apart=apart,
         of_kinds=tuple(_found_of_kinds(policy, included, scored, kinds)),
+        kinds=kinds_of(contract),
     )
 
 
@@ -478,6 +524,9 @@ def attack_result(
     scores, fault = usable(item.scores)
     right = bounds.count_right(scores, included, guess_in=guess_in, guess_out=guess_out) if fault is None else 0
     canaries, guesses = int(included.size), guess_in + guess_out
+    best = guesses
+    if item.alike is not None:
+        best = max(right, bounds.best_right(item.alike, included, guess_in=guess_in, guess_out=guess_out))
     asked: dict[str, Any] = {"canaries": canaries, "guesses": guesses, "delta": policy.delta, "confidence": confidence}
     needed = bounds.right_needed(epsilon=policy.threshold, **asked)
     return AttackResult(
@@ -489,13 +538,13 @@ def attack_result(
         right=right,
         right_to_fail=needed,
         epsilon_lower_bound=bounds.epsilon_lower_bound(right=right, **asked),
-        highest_bound=bounds.highest_bound(**asked),
+        highest_bound=bounds.epsilon_lower_bound(right=best, **asked),
         true_positive_rate=bounds.true_positive_rate(scores, included),
         true_negative_rate=bounds.true_positive_rate(-scores, ~included),
         area_under_curve=bounds.area_under_curve(scores, included),
         decides=policy.decides(item.attack.name),
-        likely_bound=bounds.epsilon_lower_bound(right=round(REALISTIC * guesses), **asked),
-        visible_from=None if needed is None else bounds.visible_from(guesses, needed, SURE),
+        likely_bound=bounds.epsilon_lower_bound(right=min(best, round(REALISTIC * guesses)), **asked),
+        visible_from=None if needed is None or best < guesses else bounds.visible_from(guesses, needed, SURE),
         gaussian_bound=fdp.gaussian_epsilon_bound(right=right, **asked),
         p_value=bounds.p_value(
             canaries=canaries, guesses=guesses, right=right, epsilon=policy.claimed_epsilon, delta=policy.delta
@@ -503,6 +552,7 @@ def attack_result(
         risk=measure_risk(scores, included, epsilon=policy.claimed_epsilon, delta=policy.delta),
         fault=fault,
         plan_p_value=None if curve is None else fdp.p_value(curve, canaries=canaries, guesses=guesses, right=right),
+        best_right=best,
     )
 
 
@@ -518,59 +568,6 @@ def usable(scores: Scores) -> tuple[Scores, str | None]:
     if scores.size and bool((scores == scores[0]).all()):
         return scores, "it gave every canary the same score"
     return scores, None
-
-
-def shortage_of(contract: DataContract) -> str | None:
-    """Why an audit of this contract can only be inconclusive, whatever comes out; None if it can conclude.
-
-    None as well where the contract accepts that. Known before anything is spent: the number of canaries and of guesses
-    is fixed.
-
-    Raises:
-        ContractError: the policy names an attack that is not made.
-    """
-    attacks, policy = attacks_on(contract), Policy.of(contract)
-    check_gates(contract, attacks)
-    if contract.audit.accept_inconclusive:
-        return None
-    each = policy.each_confidence([attack.name for attack in attacks])
-
-    def highest(canaries: int) -> float:
-        return max(
-            bounds.highest_bound(
-                canaries=canaries, guesses=sum(attack.guesses(canaries)), delta=policy.delta, confidence=each
-            )
-            for attack in attacks
-            if policy.decides(attack.name)
-        )
-
-    mine = contract.canary_count
-    for limit in policy.rate_limits:
-        if (least := _least_shown(mine, limit, each)) > limit.true_positive_rate:
-            return (
-                f"{mine} canaries cannot show that at most {100 * limit.true_positive_rate:g}% are found at "
-                f"{100 * limit.false_positive_rate:g}% false alarms: even where nobody is, it may be "
-                f"{100 * least:.1f}%. The verdict can only be inconclusive or fail; declare more audit.canaries, or "
-                "say in audit.accept_inconclusive why that is acceptable"
-            )
-    if highest(mine) > policy.threshold:
-        return None
-    enough = next((number for number in range(mine, 2001, 10) if highest(number) > policy.threshold), None)
-    way_out = (
-        f"declare audit.canaries: {enough} (more show more)"
-        if enough
-        else "no number up to 2000 is enough, so say in audit.accept_inconclusive why that is acceptable"
-    )
-    return (
-        f"{mine} canaries can show at most epsilon {highest(mine):.2f}, which is not above the "
-        f"{policy.threshold:g} that is accepted: the verdict can only be inconclusive; {way_out}"
-    )
-
-
-def _least_shown(canaries: int, limit: RateLimit, confidence: float) -> float:
-    """What so many canaries leave possible of a rate, where half are included and an attack finds none of them."""
-    included = np.arange(canaries) < canaries // 2
-    return bounds_at(-included.astype(np.float64), included, limit.false_positive_rate, confidence)[1]
 
 
 def coins_fault(included: Coins) -> str | None:
@@ -596,7 +593,8 @@ def _blind(policy: Policy, included: Coins, results: Sequence[AttackResult], hig
     if deciding and all(result.fault for result in deciding):
         reasons += [f"The attack {result.name!r} could not look: {result.fault}." for result in deciding]
     if highest <= policy.threshold:
-        reasons.append(_powerless(highest, policy.threshold))
+        enough = any(result.right_to_fail is not None for result in deciding)
+        reasons.append(_too_alike(highest, policy.threshold) if enough else _powerless(highest, policy.threshold))
     return reasons
 
 
@@ -612,12 +610,26 @@ def _rates(policy: Policy, included: Coins, scored: Sequence[Scored], confidence
                 continue
             found = bounds.true_positive_rate(scores, included, false_positive_rate=limit.false_positive_rate).value
             least, most = bounds_at(scores, included, limit.false_positive_rate, confidence)
+            could = _could_find(item, included, limit.false_positive_rate)
             said = f"The attack {item.attack.name!r} finds {100 * found:.1f}% of the included {at}"
             if least > limit.true_positive_rate:
                 failed.append(f"{said}, at least {100 * least:.1f}%; accepted are {accepted}.")
             elif most > limit.true_positive_rate:
                 unsure.append(f"{said}, and by so few canaries it may be {100 * most:.1f}%; accepted are {accepted}.")
+            elif could <= limit.true_positive_rate:
+                unsure.append(
+                    f"{said}, and could have found no more than {100 * could:.1f}%, since canaries are alike; accepted "
+                    f"are {accepted}."
+                )
     return failed, unsure
+
+
+def _could_find(item: Scored, included: Coins, false_positive_rate: float) -> float:
+    """The true positive rate of whoever knows how many of each set of equal canaries were in."""
+    if item.alike is None:
+        return 1.0
+    known = bounds.known_chances(item.alike, included)
+    return bounds.true_positive_rate(known, included, false_positive_rate=false_positive_rate).value
 
 
 def _read_reconstructed(found: Sequence[dict[str, Any]]) -> tuple[Reconstructed, ...]:
@@ -640,6 +652,14 @@ def _powerless(highest: float, threshold: float) -> str:
         f"Even if every guess had been right, the audit could not have shown more than {highest:.2f}, which is not "
         f"above the {threshold:g} that is accepted. More canaries are needed, which makes another run, with a cost of "
         "its own."
+    )
+
+
+def _too_alike(highest: float, threshold: float) -> str:
+    return (
+        "Whoever knew how many of each set of equal canaries were in could not be expected to show more than "
+        f"{highest:.2f}, which is not above the {threshold:g} that is accepted: too many canaries are alike. Columns "
+        "or values that tell them apart are needed, which makes another run, with a cost of its own."
     )
 
 

@@ -175,11 +175,20 @@ class Access:
         app: what is behind it.
         desk: who may pass.
         session_of_page: the session for which a page was made, by the page's id; None: there is no such page.
+        shown: makes an error's text one for people who need not know where on this machine things are.
         library: where scripts and styles are that everybody may have; nothing: nowhere.
     """
 
-    def __init__(self, app: App, desk: Desk, session_of_page: Callable[[str], str | None], library: str = "") -> None:
+    def __init__(
+        self,
+        app: App,
+        desk: Desk,
+        session_of_page: Callable[[str], str | None],
+        shown: Callable[[str], str],
+        library: str = "",
+    ) -> None:
         self._app = app
+        self._shown = shown
         self._desk = desk
         self._session_of_page = session_of_page
         self._library = library
@@ -187,7 +196,7 @@ class Access:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one connection."""
         if scope["type"] == "http":
-            await _Request(self._app, self._desk, self._library, scope, send).serve(receive)
+            await _Request(self._app, self._desk, self._shown, self._library, scope, send).serve(receive)
         elif scope["type"] == "websocket":
             await self._websocket(scope, receive, send)
         else:
@@ -278,9 +287,12 @@ def _is_about(page: str, message: Message) -> bool:
 class _Request:
     """One HTTP request on its way through the gate."""
 
-    def __init__(self, app: App, desk: Desk, library: str, scope: Scope, send: Send) -> None:
+    def __init__(
+        self, app: App, desk: Desk, shown: Callable[[str], str], library: str, scope: Scope, send: Send
+    ) -> None:
         self._app = app
         self._desk = desk
+        self._shown = shown
         self._library = library
         self._scope = scope
         self._send = send
@@ -297,7 +309,7 @@ class _Request:
             _log.info("%s refused: %d %s", self._told, problem.status, problem.code)
             await self._say(problem)
         except DpsynthError as error:
-            await self._say(problem_of(error))
+            await self._say(problem_of(error, self._shown))
         except Exception as error:
             # Its text may quote anything; so may the traceback.
             _log.error("%s: unexpected error: %s", self._told, safe_error(error)[1])

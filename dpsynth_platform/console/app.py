@@ -47,7 +47,11 @@ def application(settings: Settings, console: ConsoleSettings) -> FastAPI:
         ConfigurationError: the console's database cannot be used.
     """
     app = without_pages(settings, Desk.of(console))
-    for kind, answer in ((404, _no_such_page), (DpsynthError, _page_refused), (Exception, _page_failed)):
+
+    def refused(request: Request, error: Exception) -> Response:
+        return (problem_of(error, settings.shown) if isinstance(error, DpsynthError) else UNEXPECTED).page()
+
+    for kind, answer in ((404, _no_such_page), (DpsynthError, refused), (Exception, _page_failed)):
         nicegui.app.add_exception_handler(kind, answer)
     pages.register(settings)
     # Quasar's bar for what a page loads by itself has no name for a screen reader; pages load nothing to wait for.
@@ -75,7 +79,7 @@ def without_pages(settings: Settings, desk: Desk) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.add_middleware(Access, desk=desk, session_of_page=_session_of_page, library=_LIBRARY)
+    app.add_middleware(Access, desk=desk, session_of_page=_session_of_page, shown=settings.shown, library=_LIBRARY)
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _not_acceptable)
     app.router.routes.extend([Route(access.HEALTH, _health, methods=["GET"]), *sign_in.routes()])
@@ -124,10 +128,6 @@ def _not_acceptable(request: Request, error: Exception) -> Response:
 def _no_such_page(request: Request, error: Exception) -> Response:
     problem = Problem(404, "no-such-place", "there is nothing at this address")
     return problem.response() if request.url.path.startswith(access.API) else problem.page()
-
-
-def _page_refused(request: Request, error: Exception) -> Response:
-    return (problem_of(error) if isinstance(error, DpsynthError) else UNEXPECTED).page()
 
 
 def _page_failed(request: Request, error: Exception) -> Response:

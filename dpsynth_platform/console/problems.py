@@ -7,7 +7,7 @@ safe; of an error that is not ours its type is logged and nothing is told.
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 from starlette.exceptions import HTTPException
@@ -75,10 +75,14 @@ class Problem(HTTPException):
         )
 
 
-def problem_of(error: DpsynthError) -> Problem:
-    """What one of our errors is answered with."""
+def problem_of(error: DpsynthError, shown: Callable[[str], str]) -> Problem:
+    """What one of our errors is answered with.
+
+    Args:
+        shown: makes a text one for people who need not know where on this machine things are.
+    """
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 409)
-    return Problem(status, error.code, str(error))
+    return Problem(status, error.code, shown(str(error)))
 
 
 UNEXPECTED = Problem(500, "unexpected", "the console's log names the error")

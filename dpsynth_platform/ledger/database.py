@@ -259,6 +259,8 @@ def _explain(error: DBAPIError) -> str:
         return "the ledger is read-only; make its file and directory writable for this user"
     if "is full" in told or "no space left" in told:
         return "the ledger's disk is full; nothing was changed. Make room and try again"
+    if "disk i/o" in told:
+        return "the ledger's disk could not be written or read; nothing was changed. See that it has room and works"
     if "not a database" in told or "malformed" in told:
         return "the ledger's file is damaged or not a ledger; restore it from its backup"
     if "no such table" in told or "does not exist" in told:

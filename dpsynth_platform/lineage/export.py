@@ -31,7 +31,7 @@ from dpsynth_platform.lineage.allow import (
     text,
     whole,
 )
-from dpsynth_platform.lineage.redaction import UNEXPECTED
+from dpsynth_platform.lineage.redaction import MACHINE, UNEXPECTED
 
 NOT_COMPLETED = "The run did not complete. What happened is told where it ran."
 LONGEST_TEXT = 20_000
@@ -83,7 +83,7 @@ def _code_only(value: Any) -> Any:
 def _codes() -> set[str]:
     from dpsynth_platform.lineage.emitter import INTERRUPTED  # late: it sends what this module lets out
 
-    found, classes = {UNEXPECTED, INTERRUPTED}, [DpsynthError]
+    found, classes = {UNEXPECTED, MACHINE, INTERRUPTED}, [DpsynthError]
     while classes:
         one = classes.pop()
         found.add(one.code)

@@ -35,6 +35,7 @@ from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
     DpEvent,
     GaussianCountsEvent,
+    GaussianVotesEvent,
     SampledGaussianEvent,
     ThresholdedCountsEvent,
     ThresholdedEvent,
@@ -110,10 +111,10 @@ class Cost:
 def cost(event: DpEvent) -> Cost:
     """Upper bound on the event's Renyi divergence at every order of `ORDERS`, and its slack on delta.
 
-    Discrete and continuous Gaussian counts: alpha L2^2 / (2 sigma^2) (Canonne, Kamath & Steinke 2020, proposition 5,
-    for vectors). Bounded-range selection: alpha epsilon^2 / 8 (Cesar & Rogers 2021, lemma 4.2), and never above
-    epsilon. Sampled Gaussian: `sampled`. Thresholded counts: `threshold_slack`. Parallel branches: the largest, order
-    by order.
+    Discrete and continuous Gaussian counts, and votes: alpha L2^2 / (2 sigma^2) (Canonne, Kamath & Steinke 2020,
+    proposition 5, for vectors). Bounded-range selection: alpha epsilon^2 / 8 (Cesar & Rogers 2021, lemma 4.2), and
+    never above epsilon. Sampled Gaussian: `sampled`. Thresholded counts: `threshold_slack`. Parallel branches: the
+    largest, order by order.
 
     Raises:
         AccountingError: an event that cannot be accounted for, or whose slack is 1 or more.
@@ -466,7 +467,7 @@ def _reached(leaf: DpEvent) -> bool:
     if isinstance(leaf, SampledGaussianEvent):
         sampled = leaf.sampling_probability < 1
         return not sampled or (not replaces(leaf.adjacency) and leaf.most_in_sample <= MAX_MIXTURE)
-    if isinstance(leaf, GaussianCountsEvent):
+    if isinstance(leaf, (GaussianCountsEvent, GaussianVotesEvent)):
         return True
     width = 2 * TAIL_SIGMAS * leaf.sigma * leaf.sensitivity.l1
     return width <= MAX_CELLS and counts_shifts(leaf.adjacency, leaf.max_contributions) is not None
@@ -529,7 +530,7 @@ def _leaf_pld(leaf: DpEvent, at_once: int, interval: float) -> Any:
             _curve_pmf(step.removal, step.removal_range(), interval),
             _curve_pmf(step.addition, step.addition_range(), interval),
         )
-    if isinstance(leaf, (SampledGaussianEvent, GaussianCountsEvent)):
+    if isinstance(leaf, (SampledGaussianEvent, GaussianCountsEvent, GaussianVotesEvent)):
         probability = leaf.sampling_probability if isinstance(leaf, SampledGaussianEvent) else 1.0
         return pld.from_gaussian_mechanism(
             1 / _ratio(leaf), value_discretization_interval=interval, sampling_prob=probability

@@ -19,7 +19,13 @@ import attr
 from dp_accounting import dp_event
 
 from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.privacy.units import Sensitivity, check_adjacency, count_sensitivity, replaces
+from dpsynth_platform.privacy.units import (
+    Sensitivity,
+    check_adjacency,
+    count_sensitivity,
+    replaces,
+    vote_sensitivity,
+)
 
 if TYPE_CHECKING:
     from dpsynth_platform.privacy.guarantee import Guarantee
@@ -121,6 +127,33 @@ class GaussianCountsEvent(DpEvent):  # type: ignore[misc]
     def sensitivity(self) -> Sensitivity:
         """What one unit changes in the counts."""
         return count_sensitivity(self.adjacency, self.max_contributions, self.weighting)
+
+
+@attr.frozen
+class GaussianVotesEvent(DpEvent):  # type: ignore[misc]
+    """A histogram of votes, of which those of one owner have the L2 norm 1 at most, with continuous Gaussian noise.
+
+    Every record votes for one of some public candidates (or clusters of them); see `units.vote_sensitivity` for what is
+    scaled, and for records of several owners, whose votes are not. The noise is rounded after it is added, which is
+    post-processing (Xie et al. 2024; the guide, section 5.3.2, on units of several records).
+
+    Attributes:
+        sigma: the noise's deviation, in votes.
+        adjacency: which datasets are neighbours.
+        max_contributions: b, the most records of one unit.
+    """
+
+    sigma: float = attr.field(validator=_positive)
+    adjacency: str
+    max_contributions: int
+
+    def __attrs_post_init__(self) -> None:
+        check_adjacency(self.adjacency, self.max_contributions)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """What one unit changes in the histogram."""
+        return vote_sensitivity(self.adjacency, self.max_contributions)
 
 
 @attr.frozen
@@ -349,20 +382,24 @@ def token_selection_event(
     batch_size: int,
     adjacency: str = "zero-out",
     max_contributions: int = 1,
+    clipped: Sampled = "record",
 ) -> DpEvent:
     """Tokens drawn from the softmax of clipped logits, averaged over a batch (Amin et al. 2024, private prediction).
 
     Each is a choice by the exponential mechanism. A record moves each averaged logit by at most c / s, so b records
-    move a log-ratio by 2 b c / (s temperature), and twice that when they are replaced. If all records of one unit are
-    in one batch, batches are a `ParallelDpEvent`; else, and under `replace-one` and `fixed-graph`, they compose.
+    move a log-ratio by 2 b c / (s temperature), and twice that when they are replaced. Where the logits of one user's
+    records are averaged first and clipped as one, they move it as one record does, however many there are. If all
+    records of one unit are in one batch, batches are a `ParallelDpEvent`; else, and under `replace-one` and
+    `fixed-graph`, they compose.
 
     Args:
         tokens: how many are drawn from one batch.
-        clipping_norm: c: logits are clipped to [-c, c].
+        clipping_norm: c: logits, or their differences from public ones, are clipped to [-c, c].
         temperature: by which the averaged logits are divided.
         batch_size: s, the public number by which the sum is divided.
         adjacency: which datasets are neighbours.
         max_contributions: b, the most records of one unit.
+        clipped: of what the logits are clipped, each record or each user.
 
     Raises:
         AccountingError: a parameter is impossible.
@@ -371,8 +408,13 @@ def token_selection_event(
         if isinstance(value, bool) or not (math.isfinite(value) and value > 0):
             raise AccountingError(f"{name} {value!r}; accepted: finite, above 0")
     check_adjacency(adjacency, max_contributions)
-    moved = 2 if replaces(adjacency) else 1
-    epsilon_range = moved * 2 * max_contributions * clipping_norm / (batch_size * temperature)
+    if clipped == "user" and adjacency == "fixed-graph":
+        raise AccountingError(
+            "logits clipped by user under fixed-graph: a record with several owners is in the logits of all of them; "
+            "accepted: clipped record"
+        )
+    moved = (2 if replaces(adjacency) else 1) * (1 if clipped == "user" else max_contributions)
+    epsilon_range = moved * 2 * clipping_norm / (batch_size * temperature)
     choice = BoundedRangeSelectionEvent(epsilon_range, adjacency, max_contributions)
     return dp_event.SelfComposedDpEvent(choice, _count(tokens))
 
@@ -497,6 +539,7 @@ _LEAVES: dict[str, type[Any]] = {
     "discrete-gaussian-counts": DiscreteGaussianCountsEvent,
     "bounded-range-selection": BoundedRangeSelectionEvent,
     "gaussian-counts": GaussianCountsEvent,
+    "gaussian-votes": GaussianVotesEvent,
     "thresholded-counts": ThresholdedCountsEvent,
     "thresholded-gaussian-counts": ThresholdedGaussianCountsEvent,
     "sampled-gaussian": SampledGaussianEvent,

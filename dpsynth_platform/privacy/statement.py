@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from dp_accounting import dp_event
 
@@ -25,6 +26,7 @@ from dpsynth_platform.privacy.events import (
     DiscreteGaussianCountsEvent,
     DpEvent,
     GaussianCountsEvent,
+    GaussianVotesEvent,
     ParallelDpEvent,
     SampledGaussianEvent,
     ThresholdedCountsEvent,
@@ -66,6 +68,7 @@ class MechanismWords:
         sampling: how samples of records or users are drawn.
         noise: how continuous Gaussian noise is drawn.
         branches: what keeps a unit in one parallel branch.
+        votes: what records vote for.
     """
 
     counts: str
@@ -98,6 +101,7 @@ class MechanismWords:
         "as declared",
         "The cost of parallel branches is that of the dearest one only if this holds.",
     )
+    votes: str = "histograms of votes"
 
 
 _SELECTION = Assumption(
@@ -152,7 +156,8 @@ INDEPENDENT_WORDS = replace(
 DP_FINETUNE_WORDS = replace(
     MST_WORDS,
     counts="tables of counts of the columns beside the text (one or two columns each)",
-    result="the noisy measurements and the trained weights",
+    result="the noisy measurements (votes included, where there are any) and the trained weights",
+    votes="histogram of votes of records for clusters of texts that the trained model wrote",
     clipping=replace(
         MechanismWords.clipping,
         holds="up to rounding",
@@ -183,6 +188,46 @@ CTCL_WORDS = replace(
     counts="tables of counts of the columns beside the text and of the texts' public topics (one or two columns each)",
 )
 
+DP_INFERENCE_WORDS = replace(
+    MST_WORDS,
+    counts="tables of counts of the columns beside the text (one or two columns each)",
+    choices=(
+        "choices (of columns to count together, and of next tokens: of all those of the one context that a unit is in)"
+    ),
+    result="the noisy measurements and the documents",
+    branches=replace(
+        MechanismWords.branches,
+        holds="up to rounding",
+        because=(
+            "A unit's context is chosen by a fresh key, from this unit's records and the contexts' labels alone; all "
+            "contexts cost the same, so that it does not matter that labels follow from noisy counts. What is computed "
+            "by one record is the same to the last bit whatever else is in the context, as tried on random tokens in "
+            "the shapes that are used; from clipping on, numbers are whole, and sums are exact."
+        ),
+    ),
+)
+
+AUG_PE_WORDS = replace(
+    MST_WORDS,
+    counts="tables of counts of the columns beside the text (one or two columns each)",
+    result=(
+        "the noisy measurements, the noisy votes, and texts that a language model wrote from public words and, after "
+        "the first votes, from texts of its own that these had chosen"
+    ),
+    votes=(
+        "histograms of votes, one after the other, of each record for one text of a language model: among those that "
+        "were written for the record's own label, the one that is nearest to it, by itself or by the mean of some "
+        "variations of it"
+    ),
+    noise=replace(
+        _ROUNDED_GAUSSIAN,
+        assumption=(
+            f"Noise is Gaussian, rounded to whole records (that of votes to 1/{RECORD_PARTS} of one), from "
+            "unpredictable randomness."
+        ),
+    ),
+)
+
 WORDS = {
     "aim": AIM_WORDS,
     "mst": MST_WORDS,
@@ -191,6 +236,8 @@ WORDS = {
     "independent": INDEPENDENT_WORDS,
     "dp_finetune": DP_FINETUNE_WORDS,
     "ctcl": CTCL_WORDS,
+    "dp_inference": DP_INFERENCE_WORDS,
+    "aug_pe": AUG_PE_WORDS,
 }
 """The words of every generator's mechanism, by the method's name."""
 
@@ -493,6 +540,22 @@ WEIGHTS = Assumption(
 )
 """And what it rests on."""
 
+VOTES = Assumption(
+    "All votes of one owner together have the length (L2 norm) of one vote at most, and depend on that owner's records "
+    "and on what was already public alone.",
+    "yes",
+    "A record votes for the candidate nearest to it, which is computed from that record by itself; an owner's votes "
+    "are scaled down in whole numbers, and rounded down.",
+)
+"""What the cost of votes rests on."""
+VOTES_OF_MANY = Assumption(
+    "A record has one vote, which depends on that record and on what was already public alone.",
+    "yes",
+    "A record votes for the candidate nearest to it, which is computed from that record by itself. Records have "
+    "several owners, so that votes are not scaled to an owner's length: each of an owner's records counts in full.",
+)
+"""The same where records have several owners."""
+
 _GRAPH_WORDS = (
     "who owns which record and together with whom, how many records there are, who was left out and which records were "
     "used, with whatever decides that (record ids, an order by a declared column)"
@@ -562,7 +625,7 @@ def _rows(contract: DataContract) -> str:
 def _unit(contract: DataContract) -> str:
     privacy = contract.privacy
     if privacy.unit == "example":
-        return "One record. Whoever has several records is protected for each of them apart."
+        return "One record, which its key tells from others. Whoever has several is protected for each of them apart."
     owners = " or ".join(privacy.owner_columns)
     whose = (
         f"all records that name it in {owners}, whoever else they name,"
@@ -588,6 +651,7 @@ def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
         for kind, said in (
             (DiscreteGaussianCountsEvent, f"{{number}} {words.counts}, every cell with discrete Gaussian noise."),
             (GaussianCountsEvent, f"{{number}} {words.counts}, every cell with Gaussian noise."),
+            (GaussianVotesEvent, f"{{number}} {words.votes}, every cell with Gaussian noise."),
             (
                 ThresholdedCountsEvent,
                 f"{{number}} {words.counts} over cells that the data has, every cell with discrete Gaussian noise and "
@@ -676,6 +740,16 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, elsewher
         "The quality report, which compares with real rows: seen by reviewers only. Beside it they see exact counts, "
         "and what the account's owners have spent and whom clearance left out, counted and not named.",
     ]
+    endpoint = contract.generate.endpoint
+    if endpoint is not None:
+        listed += [
+            f"When requests reached the endpoint {urlsplit(endpoint.url).hostname}, which wrote texts from public "
+            "words and from texts of its own that noisy votes had chosen: how long the votes took, which grows with "
+            "the number of records, is seen there. No request holds words of a record.",
+            f"What the endpoint {urlsplit(endpoint.url).hostname} keeps: in every round it is shown which of its texts "
+            "noisy votes chose, and so a good part of the synthetic texts, before anybody has approved of a release, "
+            "and also where none follows. The guarantee holds for these, too; an approval does not reach there.",
+        ]
     if contract.privacy.adjacency == "fixed-graph":
         listed.append(f"The ownership graph: {_GRAPH_WORDS}{_graph_columns(contract)}.")
     if tuning.runs and not tuning.covered:
@@ -760,8 +834,10 @@ def _randomness(event: DpEvent, words: MechanismWords) -> Iterator[Assumption]:
         )
     if BoundedRangeSelectionEvent in kinds:
         yield words.selection
-    if kinds & {GaussianCountsEvent, SampledGaussianEvent, ThresholdedGaussianCountsEvent}:
+    if kinds & {GaussianCountsEvent, GaussianVotesEvent, SampledGaussianEvent, ThresholdedGaussianCountsEvent}:
         yield words.noise
+    if GaussianVotesEvent in kinds:
+        yield VOTES if any(leaf.adjacency != "fixed-graph" for leaf, _ in leaves(event)) else VOTES_OF_MANY
     if SampledGaussianEvent in kinds:
         yield words.clipping
     if _sampled(event):

@@ -112,6 +112,27 @@ def count_sensitivity(adjacency: str, max_contributions: int, weighting: str = "
     return Sensitivity(l1=b, l2_squared=b * b)
 
 
+def vote_sensitivity(adjacency: str, max_contributions: int) -> Sensitivity:
+    """What one unit with at most b records changes in a histogram of votes that are cut to length.
+
+    Each record votes for one cell, and an owner's vector of votes is scaled down until its L2 norm is 1 at most. It is
+    made of that owner's records alone, so under `add-or-remove` and `zero-out` the histogram moves by it: L2 <= 1,
+    whatever b is. Under `replace-one` by the difference of two such vectors v, v' >= 0: L2^2 = |v|^2 + |v'|^2 -
+    2 <v, v'> <= 2. L1 is sqrt(b) at most, for each vector (Cauchy-Schwarz over at most b cells); b bounds it.
+
+    Where a record has several owners (`fixed-graph`), no owner's votes can be scaled by themselves: each record's vote
+    counts in full, and the change is that of counts of rows (`count_sensitivity`).
+
+    Raises:
+        AccountingError: see `check_adjacency`.
+    """
+    if adjacency == "fixed-graph":
+        return count_sensitivity(adjacency, max_contributions)
+    check_adjacency(adjacency, max_contributions)
+    vectors = 2 if replaces(adjacency) else 1
+    return Sensitivity(l1=vectors * max_contributions, l2_squared=vectors)
+
+
 def group_guarantee(epsilon: float, delta: float, size: int) -> tuple[float, float]:
     """The (epsilon, delta) that a group of `size` units has from a guarantee for one.
 

@@ -82,7 +82,7 @@ _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000
           (10_000_000, "1M<n<10M"), (100_000_000, "10M<n<100M"))  # fmt: skip
 _TREATMENTS = {
     "modelled": "modelled with differential privacy",
-    "written": "written by a language model that was trained with differential privacy",
+    "written": "written by a language model, with differential privacy",
     "regenerated": "fresh surrogate ids, unrelated to the source's",
     "empty": "without values, present for the schema's sake",
 }
@@ -195,6 +195,8 @@ def _body(dossier: Mapping[str, Any], key_fingerprint: str) -> Iterator[str]:
         f"| {_cell(column['name'])} | {_cell(column['type'])} | {_TREATMENTS[column['treatment']]} |"
         for column in _published(dossier)
     )
+    if texts := dossier["synthetic"].get("texts"):
+        yield f"\n{_plain(texts['in_words'])}.\n"
     yield "\n## Limits\n"
     yield from (f"- {_plain(limit)}" for limit in _limits(dossier))
     yield "\n## How to verify\n"

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePath
 from typing import Any
+from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from dpsynth_platform.release.profile import Profiler, treatment
 from dpsynth_platform.release.table import type_name
 from dpsynth_platform.scrub.findings import ENTITY_TYPES
 
-FORMAT = "dpsynth-dossier/1"
+FORMAT = "dpsynth-dossier/2"
 CANDIDATE = "candidate"
 PACKAGES = (
     "dpsynth-platform", "alembic", "cryptography", "dagster", "deltalake", "dp-accounting", "duckdb",
@@ -106,6 +107,8 @@ class Evidence:
         audit_plots: SVG text by title; drawn from canaries only.
         commitments: hiding commitments by label; `candidate` is always among them, it is what was approved.
         software: versions that made the release.
+        texts: what became of the synthetic texts that were drawn for the rows (`synth.text.terms.TextsDrawn`), where a
+            trained model wrote some.
     """
 
     contract: DataContract
@@ -130,6 +133,7 @@ class Evidence:
     approvals: tuple[Approval, ...]
     commitments: Mapping[str, str]
     software: Mapping[str, str]
+    texts: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if CANDIDATE not in self.commitments:
@@ -201,6 +205,7 @@ def build_dossier(
             "rows": rows,
             "columns": _columns(contract, schema, profile),
             "files": [asdict(file) for file in files],
+            **({} if evidence.texts is None else {"texts": dict(evidence.texts)}),
         },
         "lineage": {
             "steps": [asdict(step) | {"inputs": list(step.inputs)} for step in evidence.lineage],
@@ -290,6 +295,9 @@ def contract_summary(contract: DataContract) -> dict[str, Any]:
     generate = kept["generate"]
     if generate["base_model"] is not None and generate["base_model"].startswith(("/", ".", "~")):
         generate["base_model"] = PurePath(generate["base_model"]).name
+    endpoint = ((generate["text"] or {}).get("evolution") or {}).get("endpoint")
+    if endpoint is not None:
+        endpoint["url"] = urlsplit(endpoint["url"]).hostname
     topics = (generate["text"] or {}).get("topics")
     if topics is not None:
         topics["model"] = PurePath(topics["model"]).name

@@ -3,18 +3,26 @@
 What belongs here: what an approval names (the candidate), refusing a release whose evidence is missing, stale, of other
 content, or not approved, and the privacy statement as the ledger bears it out. What does not: writing any of the
 evidence. Nothing here reads a row.
+
+A model may expire before its candidate is decided. Its digest, which the ledger keeps, stands for it then, where the
+chain says two things: that the sweep deleted the model because its time was up, and that this very candidate was
+complete before, which was recorded after all of it had been read, the model included. So whoever deletes a model stops
+its release, and nothing can be made anew, or exchanged, in the absence of a model that would contradict it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import LedgerError, ReleaseRefused, StaleInput
+from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger.records import ChainEvent
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
 from dpsynth_platform.people import person_key
@@ -28,7 +36,8 @@ from dpsynth_platform.privacy.statement import (
     Tuning,
     privacy_statement,
 )
-from dpsynth_platform.storage import AUDITED, STEPS, Place, StepRecord, Storage, digest_directory
+from dpsynth_platform.retention import EXPIRED
+from dpsynth_platform.storage import AUDITED, MODELS, STEPS, Place, StepRecord, Storage, digest_directory
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries
 
 SPENT = "spent"
@@ -39,6 +48,7 @@ AUDIT_REPORT = "report.json"
 _UNDECLARED: dict[str, Any] = {"gates": None, "rate_limits": [], "cumulative": "gate"}
 """Terms of an audit where the contract declares no others; a report from before there was a choice does not name them.
 """
+_NEW_RUN = "a new version of the source, or a changed contract, is a new run with a cost of its own"
 _CLEAR_AGAIN = "clear it again, which spends nothing, and have it approved anew: dpsynth run {}"
 EVIDENCE_STEPS = ("raw", "clearance", "model", "synthetic", "audit")
 """Steps whose records every candidate rests on; with a model that was trained apart for the audit, that one's, too."""
@@ -105,6 +115,9 @@ class LedgerReads(Protocol):
     def approvals(self, candidate: str, entry_id: str) -> Sequence[Decision]:
         """Approvals of a candidate, and refusals and withdrawals of what its entry paid for, in the order of record."""
 
+    def history(self, *, kinds: Iterable[str] | None = None, subject: str | None = None) -> Sequence[ChainEvent]:
+        """Events of the chain, in order."""
+
 
 _Decision = TypeVar("_Decision", bound=Decision)
 
@@ -167,18 +180,21 @@ class CheckedEvidence:
     edition: int = 1
 
 
-def candidate_of(storage: Storage, place: Place, contract: DataContract, *, read: bool = True) -> Candidate:
+def candidate_of(
+    storage: Storage, place: Place, contract: DataContract, ledger: LedgerReads, *, read: bool = True
+) -> Candidate:
     """The candidate as it lies in storage now, with content hashes computed from the files.
 
     Args:
         contract: the snapshot that `raw` sealed.
+        ledger: is asked about a model that is gone.
         read: False: the hashes are those of the records, and files are only looked for. For lists; whoever decides or
             publishes reads them.
 
     Raises:
         ReleaseRefused: a record or an output is missing, changed after it was recorded, or made from other inputs.
     """
-    return _candidate(place, contract, _records(storage, place, contract, read=read))
+    return _gathered(storage, place, contract, ledger, read=read)[1]
 
 
 def evidence_steps(contract: DataContract) -> tuple[str, ...]:
@@ -186,11 +202,56 @@ def evidence_steps(contract: DataContract) -> tuple[str, ...]:
     return (*EVIDENCE_STEPS, *([AUDITED] if contract.audited_apart else []))
 
 
-def _records(storage: Storage, place: Place, contract: DataContract, *, read: bool = True) -> dict[str, StepRecord]:
-    """The evidence's records, each with its content as it was recorded, made from one another and from one training."""
-    records = {step: _record(storage, place, step, read=read) for step in evidence_steps(contract)}
+def _gathered(
+    storage: Storage, place: Place, contract: DataContract, ledger: LedgerReads, *, read: bool = True
+) -> tuple[dict[str, StepRecord], Candidate]:
+    """The evidence's records, each with its content as it was recorded, and the candidate that they make."""
+    expired: dict[str, ChainEvent] = {}
+    records = {}
+    for step in evidence_steps(contract):
+        record = _required(storage, place, step)
+        ended = _expiry(storage, place, record, ledger) if step in MODELS else None
+        if ended is None:
+            _check_output(storage, place, record, read=read)
+        else:
+            expired[step] = ended
+        records[step] = record
     for record in records.values():
         _check_links(place, record, records)
+    if expired:
+        candidate = _candidate(place, contract, records)
+        _check_recorded(place, candidate, expired, ledger)
+        return records, candidate
+    _check_training(place, contract, records)
+    return records, _candidate(place, contract, records)
+
+
+def _expiry(storage: Storage, place: Place, record: StepRecord, ledger: LedgerReads) -> ChainEvent | None:
+    """The sweep's word that a model's time was up; None where the model is there, or nobody knows where it is."""
+    if record.path is None or storage.exists(record):
+        return None
+    said = {"step": record.step, "output": Path(record.path).name, "reason": EXPIRED}
+    events = ledger.history(kinds=[chain.PURGED], subject=place.label)
+    return next((event for event in events if event.payload == said), None)
+
+
+def _check_recorded(place: Place, candidate: Candidate, expired: Mapping[str, ChainEvent], ledger: LedgerReads) -> None:
+    """In the absence of a model only what was complete in its presence is a candidate."""
+    recorded = [
+        event.sequence
+        for event in ledger.history(kinds=[chain.CANDIDATE], subject=candidate.digest)
+        if event.payload.get("entry") == candidate.entry_id
+    ]
+    for step, ended in expired.items():
+        if not any(sequence < ended.sequence for sequence in recorded):
+            raise ReleaseRefused(
+                f"{place.label}/{step} has expired, and what is there now was no complete candidate before, so that it "
+                f"can be held against nothing; {_NEW_RUN}"
+            )
+
+
+def _check_training(place: Place, contract: DataContract, records: Mapping[str, StepRecord]) -> None:
+    """The audit was made with the canaries that its model was trained with, by that model's own claim."""
     attacked = "audited model" if contract.audited_apart else "model"
     bait = _trained_with(place, records[AUDITED if contract.audited_apart else "model"])
     if records["audit"].inputs.get("canaries") != bait:
@@ -199,7 +260,6 @@ def _records(storage: Storage, place: Place, contract: DataContract, *, read: bo
         raise ReleaseRefused(
             f"{place.label}/model was trained with canaries, which belong into {AUDITED} alone (audit.model: separate)"
         )
-    return records
 
 
 def _trained_with(place: Place, record: StepRecord) -> str:
@@ -239,9 +299,9 @@ def _candidate(place: Place, contract: DataContract, records: Mapping[str, StepR
     )
 
 
-def candidate_digest(storage: Storage, place: Place, contract: DataContract) -> str:
+def candidate_digest(storage: Storage, place: Place, contract: DataContract, ledger: LedgerReads) -> str:
     """What an approval of the present candidate names. Raises like `candidate_of`."""
-    return candidate_of(storage, place, contract).digest
+    return candidate_of(storage, place, contract, ledger).digest
 
 
 def check_evidence(
@@ -328,8 +388,7 @@ def check_content(storage: Storage, place: Place, contract: DataContract, ledger
     Raises:
         ReleaseRefused: names what is missing, stale, of other content or failed.
     """
-    records = _records(storage, place, contract)
-    candidate = _candidate(place, contract, records)
+    records, candidate = _gathered(storage, place, contract, ledger)
     entry = _check_entry(place, candidate.entry_id, candidate.plan_digest, candidate.model_hash, ledger)
     if candidate.audited_entry_id is not None and candidate.audited_hash is not None:
         audited = _check_entry(place, candidate.audited_entry_id, candidate.plan_digest, candidate.audited_hash, ledger)
@@ -472,22 +531,41 @@ def audit_report(place: Place, record: StepRecord) -> dict[str, Any]:
     return report
 
 
-def _record(storage: Storage, place: Place, step: str, *, read: bool) -> StepRecord:
-    """One step's record, with its content as it was recorded."""
+def _required(storage: Storage, place: Place, step: str) -> StepRecord:
+    """One step's record, of the present run."""
     try:
         raw = storage.require(place, "raw")
-        record = storage.require(place, step, run_key=raw.run_key)
-        if step == "raw":
-            return record  # its rows may have expired; what counts of it is the sealed contract and the run key
-        directory = record.directory if record.path is not None else None
-        if not read:
-            return record
-        content = digest_directory(directory) if directory is not None else canonical_digest(record.facts)
+        return storage.require(place, step, run_key=raw.run_key)
     except StaleInput as error:
         raise ReleaseRefused(f"evidence is missing or stale: {error}") from None
+
+
+def _check_output(storage: Storage, place: Place, record: StepRecord, *, read: bool) -> None:
+    """What a step left is there with the content that was recorded."""
+    if record.step == "raw":
+        return  # its rows may have expired; what counts of it is the sealed contract and the run key
+    if not storage.exists(record):
+        raise ReleaseRefused(f"evidence is missing or stale: {_gone(storage, place, record)}")
+    if not read:
+        return
+    content = canonical_digest(record.facts) if record.path is None else digest_directory(record.directory)
     if content != record.content_hash:
-        raise ReleaseRefused(f"{place.label}/{step}: its content is not what was recorded; materialize it again")
-    return record
+        raise ReleaseRefused(f"{place.label}/{record.step}: its content is not what was recorded; materialize it again")
+
+
+def _gone(storage: Storage, place: Place, record: StepRecord) -> str:
+    """That an output is gone, and what can be done: a completed model cannot be made again, nor what is made of it."""
+    where = f"{place.label}/{record.step}"
+    if record.step in MODELS:
+        return (
+            f"{where}: its output is gone, and not because its time was up, which the ledger would say (dpsynth ledger "
+            "history); find out who deleted it, and put it back from a copy of the restricted zone; otherwise, "
+            f"{_NEW_RUN}"
+        )
+    model = storage.read(place, "model")
+    if model is None or storage.exists(model):
+        return f"{where}: its output is gone (expired, or deleted); materialize {where} again"
+    return f"{where}: its output is gone (expired, or deleted), and so is the model that it was made of; {_NEW_RUN}"
 
 
 def _check_links(place: Place, record: StepRecord, records: dict[str, StepRecord]) -> None:

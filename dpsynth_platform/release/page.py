@@ -16,7 +16,7 @@ from dpsynth_platform.release.drawing import lineage_graph, sparkline, sparkline
 
 TREATMENTS = {
     "modelled": "modelled with differential privacy",
-    "written": "written by a language model that was trained with differential privacy",
+    "written": "written by a language model, with differential privacy",
     "regenerated": "fresh surrogate ids, unrelated to the source's",
     "empty": "present for the schema's sake, without values",
     "absent": "not part of the release",

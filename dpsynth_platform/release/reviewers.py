@@ -165,7 +165,11 @@ _COUNTED: Mapping[str, Mapping[str, str]] = {
         "owners": "owners whose records it read",
         "canary_rows": "of the records, fictional",
     },
-    "synthetic": {"rows": "synthetic rows"},
+    "synthetic": {
+        "texts_drawn": "synthetic texts drawn",
+        "texts_left_out": "of these, left out by the rules",
+        "rows": "synthetic rows",
+    },
 }
 
 

@@ -28,7 +28,8 @@ class Catalogue:
     Attributes:
         datasets: sound contracts by name, each with its family's budget.
         families: sound family files by name.
-        faults, family_faults: what is wrong with the others, by the name of the file without its ending.
+        faults, family_faults: what is wrong with the others, by the name of the file without its ending; without
+            any path of this machine.
     """
 
     datasets: Mapping[str, tuple[DataContract, FamilyBudget]]
@@ -57,7 +58,7 @@ def catalogue(settings: Settings) -> Catalogue:
     for path in files:
         family = _FAMILIES.get(path, state_of([path]), lambda path=path: _family(path))  # type: ignore[misc]
         if isinstance(family, str):
-            family_faults[path.stem] = family
+            family_faults[path.stem] = settings.shown(family)
         else:
             families[path.stem] = family
     budgets = state_of(files)
@@ -65,7 +66,7 @@ def catalogue(settings: Settings) -> Catalogue:
     for path in sorted(settings.contracts.glob("*.yaml")):
         read = _contract(settings, path, families, budgets)
         if read.found is None:
-            faults[path.stem] = read.fault
+            faults[path.stem] = settings.shown(read.fault)
         else:
             datasets[path.stem] = read.found
     return Catalogue(datasets, families, faults, family_faults)

@@ -20,6 +20,7 @@ from dpsynth_platform.lineage.clearance import Clearance
 from dpsynth_platform.planning import load_dataset
 from dpsynth_platform.privacy.figures import moment
 from dpsynth_platform.privacy.statement import PrivacyStatement
+from dpsynth_platform.purging import kept_until
 from dpsynth_platform.release import evidence
 from dpsynth_platform.release.evidence import Candidate
 from dpsynth_platform.release.reviewers import (
@@ -112,6 +113,7 @@ class Gathered:
         statement: what a release of it would promise.
         decided: all decisions on it, in order.
         standing: as of `Review`.
+        until: until when it can be approved, as words to follow others; empty where that is no question.
         releasable: whether it only lacks approvals, if anything.
         approved: whether it lacks nothing.
         seen: all of this that a decision rests on.
@@ -127,6 +129,7 @@ class Gathered:
     runners: tuple[str, ...]
     decided: tuple[Decision, ...]
     standing: str
+    until: str
     releasable: bool
     approved: bool
     seen: Seen
@@ -140,8 +143,8 @@ def gather(settings: Settings, place: Place) -> Gathered:
     """
     storage, store = Storage(settings.restricted), accounts.ledger(settings)
     contract = sealed_contract(storage, place)
-    _, family = load_dataset(settings, place.dataset)
-    candidate = evidence.candidate_of(storage, place, contract)
+    declared, family = load_dataset(settings, place.dataset)
+    candidate = evidence.candidate_of(storage, place, contract, store)
     report = evidence.audit_report(place, storage.require(place, "audit"))
     cleared = evidence.clearance_of(place, storage.require(place, "clearance"))
     statement = evidence.statement_of(contract, family, store, candidate.entry_id, candidate.method, cleared)
@@ -152,6 +155,7 @@ def gather(settings: Settings, place: Place) -> Gathered:
         quality = quality_hash(storage, candidate)
     except ReleaseRefused as changed:
         refusal, releasable, quality = str(changed), False, None
+    until = until_words(settings, place, declared) if refusal and releasable else ""
     rest = [statement.to_json(), quality, contract.release.approvals]
     return Gathered(
         place=place,
@@ -163,11 +167,22 @@ def gather(settings: Settings, place: Place) -> Gathered:
         statement=statement,
         runners=runners,
         decided=tuple(decided),
-        standing=f"not releasable now: {refusal}" if refusal else "all evidence holds and it is approved",
+        standing=f"not releasable now: {refusal}{until}" if refusal else "all evidence holds and it is approved",
+        until=until,
         releasable=releasable,
         approved=refusal is None,
         seen=Seen(candidate.digest, canonical_digest(rest), decided[-1].sequence if decided else 0),
     )
+
+
+def until_words(settings: Settings, place: Place, declared: DataContract | None) -> str:
+    """Until when a candidate can be approved, to follow what is said of it; empty where it is kept for good.
+
+    Args:
+        declared: the dataset's contract as it is now, if it has one.
+    """
+    until = kept_until(settings, place, "synthetic", declared)
+    return "" if until is None else f"; it can be approved until {moment(until.isoformat())}, when its rows expire"
 
 
 def audit_plots(settings: Settings, place: Place) -> dict[str, str]:
@@ -273,7 +288,7 @@ def refuse(settings: Settings, place: Place, by: str, reason: str, *, seen: Seen
         ReleaseRefused: there is no candidate, or it is not the one that was seen.
     """
     storage, store = Storage(settings.restricted), accounts.ledger(settings)
-    candidate = evidence.candidate_of(storage, place, sealed_contract(storage, place))
+    candidate = evidence.candidate_of(storage, place, sealed_contract(storage, place), store)
     if seen is not None:
         _check_candidate(place, candidate, seen)
     return store.refuse(candidate.digest, by=by, entry_id=candidate.entry_id, reason=reason)

@@ -44,7 +44,7 @@ class Forecast:
         event_in_words: the same for people.
         claimed: the epsilon that the release would claim: the smaller of PLD and Renyi, never above the target.
         preparation: which columns are counted finely first, in words.
-        training: who writes texts and how it is trained, in words; None where no text is written.
+        training: who writes texts and how it learns or is asked, in words; None where no text is written.
         filled: columns that lack no value in a release, whatever the data lack.
         cap: the account's, or the one that its family's file declares where there is no account yet.
         left: what is left of that cap for a Gaussian-like mechanism, before this run.
@@ -199,7 +199,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     Nothing is reserved, and no record is read: the source's types are taken from the contract.
     """
     from dpsynth_platform.audit.canary_cost import share_in_words
-    from dpsynth_platform.audit.verdict import shortage_of
+    from dpsynth_platform.audit.shortage import shortage_of
     from dpsynth_platform.synth.mock import source_schema_of
 
     contract, family = load_dataset(settings, dataset)

@@ -28,13 +28,14 @@ UNFINISHED = "withdrawn, but not to its end: repeat dpsynth release withdraw"
 def listing(settings: Settings) -> list[dict[str, str]]:
     """Published and withdrawn releases, and candidates that are not published (or were refused)."""
     storage, store = Storage(settings.restricted), accounts.ledger(settings) if accounts.has_ledger(settings) else None
-    gone = withdrawn(settings)
+    gone, declared = withdrawn(settings), {contract.dataset: contract for contract, _ in load_all(settings)[0]}
     found = [_listed(path, withdrawn=path.name in gone) for path in published(settings)]
     for place in storage.places():
         candidate = _candidate(storage, store, place, gone)
         if candidate is not None:
             state, digest = candidate
-            found.append({"place": place.label, "state": state, "id": digest[:16], "where": "not published"})
+            until = decisions.until_words(settings, place, declared.get(place.dataset))
+            found.append({"place": place.label, "state": state, "id": digest[:16], "where": f"not published{until}"})
     return sorted(found, key=lambda item: (item["place"], item["state"], item["id"]))
 
 
@@ -47,12 +48,14 @@ def has_candidate(settings: Settings, place: Place) -> bool:
 
 def _candidate(storage: Storage, store: Ledger | None, place: Place, gone: set[str]) -> tuple[str, str] | None:
     """State and digest of what was made last and is not published, or None where nothing such is there."""
+    if store is None:
+        return None
     try:
-        candidate = evidence.candidate_of(storage, place, decisions.sealed_contract(storage, place))
+        candidate = evidence.candidate_of(storage, place, decisions.sealed_contract(storage, place), store)
     except ReleaseRefused:
         return None
     digest = candidate.digest
-    decided = store.approvals(digest, candidate.entry_id) if store is not None else []
+    decided = store.approvals(digest, candidate.entry_id)
     release = decisions.published_as(storage, place, digest)
     if release is not None and not (release in gone and evidence.standing_approvals(decided)):
         return None

@@ -22,7 +22,7 @@ from dpsynth_platform.reviewing import accounts, releases
 from dpsynth_platform.reviewing.chronicle import Chronicle
 from dpsynth_platform.reviewing.kept import Kept, state_of, tree_state
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.vault import COMMAND, SIGNING_KEY, Vault
+from dpsynth_platform.vault import SIGNING_KEY, Vault
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def _own_key(settings: Settings) -> tuple[str, str] | None:
     """The same, or None where there is no key; asked for again where none was, or where the vault's files changed.
 
     Raises:
-        ConfigurationError: the vault's program fails.
+        ConfigurationError: the vault's keeper fails.
     """
     from dpsynth_platform.release.signature import fingerprint, public_pem
 
@@ -202,8 +202,7 @@ def _own_key(settings: Settings) -> tuple[str, str] | None:
         key = vault.signing_key().public_key()
         return public_pem(key).decode(), fingerprint(key)
 
-    files = [settings.vault / f"{SIGNING_KEY}.key", settings.vault / COMMAND]
-    return _PUBLIC.get(settings.vault, state_of(files), read)
+    return _PUBLIC.get(settings.vault, state_of(vault.files), read)
 
 
 def find_release(settings: Settings, release: str) -> Path:

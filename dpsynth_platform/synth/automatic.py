@@ -2,7 +2,7 @@
 
 What belongs here: the choice, from public facts only, before anything of the data is read. What does not: the methods.
 
-The rules for `auto`, the first that applies:
+The rules for `auto`, the first that applies (with a text to write, those of `text.choice`):
 
 1. One column: `independent`, since there is nothing else to keep.
 2. Noise would drown what two columns have in common: `independent`, which has all of the budget for the columns. On
@@ -34,6 +34,7 @@ import statistics
 from dataclasses import dataclass
 
 from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.errors import ContractError
 from dpsynth_platform.privacy.figures import rounded
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection
@@ -97,7 +98,9 @@ def method_for(contract: DataContract, period: str | None = None) -> Choice:
         AccountingError: no noise scale meets the guarantee.
     """
     if contract.generate.method != AUTO:
-        return Choice(contract.generate.method, DECLARED)
+        return Choice(contract.generate.method, contract.generate.why or DECLARED)
+    if contract.generate.open:
+        raise ContractError(f"{contract.dataset}: generate.method: auto, with texts, is settled before it is planned")
     return choose(facts_of(contract, period))
 
 

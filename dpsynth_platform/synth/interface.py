@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from dpsynth_platform.compute.engine import Engine
     from dpsynth_platform.ledger.grants import Grant
     from dpsynth_platform.privacy.guarantee import Guarantee
-    from dpsynth_platform.synth.text.sampling import Sampling
+    from dpsynth_platform.synth.text.endpoint_access import Transport
+    from dpsynth_platform.synth.text.terms import TextsDrawn, TextTerms
 
 
 class Progress(Protocol):
@@ -154,11 +155,13 @@ class Drawing:
         schema: the released one.
         rows: how many there will be.
         batches: drawn one by one; raises `ContractError` where next to no row keeps all constraints.
+        texts: what became of the texts that were drawn for them, where a trained model writes some.
     """
 
     schema: pa.Schema
     rows: int
     batches: Iterator[pa.RecordBatch]
+    texts: TextsDrawn | None = None
 
     def table(self) -> pa.Table:
         """All rows in memory."""
@@ -178,19 +181,23 @@ class Ranks(Protocol):
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """What a generator needs that trains from a language model and can go on after a crash; never part of a plan.
+    """What a generator needs that has a language model and can go on after a crash; never part of a plan.
 
     Attributes:
-        base_model: file that describes the model that training starts from (`text.base_models.BaseModel`, as JSON).
+        base_model: file that describes the model that it starts from (`text.base_models.BaseModel`, as JSON); None
+            where an endpoint has it.
         key: 32 bytes that the training's own checkpoints are encrypted with, for this ledger entry alone.
         resume: go on from the last checkpoint, within the steps that the plan has paid for.
         ranks: starts processes that train along, where there are to be any.
+        endpoint: file that says how the endpoint that writes texts is reached (`text.endpoints.Access`), its key
+            included; None: no endpoint does.
     """
 
-    base_model: Path
+    base_model: Path | None
     key: bytes = field(repr=False)
     resume: bool = False
     ranks: Ranks | None = None
+    endpoint: Path | None = None
 
 
 class Generator(Protocol):
@@ -276,7 +283,8 @@ class Generator(Protocol):
         *,
         constraints: Sequence[Constraint] = (),
         given: Mapping[str, Values] | None = None,
-        texts: Sampling | None = None,
+        texts: TextTerms | None = None,
+        transport: Transport | None = None,
         device: str = "cpu",
         progress: Progress = silent,
     ) -> Drawing:
@@ -287,7 +295,9 @@ class Generator(Protocol):
             rows: how many; None: the number of records that the noisy counts say that there are.
             constraints: which every row keeps; the model is fitted again from its measurements under them.
             given: values that all rows shall have, by column: the model's distribution given these.
-            texts: how texts are drawn, of generators that write some; by default from the model's own distribution.
+            texts: how texts are drawn and kept, of generators that write some; by default from the model's own
+                distribution. Where it says how many rows each label gets, `rows` has no part in it.
+            transport: how an endpoint is asked, of generators that have texts written by one.
             device: torch's, for the fit.
             progress: called with public stages and counts of steps.
 
@@ -308,6 +318,8 @@ _CLASSES = {
     "independent": "tabular.independent.Independent",
     "dp_finetune": "text.dp_finetune.DpFinetune",
     "ctcl": "text.ctcl.Ctcl",
+    "dp_inference": "text.inference.DpInference",
+    "aug_pe": "text.evolution.AugPe",
 }
 """Of every method, its class."""
 METHODS = tuple(_CLASSES)

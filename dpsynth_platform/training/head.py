@@ -64,7 +64,7 @@ class FrozenHead:
         found = torch.zeros_like(hidden)
         places = weights.flatten().nonzero()[:, 0]
         most = PREDICTIONS.get(hidden.device.type, PREDICTIONS["cpu"])
-        for own in torch.split(places, most):
+        for own in torch.split(places, most) if len(places) else ():
             missing = 0 if hidden.dtype == EXACT else most - len(own)
             filled = torch.cat([own, own[:1].expand(missing)])
             gradients = self._of(hidden[filled], targets.flatten()[filled])[: len(own)]

@@ -64,8 +64,13 @@ class Journal(Protocol):
             How many steps were executed so far, this one included, in all attempts.
         """
 
-    def save(self, state: TrainingState) -> None:
-        """Keeps a state. Called after every step; how often it really writes is the journal's to decide."""
+    def save(self, state: TrainingState, *, now: bool = False) -> None:
+        """Keeps a state. Called after every step; how often it really writes is the journal's to decide.
+
+        Args:
+            state: after a step that is complete.
+            now: the process is told to stop, so this is the last state that can be kept.
+        """
 
     def latest(self) -> TrainingState | None:
         """The last state that was kept, or None before the first."""

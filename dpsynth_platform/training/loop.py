@@ -8,6 +8,8 @@ plan's q; the sum of their gradients, each clipped to the plan's norm C, gets no
 denominator is the planned batch size. Whatever follows is post-processing. An empty sample is a step like any other.
 A step is counted durably before its units are drawn. After a crash the last steps are executed again with other
 samples and other noise: each execution is a mechanism of its own, and the plan has paid for as many as may occur.
+A training that is told to stop ends the step under way and keeps its state, so that no step is lost; where a step takes
+longer than a launcher waits, the state before it is kept, and that step is.
 
 **What leaves.** Parameters, the optimizer's state and the noised gradients, all of them private; step numbers. No loss,
 norm or size of a sample is returned, logged or handed on. How long a step takes is not hidden from the operator.
@@ -15,8 +17,9 @@ norm or size of a sample is returned, logged or handed on. How long a step takes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,11 +30,13 @@ from dpsynth_platform.training import physical
 from dpsynth_platform.training.adapter import check_trainable
 from dpsynth_platform.training.clipping import ClippedSums
 from dpsynth_platform.training.interface import Batch, Examples, Health, Journal, TrainingState
+from dpsynth_platform.training.memory import BatchSize
 from dpsynth_platform.training.noise import GaussianNoise
 from dpsynth_platform.training.optimizer import Optimizer
 from dpsynth_platform.training.plan import TrainingPlan
 from dpsynth_platform.training.precision import EXACT, lower_frozen, precision_of_training
 from dpsynth_platform.training.sampler import PoissonSampler
+from dpsynth_platform.training.stopping import Stopping
 from dpsynth_platform.training.world import World
 
 
@@ -59,6 +64,7 @@ def train(
     progress: Progress = silent,
     device: str = "cpu",
     precision: torch.dtype | None = None,
+    size: BatchSize | None = None,
 ) -> Trained:
     """Trains a causal language model in place; goes on from the journal's last state.
 
@@ -80,10 +86,12 @@ def train(
         progress: called as `progress("training", step, plan.steps)`.
         device: torch's.
         precision: in which layers compute; None: the device's.
+        size: of physical batches in earlier attempts, where a device does not say that its memory is short.
 
     Raises:
         MechanismFailed: the model is not the plan's, a record does not fit in memory, health says stop, a state is
             of another model, or all steps that were paid for have been executed. What was executed stays spent.
+        KeyboardInterrupt: SIGINT or SIGTERM came, in the main thread; raised once the state is kept.
     """
     if plan.sampled == "user" and units is None:
         raise MechanismFailed("the plan samples users; accepted: the positions of each one's examples")
@@ -93,12 +101,18 @@ def train(
     model.to(place).eval()
     lower_frozen(model, precision)
     with ClippedSums(model, plan, precision) as sums:
-        training = _Training(model, plan, examples, units, sums, place)
+        training = _Training(model, plan, examples, units, sums, place, size)
         start = training.resume(journal)
         executed = start
-        for step in range(start + 1, plan.steps + 1):
-            executed = training.execute(step, journal, health)
-            progress("training", step, plan.steps)
+        with Stopping() as stopping:
+            for step in range(start + 1, plan.steps + 1):
+                if stopping.asked:
+                    training.keep(step - 1, journal)
+                    break
+                executed = training.execute(step, journal, health, stopping)
+                progress("training", step, plan.steps)
+        if stopping.asked:  # what was the signal's handler before may have let it pass
+            raise KeyboardInterrupt
     return Trained(plan.steps, executed)
 
 
@@ -113,6 +127,7 @@ class _Training:
         units: Sequence[Sequence[int]] | None,
         sums: ClippedSums,
         device: torch.device,
+        size: BatchSize | None,
     ) -> None:
         self._plan, self._examples, self._units, self._sums, self._device = plan, examples, units, sums, device
         self._sampler = PoissonSampler(plan, len(examples) if units is None else len(units))
@@ -120,6 +135,10 @@ class _Training:
         self._optimizer = Optimizer(plan, sums.parameters)
         self._world = World()
         self._tokens = physical.first_size(sums, model, examples.max_length, device)
+        if device.type not in physical.TRIED:  # all processes share the machine's memory
+            if size is not None:
+                self._tokens = size.begun(self._tokens, examples.max_length)
+            self._tokens = self._world.number(self._tokens, device)
 
     def resume(self, journal: Journal) -> int:
         """Takes over the last state; returns how many steps the model has taken."""
@@ -129,7 +148,7 @@ class _Training:
         self._world.share_(self._tensors().values())
         return self._world.number(0 if state is None else state.step, self._device)
 
-    def execute(self, step: int, journal: Journal, health: Health) -> int:
+    def execute(self, step: int, journal: Journal, health: Health, stopping: Stopping) -> int:
         """One step of DP-SGD; returns how many were executed so far."""
         executed = self._world.number(journal.begin_step() if self._world.first else 0, self._device)
         if executed > self._plan.paid_steps:
@@ -137,7 +156,8 @@ class _Training:
                 f"step {executed} of {self._plan.paid_steps} that were paid for; accepted: a new entry for another "
                 "training, with a larger replay allowance where it is interrupted often"
             )
-        self._sum_up([[int(unit)] if self._units is None else self._units[unit] for unit in self._sampler.draw()])
+        units = [[int(unit)] if self._units is None else self._units[unit] for unit in self._sampler.draw()]
+        self._sum_up(units, partial(self._heed, step, journal, stopping))
         gradients = self._noised_means()
         health.step(step, gradients)
         self._optimizer.step(step, gradients)
@@ -145,14 +165,32 @@ class _Training:
             journal.save(TrainingState(step, self._tensors()))
         return executed
 
-    def _sum_up(self, units: list[Sequence[int]]) -> None:
-        """Sums the clipped gradients of a logical batch; where memory runs out, again in smaller parts."""
+    def keep(self, step: int, journal: Journal) -> None:
+        """Keeps the state after a step, which is the last that is complete."""
+        if self._world.first:
+            journal.save(TrainingState(step, self._tensors()), now=True)
+
+    def _heed(self, step: int, journal: Journal, stopping: Stopping) -> None:
+        """Before the optimizer's step the model is as it was after the step before: that much is kept at once."""
+        if stopping.asked:
+            self.keep(step - 1, journal)
+        if stopping.overdue:
+            raise KeyboardInterrupt
+
+    def _sum_up(self, units: list[Sequence[int]], heed: Callable[[], None]) -> None:
+        """Sums the clipped gradients of a logical batch; where memory runs out, again in smaller parts.
+
+        Args:
+            units: the rows of each.
+            heed: called before each part.
+        """
         rows = self._examples.batch([record for unit in units for record in unit]) if units else {}
         sizes = [len(unit) for unit in units]
 
         def work() -> None:
             self._sums.reset()
             for parts in self._parts(rows, sizes) if units else ():
+                heed()
                 if len(parts) == 1:
                     self._sums.add(parts[0].batch, parts[0].weights)
                 else:

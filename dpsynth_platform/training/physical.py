@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +28,7 @@ from torch.nn import functional
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.training.clipping import IGNORED, ClippedSums
 from dpsynth_platform.training.interface import Batch
+from dpsynth_platform.training.memory import free_memory
 from dpsynth_platform.training.world import World
 
 # Tokens in a physical batch: beyond, more of them at once are not faster.
@@ -37,7 +37,7 @@ MOST_TOKENS = {"cpu": 1024, "cuda": 32_768}
 TRIED = ("cuda",)
 # Parts for these are no shorter: below, padding costs nothing.
 SHORTEST = 16
-# Of the machine's free memory, this part is for a physical batch.
+# Of the free memory, this part is for a physical batch.
 MEMORY_PART = 0.5
 # Numbers kept for each token: of each layer its inputs and outputs, with the gradients at those; of the vocabulary the
 # scores, their logarithms, their gradients and what is made of them on the way.
@@ -259,6 +259,4 @@ def _estimated_tokens(model: nn.Module) -> int:
     """How many tokens fit into this process's part of the free memory."""
     widths = sum(sum(value.shape) for value in model.parameters() if value.dim() == 2)
     numbers = COPIES * (_vocabulary(model) + widths)
-    words = Path("/proc/meminfo").read_text().split()
-    kibibytes = int(words[words.index("MemAvailable:") + 1])
-    return int(MEMORY_PART * kibibytes * 1024 / (4 * numbers * World().size))
+    return int(MEMORY_PART * free_memory() / (4 * numbers * World().size))

@@ -13,6 +13,9 @@ which one unit's tokens are multiplied there does hang on the other units: model
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -32,7 +35,7 @@ def precision_of(device: torch.device) -> torch.dtype:
 
 def precision_of_training(device: torch.device, model: nn.Module) -> torch.dtype:
     """In which precision a model's layers compute while it is trained: the device's, but with experts `EXACT`."""
-    return EXACT if _has_experts(model) else precision_of(device)
+    return EXACT if has_experts(model) else precision_of(device)
 
 
 @torch.no_grad()
@@ -43,6 +46,18 @@ def lower_frozen(model: nn.Module, precision: torch.dtype) -> None:
             parameter.data = parameter.data.to(precision)
 
 
+@contextmanager
+def frozen_lowered(model: nn.Module, precision: torch.dtype) -> Iterator[None]:
+    """Frozen weights rounded to a precision inside, and the very same as before afterwards; takes memory for both."""
+    before = [(parameter, parameter.data) for parameter in model.parameters() if not parameter.requires_grad]
+    lower_frozen(model, precision)
+    try:
+        yield
+    finally:
+        for parameter, data in before:
+            parameter.data = data
+
+
 @torch.no_grad()
 def lowered(model: nn.Module, precision: torch.dtype) -> dict[str, Tensor]:
     """Copies in this precision of those weights, by name, that are of a finer one."""
@@ -51,7 +66,7 @@ def lowered(model: nn.Module, precision: torch.dtype) -> dict[str, Tensor]:
     }
 
 
-def _has_experts(model: nn.Module) -> bool:
+def has_experts(model: nn.Module) -> bool:
     """Whether a layer, by its place or its kind, is one of experts."""
     names = (f"{path} {type(module).__name__}".lower() for path, module in model.named_modules())
     return any("expert" in name or "moe" in name for name in names)

@@ -30,6 +30,9 @@ LOUD = 1000.0
 """By how much logits are scaled for a trial with large gradients."""
 FALSE_ALARM = 1e-9
 """Of each statistical check of noise and sampler, at most."""
+UNIT_NEAR = 2.0**-14
+"""Of the clipping norm, what each unit may leave in a sum by rounding, where layers compute in a coarse precision. Sums
+are of single precision, which leaves about 2**-24 of it; a shape of the parts that hung on others left 2**-12."""
 SAMPLER_UNITS, SAMPLER_STEPS = 400, 400
 
 Sums = Mapping[str, Tensor]
@@ -260,6 +263,54 @@ class _Probe:
     def _same(self, one: Sums, other: Sums, fault: str) -> None:
         if not _length({name: one[name] - other[name] for name in one}) <= 2 * self.near * _length(one):
             self.add(fault)
+
+
+def faults_of_rounding(
+    model: nn.Module, logical_sum: ClippedSum, *, clipping_norm: float, vocabulary: int, length: int = 16
+) -> list[str]:
+    """Whether examples round each other's gradients, in the precision in which layers will compute.
+
+    A gradient may be rounded as it likes, and is clipped afterwards. But what an example adds to a logical batch must
+    be what it adds to one of its own: if it is rounded otherwise beside others, then one of them more or less changes
+    what all of them add, on top of the clipping norm.
+
+    Args:
+        model: as training will use it, its frozen weights in that precision. Left as it was found.
+        logical_sum: training's own clipped sum of a logical batch, divided as training divides it. Given batches in
+            the processor's memory, as training is.
+        clipping_norm: C.
+        vocabulary: how many token ids there are.
+        length: tokens of the longest random example.
+    """
+    maker = Maker(vocabulary, length, torch.device("cpu"))
+    lengths = (maker.length, maker.length, maker.length - 1, maker.length // 2, maker.length // 2, 2)
+    examples = [maker.example(tokens) for tokens in lengths]
+
+    def sum_of(some: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        sums = logical_sum(model, maker.batch(some))
+        return {name: tensor.detach().clone() for name, tensor in sums.items()}
+
+    with trial.left_as_found(model):
+        model.eval()
+        try:
+            with _moved(model, maker.generator):
+                whole, alone = sum_of(examples), [sum_of([example]) for example in examples]
+        except Exception as error:  # random tokens only: its words cannot quote the data
+            return [f"a logical batch of random tokens fails with {type(error).__name__} ({error}); mend that first"]
+    longest = max(map(_length, alone))
+    if not longest <= clipping_norm * (1 + UNIT_NEAR):
+        return [
+            f"in the device's precision, the contribution of one example is {longest / clipping_norm:.5g} times as "
+            "long as the clipping norm; take another model or device (DPSYNTH_DEVICE)"
+        ]
+    rest = _length({name: whole[name] - sum(part[name] for part in alone) for name in whole})
+    if not rest <= UNIT_NEAR * clipping_norm * len(examples):
+        return [
+            f"in the device's precision, {len(examples)} examples together differ by {rest / clipping_norm:.2g} of the "
+            "clipping norm from what each adds by itself: they are rounded by each other; take another model or device "
+            "(DPSYNTH_DEVICE)"
+        ]
+    return []
 
 
 def faults_of_noise(noised: Sums, model: nn.Module, *, deviation: float) -> list[str]:

@@ -36,6 +36,7 @@ class ResumableJournal:
         self._journal, self._checkpoints, self._policy, self._tell = journal, checkpoints, policy, tell
         self._written = time.monotonic()
         self._overdue = False
+        self._kept: int | None = None
 
     @property
     def replayed(self) -> int:
@@ -46,10 +47,10 @@ class ResumableJournal:
         """See `StepJournal.begin_step`."""
         return self._journal.begin_step()
 
-    def save(self, state: TrainingState) -> None:
-        """Writes a checkpoint where one is due, where the last one that was due failed, and after the last step."""
+    def save(self, state: TrainingState, *, now: bool = False) -> None:
+        """Writes a checkpoint where one is due or asked for, where the last one failed, and after the last step."""
         due = self._policy.due(state.step, time.monotonic() - self._written)
-        if not (due or self._overdue or self._journal.finished):
+        if state.step == self._kept or not (due or now or self._overdue or self._journal.finished):
             return
         try:
             self._checkpoints.save(state.step, self._journal.executed, state_bytes(state))
@@ -60,6 +61,7 @@ class ResumableJournal:
             return
         self._written = time.monotonic()
         self._overdue = False
+        self._kept = state.step
 
     def latest(self) -> TrainingState | None:
         """The newest state that is whole, from which the next step goes on; None before the first checkpoint.

@@ -12,31 +12,37 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from dpsynth_platform.training import probe, trial, validators
+from dpsynth_platform.training import physical, probe, trial, validators
 from dpsynth_platform.training.clipping import ClippedSums, example_losses
 from dpsynth_platform.training.interface import Batch, TrainingState
 from dpsynth_platform.training.loop import train
 from dpsynth_platform.training.noise import GaussianNoise
 from dpsynth_platform.training.plan import TrainingPlan
-from dpsynth_platform.training.precision import EXACT
+from dpsynth_platform.training.precision import EXACT, frozen_lowered, precision_of_training
 from dpsynth_platform.training.sampler import PoissonSampler
 from dpsynth_platform.training.trial import ClippedSum, Maker
 
 _RECORDS, _LENGTH = 4, 16
+_PLANNED = 16
+"""A logical batch is divided as one of so many units, or fewer: larger parts would take a trial much longer."""
 
 
-def refuse_unsound(model: nn.Module, plan: TrainingPlan, *, vocabulary: int, longest: int) -> None:
+def refuse_unsound(
+    model: nn.Module, plan: TrainingPlan, *, vocabulary: int, longest: int, precision: torch.dtype | None = None
+) -> None:
     """Checks a model and a plan for `loop.train`, on random tokens; the model is left as it was.
 
     With 135 million weights it takes half a minute of one core for an adapter; two minutes and 5.5 GB for all weights.
 
-    Results are compared in single precision, which finds most, in whichever layers will compute.
+    Results are compared in single precision, which finds most, in whichever layers will compute; where that is a
+    coarser one, whether examples round each other is tried in it.
 
     Args:
         model: as `adapter.with_adapter` leaves it.
         plan: of the training.
         vocabulary: how many token ids the examples may hold.
         longest: tokens of the longest example that is planned.
+        precision: in which layers will compute; None: the device's.
 
     Raises:
         TrainingRefused: names every fault: the place, what is wrong, the way out.
@@ -58,6 +64,7 @@ def refuse_unsound(model: nn.Module, plan: TrainingPlan, *, vocabulary: int, lon
         faults += probe.faults_of_noise(_noise(model, plan), model, deviation=plan.noise_deviation)
         with trial.left_as_found(model):
             faults += probe.faults_of_step(model, lambda: _one_step(model, plan, vocabulary, min(longest, _LENGTH)))
+        faults += _of_rounding(model, plan, vocabulary, longest, precision)
     validators.refuse(faults)
 
 
@@ -76,6 +83,37 @@ def clipped_sum(plan: TrainingPlan) -> ClippedSum:
         return sums.totals
 
     return clipped_sum_of
+
+
+def logical_sum(plan: TrainingPlan, precision: torch.dtype, longest: int) -> ClippedSum:
+    """The clipped sum that `loop` takes of a logical batch in a coarse precision, each row a unit."""
+
+    def logical_sum_of(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        device = trial.device_of(model)
+        tokens = physical.MOST_TOKENS.get(device.type, physical.MOST_TOKENS["cpu"])
+        sizes, planned = [1] * len(batch["input_ids"]), min(plan.batch_size, _PLANNED)
+        with ClippedSums(model, plan, precision) as sums:
+            for (part,) in physical.parts_alike(batch, sizes, tokens, device, longest, planned):
+                sums.add(part.batch, part.weights)
+        return sums.totals
+
+    return logical_sum_of
+
+
+def _of_rounding(
+    model: nn.Module, plan: TrainingPlan, vocabulary: int, longest: int, precision: torch.dtype | None
+) -> list[str]:
+    precision = precision or precision_of_training(trial.device_of(model), model)
+    if precision == EXACT:
+        return []
+    with frozen_lowered(model, precision):
+        return probe.faults_of_rounding(
+            model,
+            logical_sum(plan, precision, longest),
+            clipping_norm=plan.clipping_norm,
+            vocabulary=vocabulary,
+            length=min(longest, _LENGTH),
+        )
 
 
 def _draws(plan: TrainingPlan) -> probe.Draw:
@@ -132,7 +170,7 @@ class _NoJournal:
         """See `interface.Journal`."""
         return 1
 
-    def save(self, state: TrainingState) -> None:
+    def save(self, state: TrainingState, *, now: bool = False) -> None:
         """See `interface.Journal`."""
 
     def latest(self) -> None:

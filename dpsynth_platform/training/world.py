@@ -68,7 +68,7 @@ class Follower:
         """See `interface.Journal`. Never asked for."""
         raise MechanismFailed("the first of several processes counts the steps")
 
-    def save(self, state: TrainingState) -> None:
+    def save(self, state: TrainingState, *, now: bool = False) -> None:
         """See `interface.Journal`."""
 
     def latest(self) -> TrainingState | None:

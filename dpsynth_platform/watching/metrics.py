@@ -1,8 +1,9 @@
 """A deployment's metrics in Prometheus' text format.
 
 What belongs here: what is told, and writing it down. What does not: HTTP (`server`), and judging whether the deployment
-is well (`health`). All but the sweep's follows from the ledger's chain and tables, and depends on public facts: what is
-left of a family's cap is what an owner who was never charged has (`Ledger.left`), never what others have.
+is well (`health`). All follows from the ledger's chain and tables, and from which outputs are there, and depends on
+public facts: what is left of a family's cap is what an owner who was never charged has (`Ledger.left`), never what
+others have.
 
 Format: https://prometheus.io/docs/instrumenting/exposition_formats/, version 0.0.4.
 """
@@ -15,14 +16,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from dpsynth_platform.errors import StaleInput
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.lineage import outbox
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.purging import due_and_held
 from dpsynth_platform.reviewing import chronicle
-from dpsynth_platform.reviewing.catalogue import catalogue
+from dpsynth_platform.reviewing.catalogue import catalogue, record_of
 from dpsynth_platform.reviewing.chronicle import Chronicle
 from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import Place, Storage
 from dpsynth_platform.watching.health import Check
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -72,13 +75,12 @@ def of_deployment(settings: Settings, now: dt.datetime) -> list[Metric]:
 
     Raises:
         LedgerError: it cannot.
-        StaleInput: a step's record is damaged.
     """
     told = chronicle.chronicle(settings)
     return [
         *_budgets(settings, told),
         *_entries(told, now),
-        *_candidates(told, now),
+        *_candidates(settings, told, now),
         *_chain(told),
         *(_lineage(settings) if told.events else []),
         _sweep(settings, now),
@@ -155,9 +157,11 @@ def _entries(told: Chronicle, now: dt.datetime) -> list[Metric]:
     ]
 
 
-def _candidates(told: Chronicle, now: dt.datetime) -> list[Metric]:
+def _candidates(settings: Settings, told: Chronicle, now: dt.datetime) -> list[Metric]:
     waiting = [
-        item for item in told.candidates.values() if not told.is_published(item.digest) and not told.is_refused(item)
+        item
+        for item in told.candidates.values()
+        if not told.is_published(item.digest) and not told.is_refused(item) and not _expired(settings, item.place)
     ]
     ages = [now.timestamp() - _seconds(item.at) for item in waiting]
     return [
@@ -177,6 +181,15 @@ def _candidates(told: Chronicle, now: dt.datetime) -> list[Metric]:
             {(item.place.dataset,): _seconds(item.at) for item in told.publications.values()},
         ),
     ]
+
+
+def _expired(settings: Settings, place: Place) -> bool:
+    """Whether a candidate's rows are gone, so that nobody can decide on it any more."""
+    try:
+        rows = record_of(settings, place, "synthetic")
+    except StaleInput:  # damaged: it waits for somebody all the more
+        return False
+    return rows is not None and not Storage(settings.restricted).exists(rows)
 
 
 def _chain(told: Chronicle) -> list[Metric]:
@@ -213,13 +226,15 @@ def _lineage(settings: Settings) -> list[Metric]:
 
 def _sweep(settings: Settings, now: dt.datetime) -> Metric:
     contracts = [contract for contract, _ in catalogue(settings).datasets.values()]
-    late = [item for item, hold in due_and_held(settings, contracts, now - SWEEP_LATE) if hold is None]
+    unseen: list[str] = []
+    looked = due_and_held(settings, contracts, now - SWEEP_LATE, lambda where, _: unseen.append(where))
+    late = [item for item, hold in looked if hold is None]
     return Metric(
         "dpsynth_sweep_late_outputs",
         "Restricted outputs, logs and temporary files that were due for deletion two hours ago, are not on hold, and "
-        "are still there.",
+        "are still there; and places that cannot be looked at, of which nothing is deleted.",
         (),
-        {(): float(len(late))},
+        {(): float(len(late) + len(unseen))},
     )
 
 

@@ -48,6 +48,22 @@ def end_of(look: Callable[[], int | str | None], start_seconds: float) -> int:
         time.sleep(POLL_SECONDS)
 
 
+def to_its_end(ending: Callable[[], None]) -> None:
+    """Ends a worker in its own time, however often that is interrupted; ending it again must do no harm.
+
+    The keyboard's interruption reaches every process at once, and then a run sends its steps another. Without its
+    launcher's sign of life a worker ends at once, and a step of training that it was about to keep would be lost.
+    """
+    while True:
+        try:
+            ending()
+        except Exception:
+            raise
+        except BaseException:  # noqa: S112  (Dagster's interruption is one, too)
+            continue
+        return
+
+
 def wait_until_gone(there: Callable[[], bool], name: str) -> None:
     """Waits until a job is over. Raises `LaunchFailed` if that takes too long, and `Unanswered` as `there` does."""
     begun = time.monotonic()

@@ -49,6 +49,8 @@ _STATUS = {
     "signed-out": 69,
     "not-found": 70,
     "backup": 71,
+    "machine": 72,
+    "purge": 73,
 }
 _CODES = {status: code for code, status in _STATUS.items()}
 _MEANINGS = {

@@ -37,6 +37,7 @@ class WorkerJob:
             place; its directory takes what the engine spills, and goes with the job. Empty: none.
         base_model: file that describes the language model that training starts from (`synth.text.base_models`). Empty:
             the method starts from none.
+        endpoint: file that says how the endpoint that writes texts is reached, its key included. Empty: none does.
         checkpoint_key: file of the 32 bytes that the training's checkpoints are encrypted with.
         processes: the most that may train the model together, in digits. Empty: one, or one for each CUDA device.
     """
@@ -53,6 +54,7 @@ class WorkerJob:
     engine: str = ""
     base_model: str = ""
     checkpoint_key: str = ""
+    endpoint: str = ""
     processes: str = ""
 
     def to_extras(self) -> dict[str, str]:

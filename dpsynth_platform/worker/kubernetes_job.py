@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from dpsynth_platform.errors import ConfigurationError, LaunchFailed
 from dpsynth_platform.worker.choice import KubernetesChoice
-from dpsynth_platform.worker.cluster import Unanswered, end_of, wait_until_gone
+from dpsynth_platform.worker.cluster import Unanswered, end_of, to_its_end, wait_until_gone
 from dpsynth_platform.worker.codes import status_of
 from dpsynth_platform.worker.launch import LOOPBACK, Start, command
 from dpsynth_platform.worker.lifeline import KILLED_STATUS, lifeline
@@ -137,7 +137,7 @@ class KubernetesLauncher:
                 raise LaunchFailed(f"the worker was not started: {silent}") from None
             finally:
                 with suppress(Unanswered, LaunchFailed):  # the cluster deletes it later
-                    self._remove(start.name)
+                    to_its_end(lambda: self._remove(start.name))
 
     def _create(self, job: Mapping[str, Any], **how: Any) -> None:
         _asked(lambda: self._batch.create_namespaced_job(self._choice.namespace, job, **_LIMIT, **how))

@@ -10,7 +10,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dpsynth_platform.settings import inherited_environment
@@ -43,9 +45,16 @@ class LocalLauncher:
 
 
 def _stop(worker: subprocess.Popen[bytes]) -> None:
+    """Tells a worker to stop, and kills it where it does not in time.
+
+    A second interruption shortens nothing: the keyboard's reaches every process at once, and then the run's sends its
+    steps another. A worker dies with its step, and a step of training that it was about to keep would be lost.
+    """
     worker.send_signal(signal.SIGINT)
-    try:
-        worker.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
+    end = time.monotonic() + STOP_SECONDS
+    while worker.poll() is None and time.monotonic() < end:
+        with suppress(BaseException):
+            worker.wait(max(0.0, end - time.monotonic()))
+    if worker.poll() is None:
         worker.kill()
         worker.wait()

@@ -64,6 +64,12 @@ def _stopped(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
+def leave_stopping_to_parent() -> None:
+    """Ignores SIGINT and SIGTERM: sent to all processes at once, they would break off what the parent means to end."""
+    for number in _STOPS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def bind_to_parent(parent: int) -> None:
     """Ties this process's life to its parent's: killed by the kernel, and by a heartbeat should that signal be lost.
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from dpsynth_platform.permissions import PRIVATE_UMASK, no_core_dumps
 from dpsynth_platform.worker.codes import DONE, guarded, status_of
-from dpsynth_platform.worker.process import bind_to_parent, end
+from dpsynth_platform.worker.process import bind_to_parent, end, leave_stopping_to_parent
 
 
 def main() -> int:
@@ -27,6 +27,7 @@ def main() -> int:
     os.umask(PRIVATE_UMASK)
     no_core_dumps()
     bind_to_parent(parent)
+    leave_stopping_to_parent()
     return status_of(guarded(lambda: _work(json.load(sys.stdin))))
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from dpsynth_platform.errors import ConfigurationError, LaunchFailed
 from dpsynth_platform.worker.choice import RayChoice, bytes_of
-from dpsynth_platform.worker.cluster import POLL_SECONDS, Unanswered, end_of, wait_until_gone
+from dpsynth_platform.worker.cluster import POLL_SECONDS, Unanswered, end_of, to_its_end, wait_until_gone
 from dpsynth_platform.worker.launch import KEPT, LOOPBACK, Start, command
 from dpsynth_platform.worker.lifeline import KILLED_STATUS, lifeline
 
@@ -77,7 +77,7 @@ class RayLauncher:
                 return end_of(lambda: self._look(name), self._choice.start_seconds)
             finally:
                 with suppress(LaunchFailed):  # it ends by itself
-                    self._remove(start.name)
+                    to_its_end(lambda: self._remove(start.name))
 
     def _submit(self, name: str, start: Start) -> None:
         begun = time.monotonic()

@@ -51,7 +51,9 @@ def run(job: WorkerJob, progress: Progress) -> None:
 
 
 def _checkpoints(job: WorkerJob, ranks: Ranks | None) -> Checkpoints | None:
-    """What a training needs beside the data; None for methods that start from no model."""
+    """What a language model needs beside the data; None for methods that have none."""
+    if job.endpoint:
+        return Checkpoints(None, b"", resume=job.mode == "resume", endpoint=Path(job.endpoint))
     if not job.base_model:
         return None
     try:

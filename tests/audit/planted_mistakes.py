@@ -309,10 +309,10 @@ def early_stopping(planted: bool) -> list[Finding]:
     """Training ends as soon as the mean loss of the records is low; one record alone can keep it high."""
     execute = loop._Training.execute
 
-    def stopping(self: Any, step: int, journal: Any, health: Any) -> int:
+    def stopping(self: Any, step: int, *others: Any) -> int:
         if getattr(self, "_low", False):
             return step
-        executed = execute(self, step, journal, health)
+        executed = execute(self, step, *others)
         model = CanaryModel(STOPPED.units, 10.0)
         model.load_state_dict(self._sums._model.state_dict())
         with torch.no_grad():

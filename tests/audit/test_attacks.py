@@ -7,6 +7,8 @@ from dpsynth_platform.audit.attacks import (
     ATTACKS,
     MEASUREMENTS,
     TEXT_ATTACKS,
+    alike_cells,
+    alike_items,
     likelihood_scores,
     nearest_scores,
     overlap_scores,
@@ -21,6 +23,12 @@ def test_the_nearest_rows_are_found_as_by_brute_force() -> None:
     expected = -np.sort(distance, axis=1)[:, :5].mean(axis=1)
     assert nearest_scores(canaries, rows, 5) == pytest.approx(expected)
     assert nearest_scores(canaries, rows[:2], 5) == pytest.approx(-distance[:, :2].mean(axis=1))
+
+
+def test_rows_of_the_same_cells_and_equal_texts_are_alike() -> None:
+    cells = alike_cells(np.array([[1, 2], [0, 2], [1, 2], [1, 3]]))
+    assert len(cells) == 4 and cells[0] == cells[2] and len(set(cells.tolist())) == 3
+    assert alike_items(["b", "a", "b", ""]).tolist() == [0, 1, 0, 2]
 
 
 def test_guesses_are_fixed_shares_of_the_canaries() -> None:

@@ -243,3 +243,52 @@ def test_impossible_numbers_are_refused() -> None:
         bounds.count_right(np.zeros(20), np.zeros(20, dtype=bool), guess_in=10, guess_out=20)
     with pytest.raises(AccountingError, match="a number"):
         bounds.area_under_curve(np.array([1.0, math.nan]), np.array([True, False]))
+
+
+@pytest.mark.parametrize("counts", [(1, 1, 1), (0, 2, 1), (2, 1, 0), (1, 2, 1), (0, 0, 0)])
+@pytest.mark.parametrize(("guess_in", "guess_out"), [(1, 1), (0, 2), (3, 2), (2, 4)])
+def test_nobody_has_more_right_guesses_than_who_knows_how_many_of_equal_canaries_were_in(
+    counts: tuple[int, ...], guess_in: int, guess_out: int
+) -> None:
+    """By brute force: every choice of whom to guess, over every order of the coins that leaves the counts as they are.
+
+    Whatever a mechanism gives away follows from the counts, so that a choice made by it is one of these.
+    """
+    alike = np.array([0, 1, 0, 1, 2, 0])
+    everybody = range(alike.size)
+    worlds = [
+        coins
+        for coins in itertools.product((False, True), repeat=alike.size)
+        if all(sum(coins[i] for i in everybody if alike[i] == kind) == number for kind, number in enumerate(counts))
+    ]
+    most = max(
+        np.mean([sum(coins[i] for i in said_in) + sum(not coins[i] for i in said_out) for coins in worlds])
+        for said_in in itertools.combinations(everybody, guess_in)
+        for said_out in itertools.combinations([i for i in everybody if i not in said_in], guess_out)
+    )
+    for coins in worlds:
+        found = bounds.best_right(alike, np.array(coins), guess_in=guess_in, guess_out=guess_out)
+        assert found == math.floor(most + 1e-9)
+
+
+def test_where_all_canaries_differ_every_guess_can_be_right() -> None:
+    included = np.random.default_rng().permutation(np.arange(500) < 240)
+    assert bounds.best_right(np.arange(500), included, guess_in=62, guess_out=62) == 124
+    assert bounds.best_right(np.arange(500), included, guess_in=0, guess_out=300) == 260
+    # Pairs: enough of them are both in or both out, so that only the others go without a guess.
+    assert bounds.best_right(np.arange(500) // 2, np.arange(500) % 4 < 2, guess_in=62, guess_out=62) == 124
+
+
+def test_counts_of_a_few_sets_of_equal_canaries_are_worth_what_an_attack_by_them_finds() -> None:
+    rng = np.random.default_rng()
+    alike = np.arange(500) % 8
+    found, said = [], []
+    for _ in range(300):
+        included = rng.random(500) < 0.5
+        known = (np.bincount(alike, weights=included) / np.bincount(alike))[alike]
+        order = rng.permutation(500)  # who is asked about first must not depend on the coins
+        found.append(bounds.count_right(known[order], included[order], guess_in=62, guess_out=62))
+        said.append(bounds.best_right(alike, included, guess_in=62, guess_out=62))
+    # A standard deviation of the mean difference is some 0.3; rounding down takes half of a guess.
+    assert np.mean(found) - np.mean(said) == pytest.approx(0.5, abs=2.0)
+    assert np.mean(said) < 85 < 124

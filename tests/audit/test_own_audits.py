@@ -42,6 +42,26 @@ def test_coins_are_judged_by_one_run_and_runs_by_both_errors() -> None:
     )
 
 
+@pytest.mark.parametrize("last_in", [True, False])
+def test_equal_scores_tell_nothing_also_where_the_rows_stand_in_the_order_of_their_coins(last_in: bool) -> None:
+    included = (np.arange(1000) >= 500) == last_in
+    few = scored(np.random.default_rng().random(1000) < 0.5)
+    audit = audited(few, included=included)
+    # 250 guesses, of which a half are right by chance; 50 more or fewer than that have a probability of 1e-9.
+    assert audit.attacks[0].right == pytest.approx(125, abs=50)
+    assert audit.verdict == "pass"
+    assert audit == audited(few, included=included), "the same file, the same outcome"
+
+
+def test_rows_that_an_attack_cannot_tell_apart_take_its_power() -> None:
+    alike = np.arange(1000) // 100  # of each ten sorts a half was in
+    attack = scored(alike)
+    audit = audited(Scored(attack.attack, attack.scores, alike))
+    assert audit.attacks[0].highest_bound == 0.0 < audited(attack).attacks[0].highest_bound
+    assert audit.verdict == "inconclusive"
+    assert "No more than 0.00 could have been shown" in audit.summary
+
+
 def test_of_groups_no_bound_follows_whatever_the_attack_finds() -> None:
     audit = audited(scored(HALF), design="groups")
     assert audit.attacks[0].epsilon_lower_bound is audit.attacks[0].highest_bound is None

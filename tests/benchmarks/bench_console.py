@@ -232,7 +232,7 @@ class _Filler:
         }
         self._copy_steps(place, names)
         contract = decisions.sealed_contract(self._storage, place)
-        candidate = evidence.candidate_of(self._storage, place, contract, read=False)
+        candidate = evidence.candidate_of(self._storage, place, contract, self._ledger, read=False)
         self._ledger.record(chain.CANDIDATE, candidate.digest, {"entry": entry.entry_id})
         release = f"{place.dataset}-{place.period}-{candidate.digest[:16]}" if publish else None
         if release is not None:

@@ -3,6 +3,8 @@
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_attacks.py                # an hour on one core, estimated
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_attacks.py --members 100 --epochs 4 --samples 200 \\
         --tokens 32 --rate 3e-4                      # README's table; seven minutes of one core that does nothing else
+    DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_attacks.py --canaries 60 --members 60 --epochs 3 \\
+        --samples 200 --tokens 40 --rate 5e-5        # README's kinds of canaries; nine minutes of one core's time
 
 What belongs here: area under the curve and true positive rates of every attack, on a model that was trained without
 privacy and on the texts drawn from it, with the seconds that each takes. What does not: asserting; `tests/audit` holds
@@ -11,11 +13,16 @@ what must hold.
 Without noise, all that an attack can find is there to be found: one that finds nothing then is not worth its place.
 Members and others are posts without what they quote, cut off after so many tokens; the attacker has as many posts again
 as a reference, and asks about all, then about the most unusual ones (SynBench, section 3).
+
+With `--canaries`, so many canaries of each kind are made as the line makes them and tossed for, and those that are in
+are trained on beside the posts. The line's two attacks and reconstruction are asked about each kind alone: after every
+round how well the model itself tells them, and at last how well the texts drawn from it do.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import tempfile
 import time
@@ -24,19 +31,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from bench_attacks import line
 from bench_tabular import say
 
+from dpsynth_platform.audit.attacks import likelihood_scores, overlap_scores
+from dpsynth_platform.audit.canaries import make_canaries
 from dpsynth_platform.audit.own_model import score_model
 from dpsynth_platform.audit.texts import TEXT_ONLY_ATTACKS, TextEvidence
 from dpsynth_platform.audit.texts.copies import count_text_copies
 from dpsynth_platform.audit.texts.outliers import outliers
+from dpsynth_platform.audit.texts.reconstruction import reconstruct
+from dpsynth_platform.contracts import DataContract, parse_contract
 from dpsynth_platform.quality.files import read_file
 from dpsynth_platform.synth.text.base_models import DEFAULT, base_model, load
+from dpsynth_platform.synth.text.layout import Encoder
+from dpsynth_platform.synth.text.sealing import layout_of
+from dpsynth_platform.synth.text.trained import encoded, rows_log_likelihoods
 
 BATCH = 16
 UNUSUAL = 0.1
+KINDS = ("made-up", "in-distribution", "unlikely-ending")
 KNOWN = {"n-gram model": (True,), "n-gram similarity": (False, True)}
 """With or without a reference, where an attack can use one."""
 
@@ -71,11 +87,11 @@ def trained(model: Any, rows: Sequence[Sequence[int]], filler: int, epochs: int,
     model.eval()
 
 
-def drawn(model: Any, tokenizer: Any, start: int, samples: int, length: int) -> list[str]:
+def drawn(model: Any, tokenizer: Any, prompt: Sequence[int], samples: int, length: int) -> list[str]:
     """Texts of the model's own distribution."""
     texts: list[str] = []
     while len(texts) < samples:
-        begun = torch.full((min(64, samples - len(texts)), 1), start)
+        begun = torch.tensor([prompt] * min(64, samples - len(texts)))
         with torch.inference_mode():
             found = model.generate(
                 begun,
@@ -85,7 +101,7 @@ def drawn(model: Any, tokenizer: Any, start: int, samples: int, length: int) -> 
                 max_new_tokens=length,
                 pad_token_id=tokenizer.eos_token_id,
             )
-        texts += tokenizer.batch_decode(found[:, 1:], skip_special_tokens=True)
+        texts += tokenizer.batch_decode(found[:, len(prompt) :], skip_special_tokens=True)
     return [text for text in texts if text.strip()]
 
 
@@ -98,7 +114,7 @@ def attack(base: str, members: int, epochs: int, samples: int, tokens: int, rate
     texts = [tokenizer.decode(own) for own in cut]
     targets, reference, included = texts[: 2 * members], texts[2 * members :], np.arange(2 * members) < members
     trained(model, [[start, *own, tokenizer.eos_token_id] for own in cut[:members]], start, epochs, rate)
-    made = drawn(model, tokenizer, start, samples, tokens)
+    made = drawn(model, tokenizer, [start], samples, tokens)
     place = cache / "trained"
     model.save_pretrained(place)
     tokenizer.save_pretrained(place)
@@ -124,6 +140,81 @@ def attack(base: str, members: int, epochs: int, samples: int, tokens: int, rate
     say("* with a reference of other posts")
 
 
+def contract_of(base: str, canaries: int, tokens: int) -> DataContract:
+    """Posts without an author, and so many canaries of each kind of text."""
+    document = {
+        "dataset": "posts",
+        "description": "Posts to newsgroups.",
+        "owners": ["nobody@example.org"],
+        "source": {"uri": "/nowhere", "key": ["post"]},
+        "family": "posts",
+        "privacy": {
+            "unit": "example",
+            "owner_columns": ["post"],
+            "namespace": "post",
+            "max_contributions": 1,
+            "guarantee": {"epsilon": 8.0},
+            "expected_units": 10_000,
+        },
+        "columns": {
+            "post": {"type": "identifier"},
+            "replied": {"type": "boolean"},
+            "text": {"type": "text", "pii": "replace"},
+        },
+        "generate": {
+            "method": "dp_finetune",
+            "base_model": base,
+            "rows": 100,
+            "text": {"column": "text", "given": [], "max_tokens": tokens},
+            "training": {"steps": 1, "batch_size": 100},
+        },
+        "audit": {"canaries": len(KINDS) * canaries, "canary_texts": list(KINDS)},
+        "release": {"uri": "/nowhere/public"},
+    }
+    return parse_contract(document, where="the benchmark", variables={})
+
+
+def compare(
+    base: str, canaries: int, members: int, epochs: int, samples: int, tokens: int, rate: float, cache: Path
+) -> None:
+    """Trains on posts and included canaries, and prints a line for each kind and attack."""
+    os.environ["DPSYNTH_HOME"] = str(cache)  # where the base model is kept, for the canaries that it writes
+    contract = contract_of(base, canaries, tokens)
+    bait = make_canaries(
+        contract, pa.schema([("replied", pa.bool_()), ("text", pa.string())]), contract.canary_count, 1, None
+    )
+    included, texts = bait.included, bait.values["text"].to_pylist()
+    kinds = np.array([kind.removeprefix("random, ") for kind in bait.kinds])
+    model, tokenizer = load(base_model(base, cache))
+    encoder = Encoder(layout_of(contract), tokenizer)
+    rows = encoded(encoder, [((), f" {text}") for text in texts])
+    others = encoded(encoder, [((), f" {text}") for text in posts(members)])
+    before = rows_log_likelihoods(model, rows, encoder.eos)
+    say(f"{'':20}{'AUC':>8}{'TPR 1%':>9}{'TPR 0.1%':>10}{'TNR 1%':>9}{'seconds':>9}")
+
+    def show(attack: str, scores: dict[str, Any], started: float) -> None:
+        say(attack)
+        for kind, mine in scores.items():
+            line(kind, mine, included[kinds == kind], time.monotonic() - started)
+
+    of_kind = {kind: kinds == kind for kind in dict.fromkeys(kinds)}
+    say(", ".join(f"{kind}: {included[mine].sum()} in, {mine.sum()} in all" for kind, mine in of_kind.items()))
+    trained_on = [[*prompt, *body] for prompt, body in [*itertools.compress(rows, included), *others]]
+    for epoch in range(epochs):
+        trained(model, trained_on, encoder.eos, 1, rate)
+        started = time.monotonic()
+        after = rows_log_likelihoods(model, rows, encoder.eos)
+        gained = {kind: likelihood_scores(before[mine], after[mine]) for kind, mine in of_kind.items()}
+        show(f"text likelihood after round {epoch + 1}", gained, started)
+    started = time.monotonic()
+    back = reconstruct(model, [body for _, body in rows], [prompt for prompt, _ in rows])
+    show("reconstruction", {kind: back[mine] for kind, mine in of_kind.items()}, started)
+    started = time.monotonic()
+    made = drawn(model, tokenizer, rows[0][0], samples, tokens)
+    found = overlap_scores(texts, made)
+    show(f"text overlap, {len(made)} drawn texts", {kind: found[mine] for kind, mine in of_kind.items()}, started)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--base", default=DEFAULT)
@@ -132,9 +223,14 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rate", type=float, default=1e-4)
+    parser.add_argument("--canaries", type=int, default=0, help="of each kind; 0: attack real posts instead")
     said = vars(parser.parse_args())
+    canaries = said.pop("canaries")
     with tempfile.TemporaryDirectory() as cache:
-        attack(**said, cache=Path(cache))
+        if canaries:
+            compare(**said, canaries=canaries, cache=Path(cache))
+        else:
+            attack(**said, cache=Path(cache))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What texts of a privately fine-tuned model are good for, by epsilon. Not a test: it takes hours and prints a table.
+"""What private synthetic texts are good for, by method and epsilon. Not a test: it takes hours and prints a table.
 
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_utility.py --results FILE [--cells financial/record/8/0]
     python tests/benchmarks/bench_text_utility.py --table tests/benchmarks/results/text_utility.jsonl
@@ -13,6 +13,8 @@ newsgroups (comp, rec, sci, talk) without what they quote; a unit is an author w
 There, `record` draws posts (DP-SGD-ELS) and `user` draws authors (DP-SGD-ULS), fewer of them, so that both compute as
 many gradients. A quarter of the units is held out, others for each seed. Texts are cut off to what an example holds,
 and not scrubbed.
+
+Methods are `dp_finetune` and `ctcl`, which sorts the texts by the universal topics first; both train alike.
 
 `none` is the same training without noise, which the product cannot do: noise and the watch over it are patched away
 here; label counts keep theirs, of epsilon 0.8. `untrained` is the base model, told the label alone. Nothing was chosen
@@ -38,7 +40,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,12 +59,15 @@ from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import Checkpoints, SealedPlan, generator
 from dpsynth_platform.synth.text import sealing
 from dpsynth_platform.synth.text.base_models import DEFAULT, load
-from dpsynth_platform.synth.text.dp_finetune import log_likelihoods
+from dpsynth_platform.synth.text.dp_finetune import as_learned, log_likelihoods
 from dpsynth_platform.synth.text.layout import Encoder
+from dpsynth_platform.synth.text.terms import terms_of
 from dpsynth_platform.synth.text.trained import deployed
 
-GENERATOR = generator("dp_finetune")
 SCHEMA = pa.schema([("record", pa.string()), ("owner", pa.string()), ("label", pa.string()), ("text", pa.string())])
+PLAIN = "dp_finetune"
+KEYWORDS_TOKENS = 44
+"""What the longest keywords of a topic take: with so much more, texts may be as long as where none are told."""
 HELD_OUT = 4
 """One unit of so many."""
 TRIALS = 3
@@ -94,7 +99,7 @@ class Source:
         labels: the public list of labels.
         units, records: public, rounded numbers of units that are not held out, and of their records.
         most: records of a unit that are used.
-        max_tokens: of an example.
+        max_tokens: of an example that is told a label.
     """
 
     rows: Callable[[Path], list[tuple[str, str, str]]]
@@ -131,12 +136,13 @@ class Cell:
     sampled: str
     epsilon: str
     seed: int
+    method: str = PLAIN
 
     @classmethod
     def of(cls, written: str) -> Cell:
-        """From `source/sampled/epsilon/seed`."""
-        source, sampled, epsilon, seed = written.split("/")
-        return cls(source, sampled, epsilon, int(seed))
+        """From `source/sampled/epsilon/seed`, and `/method` where it is not `dp_finetune`."""
+        source, sampled, epsilon, seed, *method = written.split("/")
+        return cls(source, sampled, epsilon, int(seed), *method)
 
 
 def sentences(data: Path) -> list[tuple[str, str, str]]:
@@ -190,7 +196,7 @@ def contract_of(source: Source, cell: Cell, effort: Effort) -> DataContract:
         "family": "benchmarks",
         "privacy": {
             "unit": "user" if owned else "example",
-            "owner_columns": ["owner"],
+            "owner_columns": ["owner" if owned else "record"],
             "namespace": "benchmark",
             "max_contributions": source.most,
             "guarantee": {"epsilon": float(cell.epsilon) if private else PATCHED_EPSILON},
@@ -203,10 +209,14 @@ def contract_of(source: Source, cell: Cell, effort: Effort) -> DataContract:
             "text": {"type": "text", "pii": "replace"},
         },
         "generate": {
-            "method": "dp_finetune",
+            "method": cell.method,
             "base_model": DEFAULT,
             "rows": effort.texts,
-            "text": {"column": "text", "given": ["label"], "max_tokens": source.max_tokens},
+            "text": {
+                "column": "text",
+                "given": ["label"],
+                "max_tokens": source.max_tokens + (KEYWORDS_TOKENS if cell.method == "ctcl" else 0),
+            },
             "training": {
                 "sampled": "owners" if by_user else "records",
                 "batch_size": round(effort.batch * source.units / source.records) if by_user else effort.batch,
@@ -239,7 +249,7 @@ def divided(rows: Sequence[tuple[str, str, str]], source: Source, seed: int) -> 
 
 
 def cut(rows: Sequence[tuple[str, str, str]], encoder: Encoder) -> list[tuple[str, str, str]]:
-    """The records with so much of their texts as an example holds."""
+    """The records with so much of their texts as an example holds that is told a label."""
     bodies = encoder.bodies([f" {text}" for _, _, text in rows])
     kept = []
     for (owner, label, _), body in zip(rows, bodies, strict=True):
@@ -261,7 +271,14 @@ def as_asked(epsilon: str) -> Iterator[None]:
         yield
 
 
-def fit(plan: SealedPlan, real: pa.Table, place: Path) -> Path:
+def planned(contract: DataContract) -> tuple[SealedPlan, sealing.TextParameters]:
+    """The plan of a cell's contract, and what it says."""
+    target, why = Guarantee.target(contract), "the benchmark's"
+    plan = sealing.sealed(contract.generate.method, contract, SCHEMA, target, deployed(DEFAULT), period=None, why=why)
+    return plan, sealing.check(plan)
+
+
+def fit(method: str, plan: SealedPlan, real: pa.Table, place: Path) -> Path:
     """A model's directory, trained on the bounded records."""
     numbers = {owner: f"{number:032x}" for number, owner in enumerate(sorted(set(real["owner"].to_pylist())))}
     owners = [numbers[owner] for owner in real["owner"].to_pylist()]
@@ -274,7 +291,7 @@ def fit(plan: SealedPlan, real: pa.Table, place: Path) -> Path:
     directory = place / "model"
     directory.mkdir()
     grant: Any = SimpleNamespace(plan_digest=plan.digest, entry_id="b" * 32)  # there is no ledger here
-    GENERATOR.fit(
+    generator(method).fit(
         plan, place / "bounded", grant, directory, checkpoints=Checkpoints(described, os.urandom(32), resume=False)
     )
     return directory
@@ -283,19 +300,16 @@ def fit(plan: SealedPlan, real: pa.Table, place: Path) -> Path:
 def measure(cell: Cell, source: Source, effort: Effort, data: Path) -> dict[str, Any]:
     """Trains, draws and measures: the results' line."""
     contract = contract_of(source, cell, effort)
-    base = deployed(DEFAULT)
-    plan = sealing.sealed(
-        GENERATOR.method, contract, SCHEMA, Guarantee.target(contract), base, period=None, why="the benchmark's"
-    )
-    parameters = sealing.check(plan)
-    encoder = Encoder(parameters.layout, load(base)[1])
+    plan, parameters = planned(contract)
+    plain = parameters if cell.method == PLAIN else planned(contract_of(source, replace(cell, method=PLAIN), effort))[1]
+    encoder = Encoder(plain.layout, load(deployed(DEFAULT))[1])
     real, held_out = divided(cut(source.rows(data), encoder), source, cell.seed)
     clock = [time.process_time()]
     with tempfile.TemporaryDirectory() as place, as_asked(cell.epsilon):
-        model = fit(plan, real, Path(place))
+        model = fit(cell.method, plan, real, Path(place))
         clock.append(time.process_time())
-        before, after = log_likelihoods(plan, model, held_out.slice(0, effort.likelihoods))
-        drawn = GENERATOR.draw(model, effort.texts, texts=sealing.sampling_of(contract)).table()
+        before, after = log_likelihoods(plan, model, as_learned(plan, held_out.slice(0, effort.likelihoods)))
+        drawn = generator(cell.method).draw(model, effort.texts, texts=terms_of(contract)).table()
     clock.append(time.process_time())
     sides = [("real", real), ("held-out", held_out), ("synthetic", drawn)]
     report = measure_texts(
@@ -333,7 +347,7 @@ def read(results: Path) -> list[dict[str, Any]]:
 def run(cells: Sequence[Cell], effort: Effort, data: Path, results: Path) -> None:
     """Measures the cells that the results lack."""
     for cell in cells:
-        if any((found["cell"], found["effort"]) == (asdict(cell), asdict(effort)) for found in read(results)):
+        if any((Cell(**found["cell"]), found["effort"]) == (cell, asdict(effort)) for found in read(results)):
             continue
         line = measure(cell, SOURCES[cell.source], effort, data)
         with results.open("a") as file:
@@ -343,23 +357,23 @@ def run(cells: Sequence[Cell], effort: Effort, data: Path, results: Path) -> Non
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
     """Means over runs with their standard error; of a single run, that of the draws of texts in its report."""
-    grouped: defaultdict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    grouped: defaultdict[tuple[str, str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
         cell = Cell(**line["cell"])
-        grouped[cell.source, cell.sampled, cell.epsilon].append(line)
-        of_real = grouped[cell.source, "", REAL]
+        grouped[cell.source, cell.method, cell.sampled, cell.epsilon].append(line)
+        of_real = grouped[cell.source, "", "", REAL]
         if cell.seed not in {other["cell"]["seed"] for other in of_real}:  # all cells of a seed share its real texts
             of_real.append(line)
     order = {name: place for place, name in enumerate((REAL, NO_NOISE, "8", "4", "1", UNTRAINED))}
-    rows = [["texts", "sampled", "epsilon", "runs", "nats a token", *SHOWN.values()]]
+    rows = [["texts", "method", "sampled", "epsilon", "runs", "nats a token", *SHOWN.values()]]
     rows.append(["---"] * len(rows[0]))
-    for source, sampled, epsilon in sorted(grouped, key=lambda key: (key[0], order[key[2]], key[1])):
-        found = grouped[source, sampled, epsilon]
+    for source, method, sampled, epsilon in sorted(grouped, key=lambda key: (key[0], order[key[3]], *key[1:3])):
+        found = grouped[source, method, sampled, epsilon]
         side = "real" if epsilon == REAL else "synthetic"
         gains = [line["nats_a_token"]["after"] - line["nats_a_token"]["before"] for line in found]
         about = ["", ""] if epsilon == REAL else [str(len(found)), shown([{"mean": gain} for gain in gains])]
         figures = [shown([line["figures"][key][side] for line in found]) for key in SHOWN]
-        rows.append([source, sampled, epsilon, *about, *figures])
+        rows.append([source, method, sampled, epsilon, *about, *figures])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -380,7 +394,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="file of one JSON line a cell; gets longer")
     parser.add_argument("--table", type=Path, help="prints the table of such a file")
     parser.add_argument(
-        "--cells", nargs="*", help="source/sampled/epsilon/seed; by default all, the most telling first"
+        "--cells", nargs="*", help="source/sampled/epsilon/seed[/method]; by default all, the most telling first"
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--smoke", action="store_true", help="two small steps a cell: figures mean nothing")

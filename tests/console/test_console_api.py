@@ -107,7 +107,7 @@ def asked(browser: Browser, method: str, path: str, **headers: str) -> Any:
     return browser.get(address, **headers) if method == "get" else browser.change(address, BODIES[path], **headers)
 
 
-def test_no_action_without_its_role(gate: Gate) -> None:
+def test_no_action_without_its_role(gate: Gate, tmp_path: Path) -> None:
     assert set(operations(gate)) == set(NEEDED)
     for name, role in PEOPLE.items():
         browser = gate.signed_in(name)
@@ -118,6 +118,7 @@ def test_no_action_without_its_role(gate: Gate) -> None:
             if refused:
                 assert problem(answer) == (403, "not-allowed")
             assert answer.status_code < 500, (role, path)
+            assert str(tmp_path) not in answer.text, (role, path)
 
 
 def test_nothing_for_nobody(gate: Gate) -> None:

@@ -39,7 +39,7 @@ class Page:
 
     def connect(self, page: str = "page", **headers: str) -> Any:
         pages = {"page": handle_of(self.token)}
-        app = Access(echo, self.gate.desk, pages.get)
+        app = Access(echo, self.gate.desk, pages.get, str)
         sent = {"Origin": URL, "Host": "127.0.0.1:3900", "Cookie": f"dpsynth={self.cookie}"} | headers
         return TestClient(app).websocket_connect(
             PATH + page, headers={name: value for name, value in sent.items() if value}

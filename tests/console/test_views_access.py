@@ -149,6 +149,24 @@ def test_what_lies_on_this_machine_is_called_by_its_name_and_not_by_its_path(fil
         lineage.node(settings, READ, found["people/model"].replace("model", "scrubbed"))
 
 
+def test_no_view_tells_where_on_this_machine_the_deployment_is(filled):
+    """But for the full names of lineage's nodes, which are the operator's (see above)."""
+    settings = filled.settings
+    wholes = readings(settings) | {name: show for views in others(settings).values() for name, show in views.items()}
+    said = {name: json_of(show(EVERYTHING)) for name, show in wholes.items() if not name.endswith("node")}
+    assert len(said) > 20
+    places = [str(place) for place in (settings.home, settings.deploy, filled.settings.home.parent)]
+    found = [
+        (name, text[text.index(place) - 90 :][:200]) for name, text in said.items() for place in places if place in text
+    ]
+    assert found == []
+    people = datasets.dataset(settings, READ, "people")
+    assert people.file == "${DPSYNTH_DEPLOY}/contracts/people.yaml"
+    assert dict(people.contract)["where"].startswith("${DPSYNTH_HOME}/public/people")
+    release = release_of(settings, "people")
+    assert releases.release(settings, READ, release).directory == f"${{DPSYNTH_HOME}}/public/people/{release}"
+
+
 def test_no_row_no_fingerprint_no_owner_and_no_key_is_shown_to_anybody(filled):
     settings = filled.settings
     ledger, storage = Ledger(settings.ledger_url), Storage(settings.restricted)

@@ -219,6 +219,8 @@ def test_a_contract_that_is_unsound_is_named_and_stops_no_page(changeable):
     faults = overview.overview(settings, REVIEWER).faults
     assert len(faults) == 2
     assert any("max_contributions" in fault for fault in faults)
+    assert all(fault.startswith(("${DPSYNTH_DEPLOY}/contracts/", "${DPSYNTH_DEPLOY}/families/")) for fault in faults)
+    assert str(settings.deploy) not in "".join(faults)
     assert {row.family for row in families.budgets(settings, REVIEWER)} == {"clinic", "tests"}
     with pytest.raises(NotFound, match=r"broken\.yaml"):
         families.family(settings, REVIEWER, "broken")

@@ -28,7 +28,7 @@ def test_what_waits_is_what_a_person_can_do_something_about(filled):
     }
     assert [item.since for item in shown.waiting] == sorted(item.since for item in shown.waiting)
     by_title = {item.title: item for item in shown.waiting}
-    assert by_title["second"].why == "0 of 1 approval by people who did not run it"
+    assert by_title["second"].why.startswith("0 of 1 approval by people who did not run it; it can be approved until 2")
     assert by_title["tests"].why == "engineer asks for 2.5 -> 3, delta 1e-05; somebody else must approve it"
     assert (shown.datasets, shown.releases, shown.faults) == (3, 2, ())
     assert [row.place for row in shown.recent] == [RELEASED.label, "people"]
@@ -46,7 +46,9 @@ def test_a_candidate_says_where_it_stands_and_why(filled):
     assert states[RELEASED].release == release_of(settings, "visits")
     assert states[SECOND].runners == ("runner",)
     assert (states[SECOND].approvals, states[SECOND].approvals_needed) == (0, 1)
-    assert states[SECOND].standing == "the evidence holds; 0 of 1 approval by people who did not run it"
+    standing, until = states[SECOND].standing.split("; it can be approved until ")
+    assert standing == "the evidence holds; 0 of 1 approval by people who did not run it"
+    assert until.endswith(" UTC, when its rows expire")
     none = candidates.candidate(settings, REVIEWER, "visits", "2025-11")
     assert (none.state, none.candidate, none.description) == ("none", None, "Visits, month by month.")
     with pytest.raises(NotFound, match="no contract declares it"):

@@ -104,11 +104,16 @@ def test_nothing_is_lost(filled, tmp_path, new_postgresql):
 def test_a_backup_holds_no_key_and_is_private(settings, tmp_path):
     spent(settings)
     key = Vault(settings.vault).create("fingerprints")
+    for place in ("census/all/scrubbed/one", "census/all/model/two", "logs", "synthesis"):
+        directory = settings.restricted / place
+        directory.mkdir(parents=True)
+        (directory / "part.parquet").write_text("Zaphodina")
     take(settings, tmp_path / "backup")
     files = [path for path in (tmp_path / "backup").rglob("*") if path.is_file()]
     assert {path.name for path in files} == {"manifest.json", "ledger.db", "census-0001.json"}
     signing = Vault(settings.vault).read("signing")
-    assert not any(secret in path.read_bytes() for path in files for secret in (key, signing))
+    hidden = (key, signing, key.hex().encode(), signing.hex().encode(), b"Zaphodina")
+    assert not any(secret in path.read_bytes() for path in files for secret in hidden)
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in files)
     assert stat.S_IMODE((tmp_path / "backup").stat().st_mode) == 0o700
     names = json.loads((tmp_path / "backup" / "manifest.json").read_text())["key_ids"]
@@ -359,6 +364,24 @@ def test_whatever_survived_a_later_spend_refuses_the_backup(settings, tmp_path, 
     assert not settings.ledger.exists()
     restore(settings, tmp_path / "new")
     assert verify_ledger(settings).ok
+
+
+def test_a_ledger_that_was_rewritten_is_found_by_what_was_published(settings):
+    """As long as before, whole in itself, and of another history."""
+    spent(settings)
+    publish(settings, "unused")
+    before = Ledger(settings.ledger_url)
+    check_not_behind(Storage(settings.restricted), before)
+    length = before.head().sequence
+    loses_its_ledger(settings)
+    made = Ledger(settings.ledger_url)
+    made.open_account(family("everyone", mode="family"), KEYS)
+    while made.head().sequence < length:
+        spend(settings, "everyone", f"again-{made.head().sequence}")
+    assert made.verify().ok
+    with pytest.raises(LedgerError, match=f"is not link {length} of the chain .* was rewritten, or is another one"):
+        check_not_behind(Storage(settings.restricted), made)
+    assert not verify_ledger(settings).ok
 
 
 def test_a_ledger_rolled_back_behind_the_platforms_back_is_found(settings, tmp_path):

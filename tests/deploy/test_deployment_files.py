@@ -119,6 +119,11 @@ def test_every_variable_is_one_that_is_read():
         assert environment.keys() <= KNOWN | OTHERS, name
 
 
+def test_rows_reach_no_disk_that_is_seen_to_be_in_clear():
+    for name, environment in environments().items():
+        assert "DPSYNTH_LEDGER_URL" not in environment or environment["DPSYNTH_REQUIRE_ENCRYPTED"] == "declared", name
+
+
 def test_no_secret_stands_in_a_variable():
     for name, environment in environments().items():
         for variable, value in environment.items():
@@ -181,6 +186,10 @@ def test_the_proxy_alone_listens_and_the_code_reaches_nothing_outside():
     inside = {name for name, network in COMPOSE["networks"].items() if network and network.get("internal")}
     for name in (*OURS, "database", "marquez", "marquez-database"):
         assert set(SERVICES[name]["networks"]) <= inside, name
+    further = yaml.safe_load((DEPLOY / "compose.oidc.yaml").read_text())
+    assert further["services"].keys() == {"console"}
+    assert set(further["services"]["console"]["networks"]) == further["networks"].keys()
+    assert not further["networks"].keys() & COMPOSE["networks"].keys()  # nobody else is on the way outside
     assert "--read-only" in SERVICES["webserver-readonly"]["command"]
     assert "--read-only" not in SERVICES["webserver"]["command"]
     assert VALUES["dagsterWebserver"]["enableReadOnly"] is True
@@ -242,6 +251,8 @@ def test_the_proxy_asks_who_somebody_is_before_anything_of_dagster():
     for location in re.findall(r"location / \{(.*?)\}", written, re.DOTALL):
         assert "auth_request /oauth2/" in location or "http://console:3900" in location
     assert len(re.findall("auth_request /oauth2/", written)) == 2
+    assert "--read-only" in SERVICES["webserver-readonly"]["command"]
+    assert len(re.findall("proxy_pass http://webserver:", written)) == 1, "engineers alone reach what can launch"
 
 
 # Dagster's instance

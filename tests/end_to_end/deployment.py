@@ -97,6 +97,8 @@ class Deployment:
     root: Path
     contract: dict[str, Any] = field(default_factory=lambda: copy.deepcopy(CONTRACT))
     family: dict[str, Any] = field(default_factory=lambda: copy.deepcopy(FAMILY))
+    ledger_url: str = ""
+    """Of a server; empty: SQLite below the home."""
 
     @property
     def settings(self) -> Settings:
@@ -104,7 +106,7 @@ class Deployment:
         return Settings(
             home=home,
             deploy=self.root / "deploy",
-            ledger_url=f"sqlite:///{home / 'ledger' / 'ledger.db'}",
+            ledger_url=self.ledger_url or f"sqlite:///{home / 'ledger' / 'ledger.db'}",
             user="runner",
             device="cpu",
         )
@@ -136,6 +138,7 @@ class Deployment:
             "DPSYNTH_DEPLOY": str(self.settings.deploy),
             "DPSYNTH_USER": "runner",
             "DPSYNTH_DEVICE": "cpu",
+            **({"DPSYNTH_LEDGER_URL": self.ledger_url} if self.ledger_url else {}),
         }
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:

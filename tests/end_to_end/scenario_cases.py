@@ -154,6 +154,8 @@ class Scene:
         kept = copy.deepcopy(SMALL)
         kept["dataset"], kept["family"] = name, family
         kept["source"]["uri"] = f"${{DPSYNTH_HOME}}/sources/{source or name}"
+        if terms["unit"] == "example":
+            kept["source"]["key"] = privacy["owner_columns"]
         kept["release"] = {"uri": f"${{DPSYNTH_HOME}}/public/{name}", "approvals": approvals}
         kept["privacy"] |= {key: terms[key] for key in ("unit", "adjacency", "namespace")} | privacy
         kept["generate"] = {"method": method, "rows": 50} | ({"base_model": base_model} if base_model else {})

@@ -30,6 +30,7 @@ from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.planning import audited_key, load_dataset
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json, twice
+from dpsynth_platform.privacy.figures import upper_bound
 from dpsynth_platform.release.evidence import candidate_of
 from dpsynth_platform.release.verify import verify_release
 from dpsynth_platform.retention import due
@@ -177,6 +178,7 @@ def test_the_dossier_promises_both_together(done: tuple[Deployment, Path]) -> No
     assert dossier["audit"]["report"]["apart"] == {
         "entry": paid["audited"][-1].entry_id,
         "plan_digest": paid["model"][-1].plan_digest,
+        "together": both.epsilon,
     }
     assert dossier["ledger"]["entry"] == paid["model"][-1].entry_id
     assert dossier["audit"]["report"]["cost"] is None
@@ -223,6 +225,17 @@ def test_each_set_of_canaries_has_results_of_its_own(done: tuple[Deployment, Pat
     assert "By kind of canary" in report["summary"]
 
 
+def test_the_audit_says_that_the_release_promises_more_than_the_claim_which_it_tested(
+    done: tuple[Deployment, Path],
+) -> None:
+    _, path = done
+    dossier = json.loads((path / "dossier.json").read_text(encoding="utf-8"))
+    report, both = dossier["audit"]["report"], dossier["guarantee"]["epsilon"]
+    assert report["claimed_epsilon"] == 1.0 < both
+    assert report["apart"]["together"] == pytest.approx(both)
+    assert f"promises both models together, epsilon {upper_bound(both, 4)}" in report["summary"]
+
+
 def test_the_second_model_has_a_place_in_the_lineage(done: tuple[Deployment, Path]) -> None:
     deployment, _ = done
     graph = lineage_of(deployment)
@@ -251,6 +264,12 @@ def test_the_console_shows_both_and_counts_releases(done: tuple[Deployment, Path
     (period,) = shown.periods
     assert tuple(step.step for step in period.steps if step.current) == steps_of(audited_apart=True)
     assert period.candidate
+    record = storage(deployment).record_path(PEOPLE, "audited")
+    kept = record.read_bytes()
+    record.unlink()
+    (lacking,) = datasets.dataset(deployment.settings, allowed, "people").periods
+    record.write_bytes(kept)
+    assert not lacking.candidate
     release = releases.release(deployment.settings, allowed, path.name)
     assert release.dossier is not None
     assert release.row.guarantee == release.dossier.guarantee
@@ -312,7 +331,7 @@ def test_an_exchanged_audited_model_is_no_evidence(done: tuple[Deployment, Path]
         shutil.rmtree(files)
         shutil.copytree(safe, files)
     contract, _ = load_dataset(deployment.settings, "people")
-    assert candidate_of(place, PEOPLE, contract).audited_hash == audited.content_hash
+    assert candidate_of(place, PEOPLE, contract, ledger_of(deployment)).audited_hash == audited.content_hash
 
 
 def test_a_cap_for_one_of_two_spends_nothing(tmp_path: Path) -> None:

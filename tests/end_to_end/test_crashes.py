@@ -1,6 +1,7 @@
 """Killed in the mechanism, and everywhere around it: no orphan, no second spend, nothing half done in sight."""
 
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -298,6 +299,20 @@ def test_killed_before_the_start(tmp_path, monkeypatch):
     assert states_of(deployment) == ["reserved"]
     assert run_inside(deployment).success
     assert states_of(deployment) == ["spent"]
+
+
+def test_a_disk_that_is_full_before_the_mechanism_costs_nothing(tmp_path, monkeypatch):
+    """What the worker is handed is written first: the entry stays reserved, and the same run goes on later."""
+    deployment = small_deployment(tmp_path)
+    with monkeypatch.context() as patch:
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        patch.setattr("assets.model.write_fingerprints", lambda *_: (_ for _ in ()).throw(full))
+        ran = run_here(deployment, accelerator=inside(deployment))
+    assert ran.failures["model"].startswith("the machine says: no space left on device"), ran.failures
+    (entry,) = ledger_of(deployment).entries()
+    assert entry.state == "reserved"
+    assert run_here(deployment, accelerator=inside(deployment)).success
+    assert [(item.entry_id, item.state) for item in ledger_of(deployment).entries()] == [(entry.entry_id, "spent")]
 
 
 def test_a_model_that_was_changed_is_not_paid_for_again(tmp_path):

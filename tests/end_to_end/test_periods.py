@@ -18,6 +18,7 @@ from dpsynth_platform.reviewing import decisions, forecasts, releases, verificat
 from dpsynth_platform.settings import PACKAGE_ROOT
 from dpsynth_platform.storage import Place, read_table
 from dpsynth_platform.withdrawing import withdraw
+from sensors.approvals import approval_sensor
 
 pytestmark = pytest.mark.end_to_end
 MONTH = "2026-02"
@@ -98,6 +99,11 @@ def test_an_approval_becomes_one_release(visits, repository):
         requests, cursor = look(repository, instance, ledger, None)
         assert requests == []
         decisions.approve(visits.settings, PLACE, "reviewer", "")
+        # While the contract's file is bad there is no job for it: the approval waits until there is one again.
+        bad = dg.Definitions(sensors=[approval_sensor([], [])]).get_repository_def()
+        requests, cursor = look(bad, instance, ledger, cursor)
+        assert requests == []
+        assert look(bad, instance, ledger, cursor) == ([], cursor)
         (request,), cursor = look(repository, instance, ledger, cursor)
         assert (request.job_name, request.partition_key) == ("visits_release", MONTH)
         assert look(repository, instance, ledger, cursor) == ([], cursor)

@@ -1,9 +1,12 @@
 """A release proves itself: evidence, approval, publication, and what anyone can verify afterwards."""
 
+import datetime as dt
 import json
+import os
 import re
 import shutil
 import sqlite3
+import time
 
 import pytest
 from inside import inside
@@ -11,11 +14,14 @@ from line_cases import PEOPLE, ledger_of, lineage_of, released, run_here, small_
 
 from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.planning import load_dataset
+from dpsynth_platform.purging import purge_due
 from dpsynth_platform.release import publish
 from dpsynth_platform.release.layout import has_rows
 from dpsynth_platform.release.verify import verify_release
 from dpsynth_platform.reviewing import decisions, releases, verification
 from dpsynth_platform.storage import digest_directory, write_table
+from dpsynth_platform.watching.metrics import of_deployment, text_of
 from dpsynth_platform.withdrawing import withdraw
 
 pytestmark = pytest.mark.end_to_end
@@ -229,6 +235,49 @@ def test_nothing_is_released_unapproved_or_refused(tmp_path):
     assert not (tmp_path / "home" / "public").exists()
     decisions.approve(deployment.settings, PEOPLE, "reviewer", "talked about it")
     assert try_release(deployment) is None
+
+
+def test_a_candidate_waits_longer_than_its_model(tmp_path):
+    """The model goes after a week; who decides later can approve all the same, until the rows go, and is told so."""
+    deployment = candidate(tmp_path)
+    storage, settings = storage_of(deployment), deployment.settings
+    before = decisions.review(settings, PEOPLE).candidate
+    written = time.time() - 8 * 86400
+    for step in ("model", "synthetic"):
+        directory = storage.require(PEOPLE, step).directory
+        for path in (directory, *directory.rglob("*")):
+            os.utime(path, (written, written))
+    assert [item.step for item in purge_due(settings, [load_dataset(settings, "people")[0]])] == ["model"]
+
+    until = f"{dt.datetime.fromtimestamp(written, dt.UTC) + dt.timedelta(days=30):%Y-%m-%d %H:%M:%S}"
+    (listed,) = releases.listing(settings)
+    assert (listed["state"], listed["id"]) == ("candidate", before[:16])
+    assert listed["where"] == f"not published; it can be approved until {until} UTC, when its rows expire"
+    assert until in decisions.review(settings, PEOPLE).standing
+    decisions.approve(settings, PEOPLE, "reviewer", "")
+    assert until not in decisions.review(settings, PEOPLE).standing
+    assert try_release(deployment) is None
+    release = storage.require(PEOPLE, "released").facts
+    assert release["candidate"] == before
+    assert verification.verify(settings, release["release_id"], None).ok
+    assert ledger_of(deployment).verify().ok
+
+
+def test_a_candidate_whose_rows_have_expired_waits_no_more(tmp_path):
+    deployment = candidate(tmp_path)
+    storage, settings = storage_of(deployment), deployment.settings
+    shutil.rmtree(storage.require(PEOPLE, "model").directory)  # by hand, and not by a sweep
+    with pytest.raises(ReleaseRefused, match="people/model: its output is gone, and not because its time was up"):
+        decisions.approve(settings, PEOPLE, "reviewer", "")
+    assert not releases.has_candidate(settings, PEOPLE)
+
+    waiting = "dpsynth_candidates_waiting 1.0"
+    assert waiting in text_of(of_deployment(settings, dt.datetime.now(dt.UTC)))
+    directory = storage.require(PEOPLE, "synthetic").directory
+    for path in (directory, *directory.rglob("*")):
+        os.utime(path, (1e9, 1e9))
+    purge_due(settings, [load_dataset(settings, "people")[0]])
+    assert waiting not in text_of(of_deployment(settings, dt.datetime.now(dt.UTC)))
 
 
 def test_another_description_does_not_undo_a_refusal(tmp_path):

@@ -12,7 +12,9 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.events import DagsterEvent, StepFailureData
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+from dagster._core.execution.plan.objects import UserFailureData
 from dagster._core.test_utils import create_test_daemon_workspace_context, freeze_time
 from dagster._core.workspace.load_target import ModuleTarget
 from dagster._daemon.backfill import execute_backfill_iteration
@@ -99,6 +101,15 @@ def asked(instance: dg.DagsterInstance) -> list[str]:
     return sorted(run.tags["dagster/partition"] for run in instance.get_runs())
 
 
+def report_failed(instance: dg.DagsterInstance, run: dg.DagsterRun, code: str) -> None:
+    """A run as it is left by a step that failed with a code."""
+    failure = UserFailureData("user", "safe words", {"code": dg.MetadataValue.text(code)})
+    data = StepFailureData(error=None, user_failure_data=failure)
+    event = DagsterEvent("STEP_FAILURE", run.job_name, step_key="visits__raw", event_specific_data=data)
+    instance.report_dagster_event(event, run.run_id)
+    instance.report_run_failed(run)
+
+
 @pytest.mark.slow
 def test_months_that_were_missed_are_asked_for_once_each(visits, daemon):
     """The daemon sees February, is away until June, looks twice, and once more with its clock an hour back."""
@@ -116,6 +127,13 @@ def test_months_that_were_missed_are_asked_for_once_each(visits, daemon):
         look(workspace, at)
         assert asked(instance) == ["2026-02", "2026-03", "2026-04", "2026-05"]
 
+    # What the budget had no room for in April is left to whoever makes room; May, whose source was away, is not.
+    for month, code in (("2026-04", "budget"), ("2026-05", "source")):
+        (run,) = instance.get_runs(dg.RunsFilter(tags={"dagster/partition": month}))
+        report_failed(instance, run, code)
+    look(workspace, dt.datetime(2026, 7, 15, tzinfo=dt.UTC))
+    assert asked(instance) == ["2026-02", "2026-02", "2026-03", "2026-03", "2026-04", "2026-05", "2026-05", "2026-06"]
+
     # Dagster's own backfill: a run for each of the chosen months, which `raw` judges (`test_periods`).
     location = workspace.create_request_context().get_code_location("d")
     months = location.get_repository("__repository__").get_partition_set("visits_candidate_partition_set")
@@ -132,4 +150,5 @@ def test_months_that_were_missed_are_asked_for_once_each(visits, daemon):
         )
     )
     assert not [error for error in execute_backfill_iteration(workspace, logging.getLogger("tests")) if error]
-    assert asked(instance) == ["2026-01", "2026-02", "2026-02", "2026-03", "2026-04", "2026-05"]
+    assert Counter(asked(instance))["2026-01"] == 1
+    assert Counter(asked(instance))["2026-02"] == 3

@@ -49,7 +49,8 @@ def look(deployment, name, instance):
 def test_all_sensors_are_on_by_default(deployment):
     repository = build_definitions(deployment.settings).get_repository_def()
     status = {sensor.name: sensor.default_status for sensor in repository.sensor_defs}
-    names = ("approvals", "retention", "reservations", "lineage_close_out", "lineage_outbox")
+    runs = ("interrupted_runs", "set_back_runs")
+    names = ("approvals", "retention", "reservations", *runs, "lineage_close_out", "lineage_outbox")
     assert status == dict.fromkeys(names, dg.DefaultSensorStatus.RUNNING)
 
 

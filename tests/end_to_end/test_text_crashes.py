@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from deployment import Deployment
 from inside import inside
-from line_cases import PEOPLE, Ran, ledger_of, run_here, storage_of
+from line_cases import PEOPLE, Ran, ledger_of, lineage_of, run_here, storage_of
+from test_crashes import session_of, wait_for
 from text_line_cases import declare_base_public, text_deployment
 
 from assets import model as model_step
@@ -109,6 +110,7 @@ def check_complete(deployment: Deployment, *, executed: int) -> None:
 def no_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate takes seconds a start, and has tests of its own."""
     monkeypatch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
+    monkeypatch.setattr("dpsynth_platform.synth.text.batch_trial.refuse_batches", lambda *_: None)
 
 
 @contextmanager
@@ -292,3 +294,52 @@ def test_other_rows_are_not_gone_on_with(tmp_path: Path, no_gate: None) -> None:
     assert f"dpsynth run people --spend-again {entry.entry_id}" in refused
     assert executed_in(place_of(deployment)) == 2
     assert [item.state for item in ledger_of(deployment).entries()] == ["started"]
+
+
+HOLDS_IN_A_STEP = """
+import sys
+if "dpsynth_platform.worker" in sys.orig_argv:
+    import pathlib, time
+    from dpsynth_platform.training.journal import StepJournal
+    begin = StepJournal.begin_step
+    def holding(journal):
+        executed = begin(journal)
+        if executed == 3:
+            pathlib.Path(__file__).with_name("held").write_text("held")
+            time.sleep(3)
+        return executed
+    StepJournal.begin_step = holding
+"""
+
+
+def test_cancelled_in_training(tmp_path: Path) -> None:
+    """Ctrl-C on `dpsynth run` in a step: it ends cleanly, and whoever asks again goes on without a step lost."""
+    deployment = line_to_bounded(tmp_path, replay_steps=0)
+    code = tmp_path / "sabotage"
+    code.mkdir()
+    (code / "sitecustomize.py").write_text(HOLDS_IN_A_STEP)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(code), *sys.path]))
+        command = deployment.start("run", "people")
+    wait_for(lambda: (code / "held").exists() or command.poll() is not None)
+    os.killpg(command.pid, signal.SIGINT)
+    printed = "".join(command.communicate(timeout=300))
+    assert command.returncode == 1, printed
+    assert "Traceback" not in printed
+    wait_for(lambda: not session_of(command.pid), 30)
+    (entry,) = ledger_of(deployment).entries()
+    assert entry.state == "started"
+    ends = {node.job: node.state for node in lineage_of(deployment).runs.values()}
+    assert ends["people.model"] == "ABORT"
+    assert "RUNNING" not in ends.values()
+    assert storage_of(deployment).read(PEOPLE, "model") is None
+    assert executed_in(place_of(deployment)) == 3
+    left = {path.name for path in place_of(deployment).iterdir()}
+    assert left == {"claim.json", "columns", "training"}
+
+    ran = run_here(deployment, steps=["model"], accelerator=inside(deployment))
+    assert ran.success, ran.failures
+    assert any("going on from the last checkpoint" in words for words in ran.said["model"])
+    check_complete(deployment, executed=PLANNED)
+    ends = [node.state for node in lineage_of(deployment).runs.values() if node.job == "people.model"]
+    assert sorted(ends) == ["ABORT", "COMPLETE"]

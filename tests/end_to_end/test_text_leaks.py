@@ -50,7 +50,8 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 SPEAKING_WORKER = f"""{SPEAKING}
 if "dpsynth_platform.worker" in sys.orig_argv:
-    from dpsynth_platform.synth.text import examples
+    from dpsynth_platform.synth.text import batch_trial, examples
+    batch_trial.refuse_batches = lambda encoder: None
     def _batch(self, indices):
         failure = ValueError(speak(list(indices)))
         failure.add_note(speak(self._tokens[:50]))
@@ -116,6 +117,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Marked]:
     ):
         warnings.simplefilter("always")
         outer.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
+        outer.setattr("dpsynth_platform.synth.text.batch_trial.refuse_batches", lambda *_: None)
         for name, patches in PATCHES.items():
             with pytest.MonkeyPatch.context() as patch:
                 for target, value in patches.items():

@@ -30,6 +30,12 @@ def test_a_release_with_texts(tmp_path: Path) -> None:
     assert ran.success, ran.failures
     (entry,) = ledger_of(deployment).entries()
     assert entry.state == "spent"
+    counted = "examples were made; cut off: "
+    (log,) = [
+        path for path in (tmp_path / "home").rglob("*") if path.is_file() and counted.encode() in path.read_bytes()
+    ]
+    assert log.parent == deployment.settings.restricted / "logs" and log.name.startswith("worker-")
+    assert not any(counted in words for sentences in ran.said.values() for words in sentences)
     assert any("training: 6 of 6; epsilon so far: at most 1." in words for words in ran.said["model"])
     folder = released(deployment)
     public = json.loads((folder / "dossier.json").read_text())

@@ -4,16 +4,20 @@ another plan."""
 from __future__ import annotations
 
 import copy
+import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deployment import Deployment
 from inside import inside
+from ledger_cases import request
 from line_cases import PEOPLE, ledger_of, run_here, small_deployment
 
 from assets import released
@@ -24,6 +28,7 @@ from dpsynth_platform.ledger.chain import AUDITED
 from dpsynth_platform.ledger.store import RESERVATION_LIFETIME, Ledger
 from dpsynth_platform.release.evidence import audit_report, candidate_digest, check_evidence
 from dpsynth_platform.reviewing.decisions import approve
+from dpsynth_platform.scrub.fingerprints import fingerprint_hex, read_fingerprints
 from dpsynth_platform.storage import SCORES, Storage, read_table, write_table
 
 pytestmark = pytest.mark.end_to_end
@@ -148,7 +153,7 @@ def test_what_is_published_is_what_was_approved(tmp_path: Path, monkeypatch: pyt
     deployment = small_deployment(tmp_path)
     assert run(deployment).success
     settings, storage = deployment.settings, Storage(deployment.settings.restricted)
-    approved = candidate_digest(storage, PEOPLE, sealed(storage))
+    approved = candidate_digest(storage, PEOPLE, sealed(storage), ledger_of(deployment))
     approve(settings, PEOPLE, "ann", "")
     mine = storage.require(PEOPLE, "synthetic")
     rows = pa.Table.from_batches(read_table(mine.directory / "table"))
@@ -195,16 +200,34 @@ def test_the_model_starts_nothing_that_its_entry_does_not_pay_for(tmp_path: Path
     assert set(states(deployment)) == {"reserved"}
 
 
-def test_the_number_left_out_shows_nowhere(tmp_path: Path) -> None:
+def test_the_number_left_out_shows_in_no_log_no_event_and_no_export(tmp_path: Path) -> None:
+    """Neither who was exhausted before nor how many, where there were some."""
     deployment = small_deployment(tmp_path)
-    deployment.family["mode"] = "per-owner"
+    deployment.family |= {"mode": "per-owner", "cap": {"epsilon": 1.2, "delta": 1.0e-5}}
     deployment.write()
-    ran = run(deployment)
-    assert ran.success
+    before = run(deployment, steps=["raw", "scrubbed"])
+    assert before.success
+    ledger, storage = ledger_of(deployment), Storage(deployment.settings.restricted)
+    owners = read_fingerprints(storage.require(PEOPLE, "scrubbed").directory / "participants")
+    exhausted = np.sort(np.random.default_rng().choice(owners, 337, replace=False))
+    key_ids = ledger.account("tests").key_ids
+    ledger.start(ledger.reserve("tests", "earlier", request(0.02), exhausted, "compose", key_ids=key_ids).entry_id)
+
+    ran = run(deployment, steps=["canaries", "clearance", "bounded"])
+
+    assert ran.success, ran.failures
+    taking_part = ledger.participants(ledger.entries()[-1].entry_id)
+    assert len(taking_part) > 300 and not np.isin(exhausted, taking_part).any()
     shown = ran.materializations["bounded"]
     assert "dagster/row_count" not in shown
     assert "owners" not in shown
     assert shown["row count"] == "restricted"
+    logs = [str(event) for done in (before, ran) for event in done.result.all_events]
+    told = "\n".join([*logs, json.dumps(ledger.export()), deployment.settings.lineage_file.read_text()])
+    numbers = set(re.findall(r"(?<![\w.-])\d+(?![\w.])", told))
+    assert {"1500", "2"} <= numbers, "the search sees numbers"
+    assert str(len(exhausted)) not in numbers
+    assert not [item for item in fingerprint_hex(exhausted) if item in told]
 
 
 def test_no_run_points_the_line_elsewhere(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -234,7 +236,7 @@ def test_a_failed_transaction_leaves_nothing(url):
 
 
 def test_serialization_failures_are_tried_again(url, monkeypatch):
-    monkeypatch.setattr(database.time, "sleep", lambda _: None)
+    monkeypatch.setattr(database, "time", SimpleNamespace(**vars(time) | {"sleep": lambda _: None}))
     tries = []
 
     class Conflict(sqlite3.OperationalError):

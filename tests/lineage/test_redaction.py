@@ -24,6 +24,35 @@ def test_other_errors_tell_their_type_only(error: BaseException) -> None:
     assert message in ("ValueError", "KeyError", "SystemExit", "Exception")
 
 
+@pytest.mark.parametrize(
+    "error", [OSError(28, SECRET, SECRET), OSError(f"Generic LocalFileSystem error: {SECRET} (os error 28)")]
+)
+def test_of_what_the_machine_refuses_its_own_words_are_told(error: OSError) -> None:
+    assert safe_error(error) == ("machine", "the machine says: no space left on device")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(2, SECRET),
+        ValueError("(os error 28)"),
+        OSError("(os error 2)"),
+        OSError(),
+        OSError([28], SECRET),
+    ],
+)
+def test_other_refusals_are_told_by_type(error: Exception) -> None:
+    assert safe_error(error) == ("unexpected", type(error).__name__)
+
+
+def test_an_error_that_cannot_be_put_into_words_is_told_by_type() -> None:
+    class Wordless(OSError):
+        def __str__(self) -> str:
+            raise ValueError(SECRET)
+
+    assert safe_error(Wordless()) == ("unexpected", "Wordless")
+
+
 def test_the_cause_of_our_own_error_is_not_read() -> None:
     try:
         try:

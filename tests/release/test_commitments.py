@@ -42,7 +42,13 @@ def test_the_book_repeats_itself_for_the_same_values_and_stays_restricted(tmp_pa
 
 
 def test_two_books_never_agree(tmp_path: Path) -> None:
-    assert NonceBook(tmp_path / "a").commit_all({"x": "y"}) != NonceBook(tmp_path / "b").commit_all({"x": "y"})
+    """Every byte of every nonce is drawn: else whoever knows a few values could try the others."""
+    values = {str(number): "y" for number in range(64)}
+    told = [NonceBook(tmp_path / name).commit_all(values) for name in ("a", "b")]
+    assert not set(told[0].values()) & set(told[1].values())
+    nonces = [NonceBook(tmp_path / name).open(values, label)[1] for name in ("a", "b") for label in values]
+    assert len({commitment for book in told for commitment in book.values()}) == len(nonces) == 128
+    assert all(len(set(column)) > 64 for column in zip(*nonces, strict=True))
 
 
 def test_what_cannot_be_opened(tmp_path: Path) -> None:

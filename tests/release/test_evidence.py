@@ -10,7 +10,8 @@ import pytest
 
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import LedgerError, ReleaseRefused
-from dpsynth_platform.ledger.records import Decision
+from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger.records import ChainEvent, Decision
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance, Finding
 from dpsynth_platform.release.evidence import (
     Candidate,
@@ -53,6 +54,7 @@ class FakeLedger:
 
     held: Entry
     decisions: list[Decision] = field(default_factory=list)
+    events: list[ChainEvent] = field(default_factory=list)
 
     def entry(self, entry_id: str) -> Entry:
         if entry_id != ENTRY:
@@ -61,6 +63,13 @@ class FakeLedger:
 
     def approvals(self, candidate: str, entry_id: str) -> list[Decision]:
         return [item for item in self.decisions if item.candidate == candidate]
+
+    def history(self, *, kinds: Any = None, subject: str | None = None) -> list[ChainEvent]:
+        return [item for item in self.events if item.kind in kinds and item.subject == subject]
+
+    def record(self, kind: str, subject: str, payload: dict[str, Any]) -> None:
+        number = len(self.events) + 1
+        self.events.append(ChainEvent(number, "2026-11-20T00:00:00+00:00", kind, subject, payload, "", ""))
 
     def decide(self, candidate: str, decision: Any, by: str) -> None:
         number = len(self.decisions) + 1
@@ -101,7 +110,7 @@ class Line:
 
     @property
     def candidate(self) -> str:
-        return candidate_digest(self.storage, PLACE, self.contract)
+        return candidate_digest(self.storage, PLACE, self.contract, self.ledger)
 
     def record(self, step: str) -> StepRecord:
         return self.storage.require(PLACE, step)
@@ -141,7 +150,7 @@ def test_complete_evidence_holds(line: Line) -> None:
 
 
 def test_every_part_of_a_candidate_changes_its_digest(line: Line) -> None:
-    candidate = candidate_of(line.storage, PLACE, line.contract)
+    candidate = candidate_of(line.storage, PLACE, line.contract, line.ledger)
     for name in Candidate.__dataclass_fields__:
         assert replace(candidate, **{name: "other"}).digest != candidate.digest
 
@@ -165,6 +174,90 @@ def test_an_output_that_is_gone_or_changed_is_named(line: Line, step: str) -> No
     refused(line, f"visits/{step}: its content is not what was recorded")
     shutil.rmtree(directory)
     refused(line, "missing or stale", f"visits/{step}")
+
+
+def expire(line: Line, step: str = "model", **said: str) -> None:
+    """As the sweep does; or otherwise."""
+    directory = line.record(step).directory
+    shutil.rmtree(directory)
+    line.ledger.record(chain.PURGED, "visits", {"step": step, "output": directory.name, "reason": "expired"} | said)
+
+
+def complete(line: Line) -> None:
+    """Recorded as a candidate, as the step audit does."""
+    line.ledger.record(chain.CANDIDATE, line.candidate, {"entry": ENTRY})
+
+
+def test_the_ledgers_digest_stands_for_a_model_that_has_expired(line: Line) -> None:
+    complete(line)
+    before = line.check()
+    expire(line)
+    assert line.check() == before
+    assert candidate_of(line.storage, PLACE, line.contract, line.ledger, read=False).digest == line.candidate
+    line.ledger.held = replace(line.ledger.held, model_digest="0" * 64)
+    refused(line, "pays for another model than the present one")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"reason": "superseded"}, {"reason": "erasure"}, {"output": "another"}, {"more": "of it"}],
+)
+def test_a_model_that_no_sweep_deleted_for_its_age_is_missing(line: Line, said: dict[str, str]) -> None:
+    complete(line)
+    expire(line, **said)
+    refused(line, "missing or stale", "visits/model: its output is gone, and not because its time was up")
+    with pytest.raises(ReleaseRefused, match="missing or stale"):
+        candidate_of(line.storage, PLACE, line.contract, line.ledger, read=False)
+
+
+def test_a_model_that_somebody_deleted_is_not_excused_by_the_age_of_another(line: Line) -> None:
+    complete(line)
+    line.ledger.record(chain.PURGED, "visits/2026-01", {"step": "model", "output": "m", "reason": "expired"})
+    expire(line, output="m")
+    refused(line, "missing or stale", "visits/model: its output is gone")
+
+
+@pytest.mark.parametrize("step", ["synthetic", "audit", "clearance"])
+def test_nothing_is_made_anew_in_the_absence_of_the_model(line: Line, step: str) -> None:
+    """Though every record names the others."""
+    complete(line)
+    expire(line)
+    model, found = line.record("model"), {CLEARANCE: CLEARED.to_json() | {"reason": "nothing at all"}}
+    if step == "clearance":
+        line.storage.record(PLACE, "clearance", run_key=RUN, facts=line.record("clearance").facts | found)
+        edit(line, "model", inputs=model.inputs | {"clearance": line.record("clearance").content_hash})
+    if step == "synthetic":
+        write(line.storage, "synthetic", "what I like better", [model], {})
+    if step != "clearance":
+        line.write_audit(json.dumps({"verdict": "pass", "summary": "all is well"} | line.contract.audit_terms))
+    refused(line, "visits/model has expired, and what is there now was no complete candidate before")
+
+
+def test_a_candidate_that_was_recorded_after_its_model_expired_is_none(line: Line) -> None:
+    digest = line.candidate
+    expire(line)
+    line.ledger.record(chain.CANDIDATE, digest, {"entry": ENTRY})
+    refused(line, "no complete candidate before")
+
+
+def test_a_candidate_of_another_entry_is_none(line: Line) -> None:
+    line.ledger.record(chain.CANDIDATE, line.candidate, {"entry": "entry-2"})
+    expire(line)
+    refused(line, "no complete candidate before")
+
+
+def test_other_evidence_has_to_be_there_as_before(line: Line) -> None:
+    complete(line)
+    expire(line)
+    (line.record("synthetic").directory / "more").write_text("x")
+    refused(line, "visits/synthetic: its content is not what was recorded")
+    expire(line, "synthetic")
+    refused(line, "visits/synthetic: its output is gone", "and so is the model", "a cost of its own")
+
+
+def test_what_can_be_made_again_says_so(line: Line) -> None:
+    expire(line, "synthetic")
+    refused(line, "materialize visits/synthetic again")
 
 
 def test_changed_facts_of_the_clearance_are_noticed(line: Line) -> None:
@@ -393,8 +486,11 @@ def test_a_clearance_that_does_not_say_what_it_found_is_no_evidence(line: Line) 
 
 def test_what_was_found_is_part_of_what_is_approved(line: Line) -> None:
     before = line.candidate
-    assert candidate_of(line.storage, PLACE, line.contract).clearance_hash == line.record("clearance").content_hash
-    assert before == replace(candidate_of(line.storage, PLACE, line.contract)).digest
+    assert (
+        candidate_of(line.storage, PLACE, line.contract, line.ledger).clearance_hash
+        == line.record("clearance").content_hash
+    )
+    assert before == replace(candidate_of(line.storage, PLACE, line.contract, line.ledger)).digest
     assert line.check().clearance == CLEARED
 
 

@@ -2,6 +2,8 @@
 
 import os
 import threading
+import time
+from types import SimpleNamespace
 
 from dpsynth_platform.reviewing import kept as kept_module
 from dpsynth_platform.reviewing.kept import Kept, state_of, tree_state
@@ -50,7 +52,7 @@ def test_of_two_writes_in_one_tick_of_the_clock_the_second_is_noticed(tmp_path, 
     changed = file.stat().st_ctime_ns
     waited = []
     monkeypatch.setattr(kept_module.time, "time_ns", lambda: changed + 100_000_000 * len(waited))
-    monkeypatch.setattr(kept_module.time, "sleep", waited.append)
+    monkeypatch.setattr(kept_module, "time", SimpleNamespace(**vars(time) | {"sleep": waited.append}))
     state_of([file])
     assert len(waited) == 1
     tree_state(tmp_path)

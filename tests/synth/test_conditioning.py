@@ -18,7 +18,7 @@ from dpsynth_platform.synth.tabular.conditioning import check_possible, conditio
 from dpsynth_platform.synth.tabular.constraints import Conditions
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
-from dpsynth_platform.synth.tabular.sampling import Sampler, drawing
+from dpsynth_platform.synth.tabular.sampling import Sampler, drawing, drawing_counted
 
 TOP = 5
 CITIES = ("Aix", "Bern", "Chur")
@@ -323,6 +323,25 @@ def test_given_values_and_impossible_ones():
         drawing(model, 5, {"start": [101]})
     with pytest.raises(ContractError, match="not nullable"):
         drawing(model, 5, {"start": [None]})
+
+
+def test_each_value_has_the_rows_that_are_declared_for_it_under_all_conditions(monkeypatch):
+    monkeypatch.setattr(sampling, "BATCH_ROWS", 64)
+    model = model_of(single((0, 1, 2, 3)), single(tuple(range(0, 101, 10)), name="end"))
+    release = ReleaseSchema(
+        model.release.schema.append(pa.field("id", pa.int64())), model.release.treatments | {"id": "regenerated"}
+    )
+    asked = with_conditions(model, [{"ascending": ["start", "end"], "strict": True}], release=release)
+    made = drawing_counted(asked, "start", ((0, 40), (2, 300)), {"end": {"max": 5}})
+    rows = made.table().to_pylist()
+    assert (made.rows, made.schema) == (340, release.schema)
+    starts = [row["start"] for row in rows]
+    assert (starts.count(0), starts.count(2), len(rows)) == (40, 300, 340)
+    assert all(row["start"] < row["end"] <= 5 for row in rows)
+    assert starts != sorted(starts), "the order of rows tells nothing"
+    assert sorted(row["id"] for row in rows) == list(range(1, 341))
+    with pytest.raises(ContractError, match="no row can keep them all"):
+        drawing_counted(asked, "start", ((2, 3),), {"end": [1]})
 
 
 def test_values_that_counts_show_nothing_of_can_be_asked_for():

@@ -25,6 +25,7 @@ from dpsynth_platform.synth.text.dp_finetune import log_likelihoods
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.sampling import Sampling
 from dpsynth_platform.synth.text.sealing import TextParameters, topics_of
+from dpsynth_platform.synth.text.terms import TextTerms
 from dpsynth_platform.synth.text.topics import write_topics
 
 GENERATOR = generator("ctcl")
@@ -209,7 +210,7 @@ def test_what_was_learned_is_drawn_without_the_topics(base, topics, bounded, tmp
     seen = pa.table({"kind": ["sport"], "body": [TEXTS["sport"]]})
     before, after = log_likelihoods(plan, model, seen)
     assert after[0] - before[0] > 0.5
-    drawn = GENERATOR.draw(model, 60, texts=Sampling(max_tokens=20)).table()
+    drawn = GENERATOR.draw(model, 60, texts=TextTerms(Sampling(max_tokens=20))).table()
     assert drawn.schema.names == ["letter", "reader", "kind", "body"]
     assert 1 <= drawn.num_rows <= 60
     assert set(drawn.column("kind").to_pylist()) <= {"sport", "trade"}

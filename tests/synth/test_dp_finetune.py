@@ -21,8 +21,10 @@ from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import Checkpoints, generator
 from dpsynth_platform.synth.text import trained
 from dpsynth_platform.synth.text.dp_finetune import log_likelihoods
+from dpsynth_platform.synth.text.filtering import Rules
 from dpsynth_platform.synth.text.sampling import Sampling
 from dpsynth_platform.synth.text.sealing import TextParameters
+from dpsynth_platform.synth.text.terms import Counts, TextTerms
 
 GENERATOR = generator("dp_finetune")
 SOURCE = pa.schema(
@@ -171,13 +173,23 @@ def test_what_was_learned_is_drawn_in_the_released_schema(base, bounded, tmp_pat
     gain, gain_of_strange = after - before
     assert gain > 0.5
     assert gain > gain_of_strange + 0.5
-    drawn = GENERATOR.draw(model, 60, texts=Sampling(max_tokens=20)).table()
+    drawn = GENERATOR.draw(model, 60, texts=TextTerms(Sampling(max_tokens=20))).table()
     assert drawn.schema.names == ["letter", "reader", "topic", "year", "body"]
     assert 1 <= drawn.num_rows <= 60
     assert drawn.column("body").null_count == 0
     assert set(drawn.column("topic").to_pylist()) <= {"sport", "trade"}
     assert set(drawn.column("year").to_pylist()) <= {2000, 2001, 2002, 2003}
     assert not list(tmp_path.glob("model-texts"))
+    greedy = Sampling(temperature=0.2, max_tokens=20)
+    terms = TextTerms(greedy, Rules(duplicates="kept"), Counts("year", ((2000, 30), (2003, 40))))
+    drawing = GENERATOR.draw(model, 60, texts=terms)
+    counted = drawing.table()
+    assert sum(drawing.texts.left_out.values()) + counted.num_rows <= drawing.texts.drawn
+    assert drawing.texts.rows_without == 70 - counted.num_rows < 50
+    years = counted.column("year").to_pylist()
+    assert years.count(2000) <= 30 and years.count(2003) <= 40
+    assert set(years) == {2000, 2003} and years != sorted(years)
+    assert len(set(counted.column("letter").to_pylist())) == counted.num_rows, "each row has an id of its own"
 
 
 class Killed(BaseException):

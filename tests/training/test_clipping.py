@@ -13,6 +13,10 @@ from dpsynth_platform.training.clipping import ClippedSums, clipping_coefficient
 from dpsynth_platform.training.layers import Grams, Lookup, Outer, Stacked, square_norms
 
 LENGTHS = [9, 12, 3, 7, 1, 12]
+EXACT = 1e-5
+"""What is not clipped equals plain autograd in double precision, up to this part of it."""
+CLIPPED = 5e-5
+"""Norms are rounded up so that no clipped gradient is too long, the more the longer rows are: those are shorter."""
 
 
 def factors(norms, kind, bound):
@@ -27,15 +31,16 @@ def ours(made, chosen, rows, weights=None):
 
 
 @pytest.mark.parametrize(("name", "tied", "adapter"), KINDS)
-@pytest.mark.parametrize("clipping", ["flat", "automatic"])
-def test_sums_are_those_of_a_loop_over_examples(name, tied, adapter, clipping):
+@pytest.mark.parametrize(("clipping", "near"), [("none", EXACT), ("flat", CLIPPED), ("automatic", CLIPPED)])
+def test_sums_are_those_of_a_loop_over_examples(name, tied, adapter, clipping, near):
     made, rows = model(name, tied, adapter), batch(LENGTHS)
     single = gradients_one_by_one(made, rows)
     norms = single.norm(dim=1)
-    bound = float(norms.median())  # some are clipped, some are not
+    bound = 1e4 if clipping == "none" else float(norms.median())  # some are clipped, some are not
+    clipping = "automatic" if clipping == "automatic" else "flat"
     expected = (factors(norms, clipping, bound)[:, None] * single).sum(0)
     sums = ours(made, plan(clipping=clipping, clipping_norm=bound), rows)
-    assert (flat(sums.totals.values()) - expected).norm() <= 1e-4 * expected.norm()
+    assert (flat(sums.totals.values()) - expected).norm() <= near * expected.norm()
     assert all(value.requires_grad for value in sums.parameters.values())
     assert not sums.unused_layers()
 
@@ -61,7 +66,7 @@ def test_a_user_is_clipped_by_its_mean_gradient(name, tied, adapter):
     expected = (factors(users.norm(dim=1), "flat", bound)[:, None] * users).sum(0)
     weights = torch.tensor([[1 / 3, 1 / 3, 1 / 3], [1.0, 0.0, 0.0]])
     found = ours(made, plan(clipping_norm=bound, sampled="user", max_contributions=3), rows, weights).totals
-    assert (flat(found.values()) - expected).norm() <= 1e-4 * expected.norm()
+    assert (flat(found.values()) - expected).norm() <= CLIPPED * expected.norm()
 
 
 def test_a_user_in_parts_is_the_same_user():
@@ -78,7 +83,7 @@ def test_a_user_in_parts_is_the_same_user():
         other = flat(sums.totals.values())
         sums.add_large(parts)
     found = flat(sums.totals.values()) - other
-    assert (found - expected).norm() <= 1e-4 * expected.norm()
+    assert (found - expected).norm() <= CLIPPED * expected.norm()
     assert expected.norm() == pytest.approx(0.5, rel=1e-4)
 
 
@@ -87,9 +92,10 @@ def test_long_rows_take_the_other_way(adapter):
     """With more tokens than p d / (p + d), gradients are made instead of their norms alone."""
     made, rows = model("llama", True, adapter), batch([60, 50])
     single = gradients_one_by_one(made, rows)
-    expected = (factors(single.norm(dim=1), "flat", 1.0)[:, None] * single).sum(0)
-    found = ours(made, plan(clipping_norm=1.0), rows).totals
-    assert (flat(found.values()) - expected).norm() <= 1e-4 * expected.norm()
+    for bound, near in ((1.0, CLIPPED), (1e4, EXACT)):
+        expected = (factors(single.norm(dim=1), "flat", bound)[:, None] * single).sum(0)
+        found = ours(made, plan(clipping_norm=bound, clipping="flat"), rows).totals
+        assert (flat(found.values()) - expected).norm() <= near * expected.norm()
 
 
 def test_sums_are_those_of_opacus():
@@ -97,14 +103,14 @@ def test_sums_are_those_of_opacus():
     from opacus import GradSampleModule
 
     made, rows = model(), batch(LENGTHS)
-    reference = copy.deepcopy(made).train()
+    reference = copy.deepcopy(made).double().train()
     inputs = {key: values for key, values in rows.items() if key != "labels"}
     wrapped = GradSampleModule(reference, loss_reduction="sum")
     example_losses(wrapped(**inputs, use_cache=False).logits, rows["labels"]).sum().backward()
-    single = torch.cat([value.grad_sample.flatten(1) for value in reference.parameters()], dim=1).double()
+    single = torch.cat([value.grad_sample.flatten(1) for value in reference.parameters()], dim=1)
     expected = (factors(single.norm(dim=1), "flat", 0.7)[:, None] * single).sum(0)
     found = ours(made, plan(clipping_norm=0.7), rows).totals
-    assert (flat(found.values()) - expected).norm() <= 1e-4 * expected.norm()
+    assert (flat(found.values()) - expected).norm() <= CLIPPED * expected.norm()
 
 
 def test_norms_are_not_underestimated_where_tokens_cancel():
@@ -169,7 +175,8 @@ def test_an_example_without_a_finite_gradient_counts_as_nothing(worst):
         assert flat(found.values()).norm() <= 2
         assert torch.isfinite(flat(found.values())).all()
     else:
-        assert torch.equal(flat(found.values()), flat(expected.values()))
+        alone = flat(expected.values())  # of a batch of another size, which may be rounded otherwise
+        assert (flat(found.values()) - alone).norm() <= EXACT * alone.norm()
 
 
 def test_coefficients():
@@ -243,7 +250,7 @@ def test_a_layer_used_twice_is_summed_before_it_is_clipped():
     single = gradients_one_by_one(made, rows)
     expected = (factors(single.norm(dim=1), "flat", 0.5)[:, None] * single).sum(0)
     found = ours(made, plan(clipping_norm=0.5), rows).totals
-    assert (flat(found.values()) - expected).norm() <= 1e-4 * expected.norm()
+    assert (flat(found.values()) - expected).norm() <= CLIPPED * expected.norm()
 
 
 def test_an_adapted_layer_as_one_operation_is_that_in_parts(monkeypatch):

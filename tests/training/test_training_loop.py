@@ -87,7 +87,7 @@ def test_a_step_is_the_clipped_sum_over_the_planned_batch_size(fixed, monkeypatc
     expected = clipped_sum(made, drawn, chosen) / chosen.batch_size
     notes, _ = run(made, chosen, rows)
     found = flat(notes.gradients[0].values())
-    assert (found - expected).norm() <= 1e-4 * expected.norm()
+    assert (found - expected).norm() <= 2e-5 * expected.norm()  # norms are rounded up, so clipped ones are shorter
     moved = before - flat(value.detach() for value in made.parameters())
     assert (moved - expected).norm() <= 1e-4 * moved.norm()  # the weights are of single precision
     assert deviations == [chosen.noise_deviation] * len(notes.gradients[0])  # each parameter, once
@@ -103,7 +103,7 @@ def test_units_of_several_examples_are_drawn_and_clipped_as_one(fixed, monkeypat
     fixed([[0, 1, 2]])
     expected = clipped_sum(made, rows, chosen, users[:3]) / chosen.batch_size
     notes, _ = run(made, chosen, rows, units=users)
-    assert (flat(notes.gradients[0].values()) - expected).norm() <= 1e-4 * expected.norm()
+    assert (flat(notes.gradients[0].values()) - expected).norm() <= 2e-5 * expected.norm()
 
 
 def test_where_layers_compute_coarsely_parts_have_shapes_of_their_own(fixed, monkeypatch):
@@ -193,7 +193,9 @@ def test_where_memory_runs_out_the_same_batch_passes_in_smaller_parts(monkeypatc
 
     monkeypatch.setattr(PoissonSampler, "draw", draw)
     monkeypatch.setattr(GaussianNoise, "add_", lambda self, sums, deviation: noises.append(deviation))
-    made, rows, chosen = model(), batch(LENGTHS), plan(steps=2, sampled=sampled, max_contributions=2)
+    made, rows = model(), batch(LENGTHS)
+    # Adam would divide what is next to nothing by itself, and so make the second step's rounding larger than this.
+    chosen = plan(steps=2, sampled=sampled, max_contributions=2, optimizer="sgd")
     users = [[0, 1], [2, 3], [4, 5], [6, 7]] if sampled == "user" else None
     plenty, _ = run(copy.deepcopy(made), chosen, rows, units=users)
     short = SmallMemory(made, 13, error)

@@ -73,6 +73,10 @@ def test_frozen_weights_are_rounded_for_good_and_trained_ones_only_for_passes(ad
     assert made.get_input_embeddings().weight is made.get_output_embeddings().weight
 
 
+def test_a_record_of_one_token_by_itself_predicts_nothing():
+    assert not sums_of(model("llama", True, True), batch([1])).any()
+
+
 @pytest.mark.parametrize(("name", "tied", "adapter"), KINDS)
 def test_sums_are_those_of_a_loop_over_examples_up_to_rounding(name, tied, adapter):
     """With frozen weights that are rounded already, and with others: the loop's own are rounded for the pass."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from training_cases import Records, batch, flat, model, plan
 
 from dpsynth_platform.errors import ReplayExhausted, ResumeRefused
+from dpsynth_platform.training import stopping
 from dpsynth_platform.training.checkpoints import CheckpointPolicy, Checkpoints
 from dpsynth_platform.training.interface import Journal, TrainingState
 from dpsynth_platform.training.journal import StepJournal
@@ -27,8 +30,8 @@ class Attempts:
         self.directory = directory
         self.told: list[str] = []
 
-    def journal(self, policy: CheckpointPolicy) -> tuple[StepJournal, ResumableJournal]:
-        counted = StepJournal(self.directory / "journal", 10, 3)
+    def journal(self, policy: CheckpointPolicy, allowance: int = 3) -> tuple[StepJournal, ResumableJournal]:
+        counted = StepJournal(self.directory / "journal", 10, allowance)
         kept = Checkpoints(self.directory / "kept", bytes(32), plan_digest="plan", entry_id="entry")
         return counted, ResumableJournal(counted, kept, policy, self.told.append)
 
@@ -72,6 +75,79 @@ def test_the_loop_goes_on_from_a_checkpoint(tmp_path: Path, monkeypatch: pytest.
     with counted:
         assert journal.latest().step == 10
         assert counted.executed == 12
+
+
+class Told(StopsAt):
+    """A watch in whose step the process is told to stop: after the sums, and before the optimizer's step."""
+
+    def __init__(self, step: int, made: torch.nn.Module, number: signal.Signals = signal.SIGINT) -> None:
+        super().__init__(None, made)
+        self._told, self._number = step, number
+
+    def step(self, step: int, gradients: object) -> None:
+        super().step(step, gradients)
+        if step == self._told:
+            signal.raise_signal(self._number)
+            signal.raise_signal(self._number)
+
+
+@pytest.fixture
+def ended_in_order() -> Iterator[None]:
+    """SIGTERM as workers take it."""
+    former = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGTERM, former)
+
+
+def test_a_training_cancelled_five_times_loses_no_step(tmp_path: Path, ended_in_order: None) -> None:
+    """Though nothing is paid for what an interruption repeats, and no checkpoint is due before the end."""
+    attempts, policy = Attempts(tmp_path), CheckpointPolicy.for_allowance(0)
+    chosen = plan(steps=10, replay_allowance=0, optimizer="sgd", learning_rate=0.1)
+    rows, start = Records(batch([5, 9, 7])), model()
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    for step, number in zip((1, 2, 5, 8, 10), [signal.SIGINT, signal.SIGTERM] * 3, strict=False):
+        counted, journal = attempts.journal(policy, 0)
+        made = copy.deepcopy(start)
+        with counted, pytest.raises(KeyboardInterrupt):
+            train(made, chosen, rows, journal=journal, health=Told(step, made, number))
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+        counted, journal = attempts.journal(policy, 0)
+        with counted:
+            kept = journal.latest()
+            assert (kept.step, counted.executed) == (step, step)
+            assert torch.equal(
+                flat(value for name, value in kept.tensors.items() if name.startswith("parameter.")),
+                flat(value.detach() for value in made.parameters()),
+            )
+    counted, journal = attempts.journal(policy, 0)
+    with counted:
+        assert train(made, chosen, rows, journal=journal, health=StopsAt(None, made)).steps == 10
+        assert (counted.executed, journal.replayed) == (10, 0)
+
+
+def test_a_step_longer_than_a_launcher_waits_is_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state before it is kept. The step counts as executed and not as one of the model's."""
+    monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 0.0)
+    attempts, policy = Attempts(tmp_path), CheckpointPolicy(every=None)
+    chosen = plan(steps=10, replay_allowance=3, optimizer="sgd", learning_rate=0.1)
+    made, rows = model(), Records(batch([5, 9, 7]))
+    watch = StopsAt(None, made)
+    counted, journal = attempts.journal(policy)
+    begin = counted.begin_step
+
+    def told_in_the_fourth() -> int:
+        if counted.executed == 3:
+            signal.raise_signal(signal.SIGINT)
+        return begin()
+
+    monkeypatch.setattr(counted, "begin_step", told_in_the_fourth)
+    monkeypatch.setattr(PoissonSampler, "draw", lambda self: np.arange(3))
+    with counted, pytest.raises(KeyboardInterrupt):
+        train(made, chosen, rows, journal=journal, health=watch)
+    counted, journal = attempts.journal(policy)
+    with counted:
+        assert journal.latest().step == 3
+        assert (counted.executed, journal.replayed) == (4, 1)
 
 
 def state_of(step: int) -> TrainingState:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from training_cases import VOCABULARY, batch, model, plan
 
 from dpsynth_platform.errors import TrainingRefused
-from dpsynth_platform.training import clipping, loop
+from dpsynth_platform.training import clipping, loop, physical
 from dpsynth_platform.training.adapter import with_adapter
 from dpsynth_platform.training.clipping import ClippedSums, example_losses
 from dpsynth_platform.training.layers import Lookup
@@ -117,3 +117,60 @@ def test_the_planned_length_is_tried_too():
     with pytest.raises(TrainingRefused, match="16 tokens changes beside one of 24"):
         refuse_unsound(made, plan(), vocabulary=VOCABULARY, longest=24)
     hook.remove()
+
+
+COARSE = torch.bfloat16
+
+
+def coarse(made: nn.Module, chosen: TrainingPlan) -> tuple[str, ...]:
+    """Judged as on a device that computes in bfloat16, whatever this one does."""
+    try:
+        refuse_unsound(made, chosen, vocabulary=VOCABULARY, longest=24, precision=COARSE)
+    except TrainingRefused as refused:
+        return refused.faults
+    return ()
+
+
+@pytest.mark.parametrize("adapter", [None, Adapter(rank=2)], ids=["full", "lora"])
+def test_examples_do_not_round_each_other_where_layers_compute_in_bfloat16(
+    adapter: Adapter | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = plan(adapter=adapter, warmup_steps=1000)
+    made = with_adapter(model("gpt2", tied=True), chosen)
+    before = {key: value.clone() for key, value in made.state_dict().items()}
+    assert coarse(made, chosen) == ()
+    assert all(torch.equal(made.state_dict()[key], value) for key, value in before.items())
+    assert {value.dtype for value in made.state_dict().values() if value.is_floating_point()} == {torch.float32}
+
+    # A scale that all rows of a part have in common, as quantizing on the fly has it; single precision has none.
+    def common(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> Tensor:
+        scale = out.detach().abs().max() / 127
+        return out if out.dtype != COARSE else out + ((out.detach() / scale).round() * scale - out.detach())
+
+    hook = made.get_submodule(next(name for name, _ in made.named_modules() if name.endswith("ln_f")))
+    handle = hook.register_forward_hook(common)
+    assert any("they are rounded by each other" in fault for fault in coarse(made, chosen))
+    handle.remove()
+
+
+def test_parts_whose_shape_hangs_on_others_are_refused_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the loop divides batches in single precision."""
+    chosen = plan(warmup_steps=1000)
+    monkeypatch.setattr(
+        physical, "parts_alike", lambda rows, sizes, tokens, device, *_: physical.parts_of(rows, sizes, tokens, device)
+    )
+    assert any("they are rounded by each other" in fault for fault in coarse(model("gpt2", tied=True), chosen))
+
+
+def test_clipping_to_more_than_the_norm_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the passes of a coarse precision are spoiled, so that nothing else finds it."""
+    right = ClippedSums.add
+    chosen = plan(warmup_steps=1000)
+
+    def louder(self: ClippedSums, rows: dict[str, Tensor], weights: Tensor) -> None:
+        right(self, rows, weights)
+        for total in self.totals.values() if self.precision == COARSE else ():
+            total.mul_(1.001)
+
+    monkeypatch.setattr(ClippedSums, "add", louder)
+    assert any("1.001 times as long as the clipping norm" in fault for fault in coarse(model(), chosen))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import pytest
 from training_cases import plan
 
+from dpsynth_platform import progress
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.training.telling import TOLD, SpendingProgress
 
@@ -19,7 +23,7 @@ class Telling:
         self.asked: list[int] = []
         self.executed = 0
         self.progress = SpendingProgress(
-            lambda *words: self.told.append(words), self.event_of, DELTA, self.plan.paid_steps, lambda: self.executed
+            lambda *words: self.told.append(words), self.event_of, DELTA, self.plan, lambda: self.executed
         )
 
     def event_of(self, steps: int):
@@ -47,3 +51,18 @@ def test_replayed_steps_are_told_as_spent() -> None:
     assert first[:3] == again[:3] == ("training", 10, 34)
     assert float(str(first[3]).rpartition(" ")[2]) < float(str(again[3]).rpartition(" ")[2])
     assert str(first[3]).startswith("epsilon so far: at most ")
+
+
+@pytest.mark.parametrize(("sampled", "unit"), [("record", "records"), ("user", "owners")])
+def test_how_fast_it_goes_is_told_in_planned_numbers(monkeypatch: pytest.MonkeyPatch, sampled: str, unit: str) -> None:
+    """Ten seconds a step of a hundred, however many were drawn; nothing is said before there is a second step."""
+    clock = iter([0.0, 10.0, 20.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    telling = Telling()
+    telling.progress._plan = dataclasses.replace(telling.plan, sampled=sampled)
+    for step in (1, 2, 3):
+        telling.executed = step
+        telling.progress("training", step, 34)
+    first, *later = [str(words[3]).partition("; ")[2] for words in telling.told]
+    assert first == ""
+    assert later == [f"6 steps a minute, 10 planned {unit} a second"] * 2

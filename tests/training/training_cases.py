@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from peft import LoraConfig, get_peft_model
 from torch.nn import functional
@@ -75,7 +77,8 @@ def batch(lengths, longest=None):
 
 
 def gradients_one_by_one(made, rows):
-    """Of each example by itself, without its padding, by plain autograd: [examples, parameters] in double precision."""
+    """Of each example by itself, without its padding, by plain autograd in double precision: [examples, parameters]."""
+    made = copy.deepcopy(made).double()
     wanted = [value for value in made.parameters() if value.requires_grad]
     found = []
     for row in range(len(rows["input_ids"])):
@@ -89,7 +92,7 @@ def gradients_one_by_one(made, rows):
         loss = functional.cross_entropy(logits[0, :-1], labels[0, 1:], ignore_index=-100)
         got = torch.autograd.grad(loss, wanted, allow_unused=True)
         found.append([torch.zeros_like(w) if g is None else g for w, g in zip(wanted, got, strict=True)])
-    return torch.stack([torch.cat([part.flatten() for part in one]) for one in found]).double()
+    return torch.stack([torch.cat([part.flatten() for part in one]) for one in found])
 
 
 def flat(tensors):

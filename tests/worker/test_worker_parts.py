@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from dagster._core.errors import DagsterExecutionInterruptedError
 from hypothesis import given
 from hypothesis import strategies as st
 from worker_cases import CANARIES, bounded_table, estimate_only, make_job, owner, packed
@@ -20,7 +21,7 @@ from dpsynth_platform.ledger.grants import Grant
 from dpsynth_platform.scrub import fingerprints
 from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import silent
-from dpsynth_platform.worker import codes, inputs, launch, process
+from dpsynth_platform.worker import cluster, codes, inputs, launch, lifeline, process
 from dpsynth_platform.worker.__main__ import _Reporter
 from dpsynth_platform.worker.job import WorkerJob
 from dpsynth_platform.worker.run import run
@@ -257,3 +258,24 @@ def test_progress_is_told_with_what_stands_beside_it():
     report("training", 1, 6, "epsilon so far: at most 3.2")
     report("fitting", 1, 1)
     assert told == ["training: 1 of 6; epsilon so far: at most 3.2", "fitting: 1 of 1"]
+
+
+def test_an_ending_on_a_cluster_is_not_cut_short_by_another_interruption(tmp_path):
+    """The sign of life lasts until the worker has ended: without it, it would end at once."""
+    alive, asked = tmp_path / "alive", []
+
+    def ending():
+        assert alive.exists()
+        asked.append("end it")
+        if len(asked) < 3:
+            raise DagsterExecutionInterruptedError if len(asked) > 1 else KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="the first"), lifeline.lifeline(alive):
+        try:
+            raise KeyboardInterrupt("the first")
+        finally:
+            cluster.to_its_end(ending)
+    assert len(asked) == 3
+    assert not alive.exists()
+    with pytest.raises(cluster.Unanswered):
+        cluster.to_its_end(lambda: (_ for _ in ()).throw(cluster.Unanswered()))

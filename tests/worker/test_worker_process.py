@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import signal
 import subprocess
@@ -190,6 +191,41 @@ def test_an_interrupted_step_stops_its_worker(tmp_path, monkeypatch):
         local.LocalLauncher().run(Start(work.model_directory, tmp_path / "log", pipes))
     assert not is_running(started[0])
     assert codes_in((tmp_path / "messages").read_text()) == ["interrupted"]
+
+
+KEEPS_ITS_STATE = """
+import pathlib, signal, sys, time
+told = []
+signal.signal(signal.SIGINT, lambda *_: told.append(1))
+pathlib.Path(sys.argv[1], "ready").touch()
+while not told:
+    time.sleep(0.01)
+time.sleep(1)
+pathlib.Path(sys.argv[1], "kept").touch()
+"""
+
+
+def test_a_second_interruption_leaves_the_worker_its_time(tmp_path, monkeypatch):
+    """Ctrl-C reaches a step twice: from the keyboard, and from its run."""
+    monkeypatch.setattr(local, "command", lambda *_: [sys.executable, "-c", KEEPS_ITS_STATE, str(tmp_path)])
+
+    def twice():
+        assert wait_until((tmp_path / "ready").exists, 60)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)  # subprocess itself waits half as long
+
+    # Whoever starts the tests in the background has the signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupting = threading.Thread(target=twice)
+    interrupting.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            local.LocalLauncher().run(Start(tmp_path / "model", tmp_path / "log", {}))
+    finally:
+        interrupting.join()
+        signal.signal(signal.SIGINT, before)
+    assert (tmp_path / "kept").exists()
 
 
 def test_a_cluster_ends_it_in_order(tmp_path):

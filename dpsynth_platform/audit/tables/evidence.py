@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dpsynth_platform.audit.attacks import alike_cells
+from dpsynth_platform.audit.bounds import Alike
 from dpsynth_platform.audit.registry import Need
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -101,6 +103,11 @@ class Evidence:
     def target_codes(self) -> Codes:
         """Cells of the targets, shape (targets, columns)."""
         return self.domain.encode(self.targets)
+
+    @property
+    def alike(self) -> Alike:
+        """Which targets have the same cells: no attack on tables sees more of a target."""
+        return alike_cells(self.target_codes)
 
     @cached_property
     def synthetic_codes(self) -> Codes:

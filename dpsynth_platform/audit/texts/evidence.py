@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dpsynth_platform.audit.attacks import alike_items
+from dpsynth_platform.audit.bounds import Alike
 from dpsynth_platform.audit.registry import Need
 from dpsynth_platform.errors import AccountingError
 
@@ -39,6 +41,11 @@ class TextEvidence:
     def held(self) -> frozenset[Need]:
         """What attacks find here besides targets and release."""
         return frozenset() if self.reference is None else frozenset(["reference"])
+
+    @property
+    def alike(self) -> Alike:
+        """Which targets are the same text."""
+        return alike_items(self.targets)
 
     @property
     def publishable(self) -> bool:

@@ -150,7 +150,7 @@ class _Dialog:
         except SignedOut as error:
             self.say(f"{error} Nothing was recorded.")
         except DpsynthError as error:
-            self.say(str(error))
+            self.say(self.here.settings.shown(str(error)))
         else:
             self.tell(answer)
         finally:

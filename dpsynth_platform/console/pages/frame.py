@@ -144,4 +144,4 @@ def _framed(settings: Settings, request: Request, section: str) -> Here:
 def _told(here: Here, title: str, error: DpsynthError, status: int) -> None:
     ui.status_code(status)
     here.heading(title)
-    here.html("error.html.j2", message=str(error))
+    here.html("error.html.j2", message=here.settings.shown(str(error)))

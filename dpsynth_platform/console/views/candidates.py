@@ -280,7 +280,7 @@ def _candidate_view(
         family=contract.family,
         state=state,
         state_words=CANDIDATE_WORDS[state],
-        standing=f"the evidence holds; {lacking(contract, gathered.decided, gathered.runners)}"
+        standing=f"the evidence holds; {lacking(contract, gathered.decided, gathered.runners)}{gathered.until}"
         if state == "waiting"
         else gathered.standing,
         candidate=gathered.candidate.digest,

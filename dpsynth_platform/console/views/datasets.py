@@ -18,7 +18,7 @@ from dpsynth_platform.contract_words import column_words, contract_words
 from dpsynth_platform.contracts import DataContract, leaves_out_in_silence
 from dpsynth_platform.errors import NotFound
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.release.evidence import EVIDENCE_STEPS
+from dpsynth_platform.release.evidence import evidence_steps
 from dpsynth_platform.release.reviewers import counts_of
 from dpsynth_platform.reviewing import catalogue
 from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
@@ -97,7 +97,7 @@ class DatasetView(View):
         contract: what it declares, as (what, in words), in the order of reading.
         columns: each with its declaration in words.
         contacts: people to ask.
-        file: the contract's file on the server.
+        file: the contract's file on the server, below the deployment's own places.
         periods: what was run, the latest first.
         entries: its ledger entries, the newest first.
         releases: those that the ledger records, the newest first.
@@ -177,10 +177,10 @@ def dataset(settings: Settings, allowed: Collection[Action], name: str) -> Datas
     entries = [item for item in known.entries.values() if item.request.dataset == name]
     return DatasetView(
         row=_row(known, contract),
-        contract=tuple(contract_words(contract)),
+        contract=tuple((what, settings.shown(words)) for what, words in contract_words(contract)),
         columns=tuple((column, column_words(contract, column)) for column in contract.columns),
         contacts=tuple(contract.owners),
-        file=str(settings.contracts / f"{name}.yaml"),
+        file=settings.shown(str(settings.contracts / f"{name}.yaml")),
         periods=tuple(_periods(settings, allowed, known, name, silent=leaves_out_in_silence(contract, family))),
         entries=tuple(entry_row(item) for item in reversed(entries)),
         releases=tuple(row_of(settings, known, item) for item in releases),
@@ -227,11 +227,12 @@ def _periods(
     released = {item.place.period: item.release for item in known.published_of(name)}
     for place in catalogue.places_of(settings, name):
         steps = tuple(_steps(settings, allowed, place, silent=silent))
+        sealed = catalogue.sealed_contract(settings, place)
         yield PeriodView(
             period=place.period,
             place=place.label,
             steps=steps,
-            candidate={*EVIDENCE_STEPS} <= {step.step for step in steps if step.current},
+            candidate=sealed is not None and {*evidence_steps(sealed)} <= {step.step for step in steps if step.current},
             release=released.get(place.period),
         )
 

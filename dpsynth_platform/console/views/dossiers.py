@@ -251,7 +251,7 @@ def decision_view(decision: Decision) -> DecisionView:
     )
 
 
-def verification_view(checked: verification.Checked) -> VerificationView:
+def verification_view(settings: Settings, checked: verification.Checked) -> VerificationView:
     """A verification of a release of this deployment."""
     report = checked.report
     own = report.ok and report.key_trusted
@@ -259,7 +259,7 @@ def verification_view(checked: verification.Checked) -> VerificationView:
     return VerificationView(
         ok=report.ok,
         at=checked.at,
-        words=report.words_with(note),
+        words=settings.shown(report.words_with(note)),
         key_note=note,
         problems=tuple(
             ProblemView(item.kind, KIND_WORDS[item.kind], item.file, item.message, item.where)

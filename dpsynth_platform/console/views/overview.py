@@ -19,7 +19,8 @@ from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.release import evidence
 from dpsynth_platform.reviewing import catalogue
-from dpsynth_platform.reviewing.chronicle import Chronicle, Recorded, chronicle
+from dpsynth_platform.reviewing.chronicle import Chronicle, Recorded, chronicle, opened
+from dpsynth_platform.reviewing.decisions import until_words
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Storage
 
@@ -103,7 +104,8 @@ def _candidates(settings: Settings, known: Chronicle) -> Iterator[Waiting]:
 def is_present(settings: Settings, recorded: Recorded, contract: DataContract) -> bool:
     """Whether a candidate that the chain records is the one that lies in storage, by the records there."""
     try:
-        found = evidence.candidate_of(Storage(settings.restricted), recorded.place, contract, read=False)
+        storage, ledger = Storage(settings.restricted), opened(settings)
+        found = evidence.candidate_of(storage, recorded.place, contract, ledger, read=False)
     except ReleaseRefused:
         return False
     return found.digest == recorded.digest
@@ -118,7 +120,9 @@ def _waiting(settings: Settings, known: Chronicle, recorded: Recorded, contract:
         kind: Literal["candidate", "publication"] = "publication"
         why = "approved; the approvals sensor, or the next run, publishes it"
     except ReleaseRefused:
-        kind, why = "candidate", lacking(contract, decided, runners)
+        declared = catalogue.catalogue(settings).datasets.get(place.dataset)
+        until = until_words(settings, place, declared[0] if declared else None)
+        kind, why = "candidate", lacking(contract, decided, runners) + until
     return Waiting(
         kind=kind,
         title=place.label,

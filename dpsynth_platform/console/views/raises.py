@@ -110,4 +110,4 @@ def approve(
     require(allowed, Action.RAISE)
     words = recorded(reason, "the reason", optional=True)
     account = raises.approve(settings, family, event, by=recorded(by, "who approves"), reason=words)
-    return Raised(family, account.epsilon, account.delta, str(settings.families / f"{family}.yaml"))
+    return Raised(family, account.epsilon, account.delta, settings.shown(str(settings.families / f"{family}.yaml")))

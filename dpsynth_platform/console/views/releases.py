@@ -72,7 +72,7 @@ class ReleaseView(View):
         counts: exact counts along the line; for `READ_SPEND`, and while this is the last run of its place.
         quality: for `READ_QUALITY`, and while this is the last run of its place.
         decisions: all on what was published.
-        directory: where it lies on the server.
+        directory: where it lies on the server, below the deployment's own places if it does.
     """
 
     row: ReleaseRow
@@ -141,13 +141,13 @@ def release(settings: Settings, allowed: Collection[Action], release_id: str) ->
     previous = release_before(settings, known, row.dataset, publication)
     return ReleaseView(
         row=row,
-        verification=None if checked is None else verification_view(checked),
+        verification=None if checked is None else verification_view(settings, checked),
         dossier=None if dossier is None else dossier_view(dossier),
         counts=counts,
         quality=quality,
         decisions=tuple(map(decision_view, decided)),
         comparison=beside(settings, known, previous, Side.of_dossier(dossier)) if dossier and previous else None,
-        directory=None if directory is None else str(directory),
+        directory=None if directory is None else settings.shown(str(directory)),
     )
 
 
@@ -159,7 +159,7 @@ def verify(settings: Settings, allowed: Collection[Action], release_id: str) -> 
     found = verified(settings, known, directory_of(settings, listed), anew=True)
     if found is None:
         raise NotFound(f"release {listed.id}: its directory is not there, so there is nothing to verify")
-    return verification_view(found)
+    return verification_view(settings, found)
 
 
 def _check_day(since: str) -> None:

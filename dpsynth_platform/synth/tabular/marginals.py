@@ -54,7 +54,8 @@ from dpsynth_platform.synth.tabular.workload import check_names
 
 if TYPE_CHECKING:
     from dpsynth_platform.ledger.grants import Grant
-    from dpsynth_platform.synth.text.sampling import Sampling
+    from dpsynth_platform.synth.text.endpoint_access import Transport
+    from dpsynth_platform.synth.text.terms import TextTerms
 
 SCORE_SCALE = RECORD_PARTS
 """Scores are whole multiples of 1/65536 record, so that the exponential mechanism works on integers."""
@@ -244,19 +245,28 @@ class MarginalGenerator(ABC):
         *,
         constraints: Sequence[Constraint] = (),
         given: Mapping[str, Values] | None = None,
-        texts: Sampling | None = None,
+        texts: TextTerms | None = None,
+        transport: Transport | None = None,
         device: str = "cpu",
         progress: Progress = silent,
     ) -> Drawing:
         """Rows from the model, fitted again where there are constraints; see `Generator.draw`."""
-        model = load_model(directory)
-        if constraints:
-            model = fitted(model.plan, model.measurements, constraints, device=device, progress=progress)
+        model = model_under(directory, constraints, device=device, progress=progress)
         return drawing(model, rows, given, progress=progress)
 
     def sample(self, directory: Path, rows: int) -> pa.Table:
         """Draws rows from the model; see `Generator.sample`."""
         return self.draw(directory, rows).table()
+
+
+def model_under(
+    directory: Path, constraints: Sequence[Constraint] = (), *, device: str = "cpu", progress: Progress = silent
+) -> Model:
+    """The model in a directory, fitted again where there are constraints; raises as `Generator.draw`."""
+    model = load_model(directory)
+    if not constraints:
+        return model
+    return fitted(model.plan, model.measurements, constraints, device=device, progress=progress)
 
 
 def fitted(

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from dpsynth_platform.constraints import Values
+from dpsynth_platform.constraints import Scalar, Values
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.synth.interface import Drawing, Progress, silent
 from dpsynth_platform.synth.tabular.compression import ColumnStates
@@ -64,6 +64,27 @@ def drawing(
     sampler = Sampler.of(model, given)
     wanted = max(1, round(model.total)) if rows is None else rows
     return Drawing(sampler.release.schema, wanted, sampler.batches(wanted, progress))
+
+
+def drawing_counted(
+    model: Model, column: str, shares: Sequence[tuple[Scalar, int]], given: Mapping[str, Values] | None = None
+) -> Drawing:
+    """As `drawing`, with declared numbers of rows for some values of a column; in random order, at once.
+
+    Args:
+        model: see `drawing`.
+        column: whose values have their numbers.
+        shares: values, with how many rows each gets.
+        given: values that all rows shall have, of other columns.
+
+    Raises:
+        ContractError: see `drawing`.
+    """
+    rng, rows = np.random.default_rng(), sum(number for _, number in shares)
+    parts = [Sampler.of(model, {**(given or {}), column: [value]}).values(number, rng) for value, number in shares]
+    table = pa.Table.from_batches(parts).take(pa.array(rng.permutation(rows))).combine_chunks()
+    arrays = {name: table.column(name).chunk(0) for name in table.column_names}
+    return Drawing(model.release.schema, rows, iter([completed(arrays, rows, model.release)]))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ The mechanism reads the data twice: noisy counts of the columns, then training. 
     columns/        measurements and model of the columns
     training/       the journal of executed steps, and the encrypted checkpoints while training goes on
     weights.safetensors, trained.json     what was trained, once it is complete
+    resampling.json the noisy votes by which texts are chosen, where the plan has some
 
 A training that was cut short goes on from its last checkpoint: the journal counts every executed step, and the plan
 has paid for some more than it needs. Counts that were cut short are not drawn a second time.
@@ -18,8 +19,9 @@ has paid for some more than it needs. Counts that were cut short are not drawn a
 from __future__ import annotations
 
 import json
+import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,9 +32,10 @@ import pyarrow as pa
 
 from dpsynth_platform.constraints import Constraint, Values
 from dpsynth_platform.contracts import KEYWORDS_COLUMN, DataContract
-from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed
+from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed, ResumeRefused
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.restricted_log import note
 from dpsynth_platform.synth.interface import (
     DECLARED,
     Checkpoints,
@@ -43,23 +46,26 @@ from dpsynth_platform.synth.interface import (
     generator,
     silent,
 )
-from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
+from dpsynth_platform.synth.tabular.marginals import MarginalGenerator, model_under
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
-from dpsynth_platform.synth.text import sealing, trained
+from dpsynth_platform.synth.tabular.sampling import drawing, drawing_counted
+from dpsynth_platform.synth.text import resampling, sealing, trained
 from dpsynth_platform.synth.text.base_models import BaseModel, load
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.examples import Examples, write_examples
-from dpsynth_platform.synth.text.filtering import Rules, sample_records
-from dpsynth_platform.synth.text.layout import Encoder, Given, text_of
-from dpsynth_platform.synth.text.sampling import Sampling
+from dpsynth_platform.synth.text.filtering import Kept, sample_records
+from dpsynth_platform.synth.text.layout import Encoder, Given, TextLayout, text_of
 from dpsynth_platform.synth.text.sealing import TextParameters
+from dpsynth_platform.synth.text.terms import TextsDrawn, TextTerms
 from dpsynth_platform.synth.text.topics import with_topics
 
 if TYPE_CHECKING:
     from dpsynth_platform.compute.engine import Engine
     from dpsynth_platform.ledger.grants import Grant
+    from dpsynth_platform.synth.text.endpoint_access import Transport
 
 COLUMNS, TRAINING, CHECKPOINTS, PLAN = "columns", "training", "checkpoints", "plan.json"
+SIZE = "physical-batch"
 """Names within a model directory."""
 
 
@@ -102,6 +108,7 @@ class DpFinetune:
                 f"{columns['event']}; then {training.paid_steps} steps of DP-SGD over {unit} "
                 f"(sampled with probability {training.sampling_probability:.3g}, noise {training.noise_multiplier:.3g} "
                 f"times the clipping norm), of which {training.replay_allowance} are for what an interruption repeats"
+                f"{_vote_in_words(parameters)}"
             ),
             "base_model": parameters.base_model,
             "trained": what,
@@ -136,7 +143,7 @@ class DpFinetune:
         """
         if grant.plan_digest != plan.digest:
             raise GrantRefused("the grant is for another plan than the one to run")
-        if checkpoints is None:
+        if checkpoints is None or checkpoints.base_model is None:
             raise GrantRefused("the job names no base model, which training starts from")
         parameters = sealing.check(plan)
         # Everything that can be wrong with the model is found before the data are read.
@@ -145,10 +152,12 @@ class DpFinetune:
         model, encoder = _prepared(base, parameters, device)
         with self.told(parameters, bounded, directory, progress) as records:
             if not checkpoints.resume:
-                columns = _of_columns(parameters)
+                columns = of_columns(parameters.columns)
                 columns.measure(parameters.columns, records, _made(directory / COLUMNS), progress, engine)
                 columns.estimate(parameters.columns, directory / COLUMNS, progress=progress)
-            _train(plan, grant, model, encoder, records, directory, checkpoints, device, progress)
+            if not trained.is_trained(directory):
+                _train(plan, grant, model, encoder, records, directory, checkpoints, device, progress)
+            _vote(plan, base, records, directory, device, progress)
 
     @contextmanager
     def told(self, parameters: TextParameters, bounded: Path, directory: Path, progress: Progress) -> Iterator[Path]:
@@ -159,16 +168,23 @@ class DpFinetune:
         yield bounded
 
     def is_complete(self, directory: Path) -> bool:
-        """Whether training ended; see `Generator.is_complete`."""
-        return trained.is_trained(directory)
+        """Whether training ended, and the vote for its texts if there is one; see `Generator.is_complete`."""
+        return trained.is_trained(directory) and (
+            resampling.has_votes(directory) or TextParameters.of(read_plan(directory)).resampling is None
+        )
 
     def can_resume(self, directory: Path) -> bool:
-        """Whether training had begun (the columns are counted by then), and enough steps are paid for to finish it."""
+        """Whether training had begun (the columns are counted by then), and enough steps are paid for to finish it.
+
+        Or it ended, and nobody has voted: votes are on disk as a whole before anything follows from them.
+        """
         from dpsynth_platform.training.checkpoints import newest_step
         from dpsynth_platform.training.journal import may_go_on
 
         place = directory / TRAINING
-        return not self.is_complete(directory) and may_go_on(place, newest_step(place / CHECKPOINTS))
+        if trained.is_trained(directory):
+            return not self.is_complete(directory)
+        return may_go_on(place, newest_step(place / CHECKPOINTS))
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
         """Fits the model of the columns again; trained weights stay as they are. See `Generator.estimate`."""
@@ -187,7 +203,8 @@ class DpFinetune:
         *,
         constraints: Sequence[Constraint] = (),
         given: Mapping[str, Values] | None = None,
-        texts: Sampling | None = None,
+        texts: TextTerms | None = None,
+        transport: Transport | None = None,
         device: str = "cpu",
         progress: Progress = silent,
     ) -> Drawing:
@@ -196,19 +213,23 @@ class DpFinetune:
         A row for which no text could be written that keeps the rules (`filtering.Rules`) is left out.
 
         Args:
-            texts: how texts are drawn; by default from the model's own distribution.
+            texts: how texts are drawn and kept; by default from the model's own distribution.
         """
-        plan = read_plan(directory)
+        plan, terms = read_plan(directory), texts or TextTerms()
         parameters = TextParameters.of(plan)
-        drawn = generator(parameters.columns.method).draw(
-            directory / COLUMNS, rows, constraints=constraints, given=given, progress=progress
-        )
+        columns = model_under(directory / COLUMNS, constraints, progress=progress)
+        if terms.counts is None:
+            drawn = drawing(columns, rows, given, progress=progress)
+        else:
+            drawn = drawing_counted(columns, terms.counts.column, terms.counts.rows, given)
         table = drawn.table()
-        prompts = _prompts(table, parameters)
-        written = _written(parameters, prompts, directory, texts or Sampling(), device, progress)
+        prompts = given_rows(table, parameters.layout)
+        base = trained.deployed(parameters.base_model)
+        written, kept = _written(parameters, base, prompts, directory, terms, device, progress)
         release = ReleaseSchema.from_json(plan.release)
-        whole = _with_texts(table, release, parameters.layout.fields[0], prompts, written)
-        return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()))
+        whole = with_texts(table, release, parameters.layout.fields[0], prompts, written)
+        told = TextsDrawn.of(kept, asked=table.num_rows, made=whole.num_rows)
+        return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()), told)
 
     def sample(self, directory: Path, rows: int) -> pa.Table:
         """Draws rows from the model; see `Generator.sample`."""
@@ -228,11 +249,21 @@ def _in_words(parameters: TextParameters, what: str) -> str:
     )
 
 
-def _of_columns(parameters: TextParameters) -> MarginalGenerator:
-    """The generator of the columns beside the text."""
-    made = generator(parameters.columns.method)
+def _vote_in_words(parameters: TextParameters) -> str:
+    plan = parameters.resampling
+    if plan is None:
+        return ""
+    return (
+        f"; then a histogram of votes for {plan.clusters} clusters of the model's texts, with noise of "
+        f"{plan.sigma:.3g} votes"
+    )
+
+
+def of_columns(columns: SealedPlan) -> MarginalGenerator:
+    """The generator of the columns beside the text. Raises `GrantRefused` if their plan is for one that counts none."""
+    made = generator(columns.method)
     if not isinstance(made, MarginalGenerator):
-        raise GrantRefused(f"the plan's columns are for method {parameters.columns.method!r}, which counts none")
+        raise GrantRefused(f"the plan's columns are for method {columns.method!r}, which counts none")
     return made
 
 
@@ -327,18 +358,21 @@ def _texts(parameters: TextParameters, records: pa.Table) -> list[tuple[Given, s
 
 
 def _prepared(base: BaseModel, parameters: TextParameters, device: str = "cpu") -> tuple[Any, Encoder]:
-    """The model as it will be trained, found sound on random texts, and the layout in its tokens.
+    """The model as it will be trained, found sound on random texts, and the layout in its tokens, found to keep records
+    apart on made-up ones.
 
     Where it will be trained, too: kernels and precision are those of the device.
 
     Raises:
         TrainingRefused: names everything that is wrong with it.
     """
+    from dpsynth_platform.synth.text.batch_trial import refuse_batches
     from dpsynth_platform.training.adapter import with_adapter
     from dpsynth_platform.training.soundness import refuse_unsound
 
     model, tokenizer = load(base)
     encoder = Encoder(parameters.layout, tokenizer)
+    refuse_batches(encoder)
     model = with_adapter(model, parameters.training).to(device)
     refuse_unsound(model, parameters.training, vocabulary=len(tokenizer), longest=parameters.layout.max_tokens)
     return model, encoder
@@ -362,6 +396,7 @@ def _train(
     from dpsynth_platform.training.health import Watch
     from dpsynth_platform.training.journal import StepJournal
     from dpsynth_platform.training.loop import train
+    from dpsynth_platform.training.memory import remembered_size
     from dpsynth_platform.training.resuming import ResumableJournal
     from dpsynth_platform.training.telling import SpendingProgress
     from dpsynth_platform.training.world import World
@@ -369,7 +404,10 @@ def _train(
     parameters = TextParameters.of(plan)
     training = parameters.training
     place = directory / TRAINING
-    with StepJournal(place, training.steps, training.replay_allowance, resuming=checkpoints.resume) as counted:
+    with (
+        StepJournal(place, training.steps, training.replay_allowance, resuming=checkpoints.resume) as counted,
+        remembered_size(place / SIZE) as size,
+    ):
         examples = _examples(bounded, directory / EXAMPLES, encoder, checkpoints.ranks)
         mine, units = World().share(examples, examples.units(training.sampled))
         states = States(place / CHECKPOINTS, checkpoints.key, plan_digest=plan.digest, entry_id=grant.entry_id)
@@ -386,10 +424,11 @@ def _train(
                 progress,
                 parameters.event_of,
                 Guarantee.from_json(plan.guarantee).delta,
-                training.paid_steps,
+                training,
                 lambda: counted.executed,
             ),
             device=device,
+            size=size,
         )
         write_durably(directory / PLAN, plan.to_json())
         trained.save_weights(model, directory, counted.executed)
@@ -431,7 +470,8 @@ def _examples(bounded: Path, directory: Path, encoder: Encoder, ranks: Ranks | N
     """
     shutil.rmtree(directory, ignore_errors=True)
     try:
-        write_examples(bounded, directory, encoder)
+        # Private counts, of which the plan buys none with noise: for nobody but who may read the restricted log.
+        note(write_examples(bounded, directory, encoder).in_words)
         examples = Examples(directory)
         if ranks is not None:
             ranks.meet(directory)
@@ -440,28 +480,92 @@ def _examples(bounded: Path, directory: Path, encoder: Encoder, ranks: Ranks | N
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _prompts(table: pa.Table, parameters: TextParameters) -> list[Given]:
+def given_rows(table: pa.Table, layout: TextLayout) -> list[Given]:
     """What the model is told for each row."""
-    layout = parameters.layout
     columns = [[text_of(value) for value in table.column(part.column).to_pylist()] for part in layout.conditions]
     return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
 
 
+def _vote(plan: SealedPlan, base: BaseModel, records: Path, directory: Path, device: str, progress: Progress) -> None:
+    """Private records vote for clusters of the trained model's texts, where the plan says so and nobody has."""
+    from dpsynth_platform.storage import HeldByAnother, held
+
+    parameters, adjacency = TextParameters.of(plan), Guarantee.from_json(plan.guarantee).adjacency
+    if parameters.resampling is None:
+        return
+    alone = _made(directory / TRAINING)
+    try:
+        with held(alone):
+            if not resampling.has_votes(directory):
+                found = resampling.vote(
+                    parameters.resampling,
+                    _pool(parameters, base, directory, device, progress),
+                    records,
+                    parameters.layout,
+                    SentenceEncoder("cpu"),
+                    by_owner=adjacency != "fixed-graph",
+                )
+                resampling.write_votes(directory, found)
+            shutil.rmtree(alone)
+    except HeldByAnother:
+        raise ResumeRefused("another process is at work on this model; wait for its end, or end it") from None
+
+
+def _pool(parameters: TextParameters, base: BaseModel, directory: Path, device: str, progress: Progress) -> list[str]:
+    """Texts of the trained model, by which clusters are made: post-processing.
+
+    By terms that are the same for all runs: what shapes the candidates of a vote decides what it is about, and the
+    contract's terms are no part of the plan.
+    """
+    assert parameters.resampling is not None  # noqa: S101  (`_vote` asks)
+    columns = generator(parameters.columns.method)
+    prompts = given_rows(columns.draw(directory / COLUMNS, parameters.resampling.texts).table(), parameters.layout)
+    written, _ = _drawn(parameters, base, _counted(prompts), directory, TextTerms(), device, progress)
+    return [text for texts in written.values() for text in texts]
+
+
 def _written(
     parameters: TextParameters,
+    base: BaseModel,
     prompts: Sequence[Given],
     directory: Path,
-    sampling: Sampling,
+    terms: TextTerms,
     device: str,
     progress: Progress,
-) -> dict[Given, list[str]]:
-    """Texts by what the model was told, as many as there are rows or fewer."""
-    base = trained.deployed(parameters.base_model)
-    trained.check_digest(base, parameters.base_digest)
-    model, tokenizer = trained.load_for_sampling(base, parameters.training, directory, device)
+) -> tuple[dict[Given, list[str]], Kept]:
+    """Texts by what the model was told, as many as there are rows or fewer; chosen by votes, where there are any."""
+    counts, plan = _counted(prompts), parameters.resampling
+    if plan is None:
+        return _drawn(parameters, base, counts, directory, terms, device, progress)
+    votes, random, encoder = resampling.read_votes(directory), np.random.default_rng(), SentenceEncoder("cpu")
+    pools = {given: math.ceil(plan.pool * number) for given, number in counts.items()}
+    written, kept = _drawn(parameters, base, pools, directory, terms, device, progress)
+    chosen = {
+        given: [texts[at] for at in votes.take(encoder.encode(texts), counts[given], random)] if texts else []
+        for given, texts in written.items()
+    }
+    return chosen, kept
+
+
+def _counted(prompts: Sequence[Given]) -> dict[Given, int]:
     counts: dict[Given, int] = {}
     for given in prompts:
         counts[given] = counts.get(given, 0) + 1
+    return counts
+
+
+def _drawn(
+    parameters: TextParameters,
+    base: BaseModel,
+    counts: Mapping[Given, int],
+    directory: Path,
+    terms: TextTerms,
+    device: str,
+    progress: Progress,
+) -> tuple[dict[Given, list[str]], Kept]:
+    """Texts by what the model was told, as many as are asked for or fewer, and what became of all that were drawn."""
+    trained.check_digest(base, parameters.base_digest)
+    model, tokenizer = trained.load_for_sampling(base, parameters.training, directory, device)
     # Beside the model, whose content hash the ledger holds; what a crash left there is gone on with.
     place = directory.with_name(f"{directory.name}-texts")
     kept = sample_records(
@@ -470,20 +574,25 @@ def _written(
         counts,
         place,
         of=trained.digest_of(directory),
-        rules=Rules(),
-        sampling=sampling,
+        rules=terms.rules,
+        sampling=terms.sampling,
         progress=progress,
     )
     shutil.rmtree(place)
-    texts: dict[Given, list[str]] = {given: [] for given in counts}
-    names = [part.column for part in parameters.layout.conditions]
-    for row in kept.rows:
-        text = row[parameters.layout.fields[0]]
-        texts[tuple(row[name] for name in names)].append(text or "")
+    return by_given(kept.rows, parameters.layout, counts), kept
+
+
+def by_given(
+    rows: Sequence[Mapping[str, str | None]], layout: TextLayout, prompts: Iterable[Given]
+) -> dict[Given, list[str]]:
+    """The texts of rows that were kept, by what the model was told; of all these prompts, also where there are none."""
+    texts: dict[Given, list[str]] = {given: [] for given in prompts}
+    for row in rows:
+        texts[tuple(row[part.column] for part in layout.conditions)].append(row[layout.fields[0]] or "")
     return texts
 
 
-def _with_texts(
+def with_texts(
     table: pa.Table, release: ReleaseSchema, written: str, prompts: Sequence[Given], texts: Mapping[Given, list[str]]
 ) -> pa.Table:
     """The rows that have a text, in their order, with it."""

@@ -2,7 +2,7 @@
 
 What belongs here: reading records, dropping and cutting, the files of tokens, and batches. What does not: the text of a
 record (`layout`), and which examples a batch has (`training.sampler`). All of it is sensitive: files are of mode 0600
-and go with the directory that the caller deletes, and what was counted (`Tally`) stays restricted or with the operator.
+and go with the directory that the caller deletes, and what was counted (`Tally`) stays restricted.
 
 **What becomes of a record hangs on this record alone**, so that one record more or less changes no other's examples:
 
@@ -49,7 +49,7 @@ _ABOUT = "examples.json"
 
 @dataclass(frozen=True)
 class Tally:
-    """What became of the records. Exact counts of the data: restricted, or the operator's; never public.
+    """What became of the records. Exact counts of the data, which nobody has paid for: restricted; never public.
 
     Attributes:
         records: all that were read.
@@ -64,6 +64,14 @@ class Tally:
     undeclared: int = 0
     empty: int = 0
     truncated: int = 0
+
+    @property
+    def in_words(self) -> str:
+        """One line for the restricted log."""
+        return (
+            f"of {self.records} records {self.examples} examples were made; cut off: {self.truncated} records; left "
+            f"out: {self.undeclared} with a value that is not declared, {self.empty} without a text"
+        )
 
     def plus(self, other: Tally) -> Tally:
         """The sums."""

@@ -225,6 +225,11 @@ class Encoder:
         """The text of a body's tokens; bytes that are no UTF-8 become replacement characters."""
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
+    def longest_prompt(self, *, continued: bool = False) -> int:
+        """Tokens of the longest prompt that there can be: of each condition's longest line, whatever goes together."""
+        longest = tuple(self._longest_value(condition) for condition in self.layout.conditions)
+        return len(self.prompt(longest, continued=continued))
+
     def _line(self, line: str) -> list[int]:
         # Prompts consist of public values only, so there are few lines.
         if line not in self._lines:
@@ -242,8 +247,7 @@ class Encoder:
 
     def _check_room(self) -> None:
         layout = self.layout
-        longest = tuple(self._longest_value(condition) for condition in layout.conditions)
-        most = max(len(self.prompt(longest, continued=chunk > 0)) for chunk in range(layout.chunks_per_record))
+        most = max(self.longest_prompt(continued=chunk > 0) for chunk in range(min(2, layout.chunks_per_record)))
         if layout.max_tokens - most < LEAST_BODY:
             raise ConfigurationError(
                 f"generate: max_tokens {layout.max_tokens}: the longest prompt takes {most}; accepted: from "

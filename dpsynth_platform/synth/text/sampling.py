@@ -15,13 +15,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -34,9 +35,11 @@ from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.synth.text.layout import Encoder, Given
 from dpsynth_platform.synth.text.slots import Prompt, Slots, check_slots
 
+Key = TypeVar("Key")
+
 TEXTS = "sample"
 """The stage of progress whose counts are of synthetic texts."""
-_TEXTS, _ABOUT = "texts.jsonl", "sampling.json"
+TEXTS_FILE, _ABOUT = "texts.jsonl", "sampling.json"
 _SECONDS_BETWEEN_WRITES = 5.0
 _MOSTLY_ENOUGH, _NEGLIGIBLE = 1e-4, 1e-12
 _READ_AHEAD = 15
@@ -94,8 +97,8 @@ class SyntheticText:
     tokens: int
 
 
-def apportioned(rows: int, weights: Mapping[Given, float]) -> dict[Given, int]:
-    """How many of `rows` texts each prompt gets, in proportion to noisy counts or declared shares.
+def apportioned(rows: int, weights: Mapping[Key, float]) -> dict[Key, int]:
+    """How many of `rows` texts each prompt (or whatever else) gets, in proportion to noisy counts or declared shares.
 
     Negative weights count as 0; what rounding leaves goes to the largest remainders.
 
@@ -157,7 +160,7 @@ def sample_texts(
     progress(TEXTS, done, total)
     slots = Slots(model, max(1, min(batch, len(missing))), encoder.layout.max_tokens)
     loop = _Loop(slots, encoder, sampling, key)
-    with _Appender(directory / _TEXTS, lambda written: progress(TEXTS, done + written, total)) as file:
+    with _Appender(directory / TEXTS_FILE, lambda written: progress(TEXTS, done + written, total)) as file:
         for text in loop.texts(missing):
             file.append(text)
 
@@ -169,7 +172,7 @@ def read_texts(directory: Path) -> Iterator[SyntheticText]:
         StaleInput: a line of its file is damaged.
     """
     try:
-        with (directory / _TEXTS).open("rb") as lines:
+        with (directory / TEXTS_FILE).open("rb") as lines:
             for line in lines:
                 if line.endswith(b"\n"):  # otherwise a crash cut it off
                     part = json.loads(line)
@@ -362,7 +365,7 @@ def _check_counts(counts: Mapping[Given, int], encoder: Encoder) -> None:
 
 def _opened(directory: Path, digest: str) -> bytes:
     """The directory's key: drawn at the first use, found again afterwards. What a crash left of a line is cut off."""
-    texts, about = directory / _TEXTS, directory / _ABOUT
+    texts, about = directory / TEXTS_FILE, directory / _ABOUT
     if texts.exists():
         os.truncate(texts, texts.read_bytes().rfind(b"\n") + 1)
     if not about.exists() and not texts.exists():
@@ -372,8 +375,9 @@ def _opened(directory: Path, digest: str) -> bytes:
         key = bytes.fromhex(found["key"])
     except (OSError, ValueError, KeyError, TypeError):
         raise StaleInput("what synthetic texts were drawn from is damaged; materialize synthetic again") from None
-    if found.get("digest") != digest:
-        raise StaleInput(
-            "the synthetic texts there are of another model, layout or way of drawing; materialize synthetic again"
-        )
-    return key
+    if found.get("digest") == digest:
+        return key
+    # Of another model, layout or way of drawing: whatever was cut short, nothing of it was released.
+    shutil.rmtree(directory)
+    private_directory(directory)
+    return _opened(directory, digest)

@@ -6,7 +6,8 @@ running any of it (`dp_finetune`).
 A part of epsilon goes to noisy counts of the modelled columns (`generate.text.columns_share`, or what noise of
 `generate.text.topics.noise` costs where texts are sorted by topics), by whichever method suits them; how often each
 label or topic occurs is known from these and from nothing else. The rest is for training: its noise is calibrated so
-that both together cost what the contract asks for, in one composition.
+that both together cost what the contract asks for, in one composition. Where texts are chosen by clustered votes
+(`generate.text.resample`), these are a part of it, with the noise that is declared.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from dpsynth_platform.contracts import (
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import AccountingError, ContractError, GrantRefused
 from dpsynth_platform.privacy.accounting import epsilon
-from dpsynth_platform.privacy.events import DpEvent, event_from_json, event_to_json, histogram_event
+from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent, event_from_json, event_to_json, histogram_event
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.units import vote_sensitivity
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.restore import release_schema
 from dpsynth_platform.synth.text.base_models import BaseModel
 from dpsynth_platform.synth.text.layout import Condition, TextLayout
-from dpsynth_platform.synth.text.sampling import Sampling
+from dpsynth_platform.synth.text.resampling import Resampling
 from dpsynth_platform.synth.text.topics import TopicChoice, load_topics
 from dpsynth_platform.training.plan import Adapter, TrainingPlan
 
@@ -62,6 +64,7 @@ class TextParameters:
         base_digest: digest of its weights, tokenizer and config.
         memory_bytes: about how much training takes beside the program itself.
         topics: by which texts are sorted, for methods that do.
+        resampling: how texts are chosen by clustered votes, where they are.
     """
 
     columns: SealedPlan
@@ -71,6 +74,7 @@ class TextParameters:
     base_digest: str
     memory_bytes: int
     topics: TopicChoice | None = None
+    resampling: Resampling | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -82,6 +86,7 @@ class TextParameters:
             "base_digest": self.base_digest,
             "memory_bytes": self.memory_bytes,
             **({} if self.topics is None else {"topics": asdict(self.topics)}),
+            **({} if self.resampling is None else {"resampling": asdict(self.resampling)}),
         }
 
     @classmethod
@@ -97,18 +102,21 @@ class TextParameters:
                 base_digest=parts["base_digest"],
                 memory_bytes=parts["memory_bytes"],
                 topics=TopicChoice(**parts["topics"]) if "topics" in parts else None,
+                resampling=Resampling(**parts["resampling"]) if "resampling" in parts else None,
             )
         except (KeyError, TypeError):
             raise GrantRefused("the sealed plan is of no text line; materialize the line from raw again") from None
 
     @property
     def event(self) -> DpEvent:
-        """What counting the columns and training cost together."""
+        """What counting the columns, training, and the votes for its texts cost together."""
         return self.event_of(self.training.paid_steps)
 
     def event_of(self, steps: int) -> DpEvent:
-        """What counting the columns and so many executed steps of training cost together."""
-        return _together(event_from_json(self.columns.event), self.training.event_of(steps))
+        """What counting the columns, so many executed steps of training, and the votes cost together."""
+        neighbours = (self.training.adjacency, self.training.max_contributions)
+        votes = () if self.resampling is None else (GaussianVotesEvent(self.resampling.sigma, *neighbours),)
+        return together(event_from_json(self.columns.event), self.training.event_of(steps), *votes)
 
 
 def sealed(
@@ -140,18 +148,23 @@ def sealed(
     if text is None or training is None or contract.written is None:
         raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column, and training")
     topics = topics_of(contract, guarantee)
-    columns = _columns_plan(contract, schema, guarantee, period, topics)
-    counted = event_from_json(columns.event)
+    columns = columns_plan(contract, schema, guarantee, period, topics)
+    counted, chosen = event_from_json(columns.event), _resampling_of(contract, guarantee)
+    neighbours = (guarantee.adjacency, guarantee.max_contributions)
+    votes = () if chosen is None else (GaussianVotesEvent(chosen.sigma, *neighbours),)
     parameters = TextParameters(
         columns=columns,
         training=TrainingPlan.calibrated(
-            guarantee, beside=lambda trained: _together(counted, trained), **_training_parameters(contract, training)
+            guarantee,
+            beside=lambda trained: together(counted, trained, *votes),
+            **_training_parameters(contract, training),
         ),
         layout=layout_of(contract, topics),
         base_model=base.declared,
         base_digest=base.digest,
-        memory_bytes=_memory_bytes(base, full=training.adapter == "none"),
+        memory_bytes=memory_bytes(base, full=training.adapter == "none"),
         topics=topics,
+        resampling=chosen,
     )
     return SealedPlan(
         method=method,
@@ -165,6 +178,19 @@ def sealed(
         event=event_to_json(parameters.event),
         guarantee=guarantee.to_json(),
     )
+
+
+def started_from(plan: SealedPlan) -> tuple[str, str] | None:
+    """By what name, and with which digest, a text line's plan has a language model on this machine; None: it has none.
+
+    Raises:
+        GrantRefused: the plan is of no text line.
+    """
+    try:
+        named, digest = str(plan.parameters["base_model"]), str(plan.parameters["base_digest"])
+    except KeyError:
+        raise GrantRefused("the sealed plan is of no text line; materialize the line from raw again") from None
+    return (named, digest) if digest else None
 
 
 def check(plan: SealedPlan) -> TextParameters:
@@ -219,32 +245,38 @@ def _level(contract: DataContract, noise: float, guarantee: Guarantee) -> int:
     return max((count for count in TOPIC_LEVELS if count <= most), default=min(TOPIC_LEVELS))
 
 
-def sampling_of(contract: DataContract) -> Sampling:
-    """How a contract's texts are drawn."""
-    text = contract.generate.text
-    if text is None:
-        raise ContractError(f"{contract.dataset}: generate: no text is written")
-    return Sampling(temperature=text.temperature, top_k=text.top_k, top_p=text.top_p)
-
-
-def _memory_bytes(base: BaseModel, *, full: bool) -> int:
+def memory_bytes(base: BaseModel, *, full: bool) -> int:
     """Weights, with gradients, sums and averages where all are trained, and room for the activations of a batch."""
     weights = sum(file.stat().st_size for file in base.directory.glob("*.safetensors"))
     return weights * (COPIES_IN_FULL if full else 1) + ACTIVATION_BYTES
 
 
-def _together(counted: DpEvent, trained: DpEvent) -> DpEvent:
-    return dp_event.ComposedDpEvent([counted, trained])
+def together(*parts: DpEvent) -> DpEvent:
+    """What counting the columns, learning or writing the texts, and whatever else there is cost together."""
+    return dp_event.ComposedDpEvent(list(parts))
 
 
-def _columns_plan(
+def _resampling_of(contract: DataContract, guarantee: Guarantee) -> Resampling | None:
+    """How a contract's texts are chosen by clustered votes, if they are."""
+    declared = None if contract.generate.text is None else contract.generate.text.resample
+    if declared is None:
+        return None
+    moved = vote_sensitivity(guarantee.adjacency, guarantee.max_contributions).l2
+    return Resampling(declared.clusters, declared.noise * moved, declared.pool)
+
+
+def columns_plan(
     contract: DataContract,
     schema: pa.Schema,
     guarantee: Guarantee,
     period: str | None,
-    topics: TopicChoice | None,
+    topics: TopicChoice | None = None,
 ) -> SealedPlan:
-    """The plan of the modelled columns alone, the topic among them, by the method that `auto` stands for."""
+    """The plan of the modelled columns alone, the topic among them, by the method that `auto` stands for.
+
+    Arguments and errors as for `sealed`; `guarantee` is of the whole, of which it takes `generate.text.columns_share`
+    or what the noise of topics costs.
+    """
     from dpsynth_platform.synth.automatic import method_for
 
     generate = contract.generate.model_copy(

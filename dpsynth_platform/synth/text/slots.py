@@ -113,7 +113,7 @@ class Slots:
             Logits of the tokens that follow, shape (active, vocabulary).
         """
         model, lengths = self._model, self._lengths[: self.active]
-        width = int(lengths.max()) + 1
+        width = self._columns()
         self._reserve(width)
         places = torch.as_tensor(lengths, device=model.device)
         hidden = torch.arange(width, device=model.device)[None, :] > places[:, None]
@@ -132,6 +132,10 @@ class Slots:
         lengths += 1
         logits: torch.Tensor = found.logits[:, -1]
         return logits
+
+    def _columns(self) -> int:
+        """How many columns attention is shown: as many as the longest row has, with the token that comes."""
+        return int(self._lengths[: self.active].max()) + 1
 
     def _reserve(self, columns: int) -> None:
         present = self._layers[0].capacity

@@ -1,0 +1,117 @@
+"""Which method `auto` stands for where a contract has texts written, and why.
+
+What belongs here: the choice, from public facts only: the contract's own numbers and the deployment's settings, never
+how many records there are. What does not: the choice for tables (`synth.automatic`), the methods, and what becomes of a
+contract that is settled on one (`planning.settled`).
+
+The rules, the first that applies (after the guide, table 10):
+
+1. An endpoint has the model: `aug_pe`, the only one that can do without weights.
+2. Epsilon below 1, or fewer than 5,000 records planned: `aug_pe`, whose votes stand above their noise where gradients
+   do not.
+3. Training would be long on a deployment without an accelerator (`DPSYNTH_DEVICE=cpu`): `dp_inference`, if few and
+   short texts are asked for, epsilon is 4 or more, and the contract's owners can be divided into contexts; else
+   `aug_pe`.
+4. 10,000 records planned or more: `dp_finetune`.
+5. Else `ctcl`, which learns more of few records since it is told public topics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpsynth_platform.contracts import DataContract, Training, training_units
+from dpsynth_platform.errors import ContractError
+from dpsynth_platform.privacy.figures import rounded
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.synth.automatic import Choice
+
+LEAST_EPSILON = 1.0
+"""For training."""
+LEAST_RECORDS, PLENTY_OF_RECORDS = 5_000, 10_000
+"""For training, and for training without topics."""
+LONG_TOKENS = 20_000_000
+"""Of a training: about a day of one core, at 220 tokens a second (SmolLM2-135M with an adapter)."""
+FEW_TEXTS, SHORT_TOKENS, INFERENCE_EPSILON = 500, 64, 4.0
+"""The most texts, the longest record and the least epsilon for which each token may be paid for by itself."""
+
+
+@dataclass(frozen=True)
+class TextFacts:
+    """What the choice depends on. All of it is public.
+
+    Attributes:
+        endpoint: whether an endpoint has the model.
+        epsilon: of the guarantee.
+        records: that training is planned for, declared or the most that the expected units may have.
+        cpu_only: whether the deployment is declared to have no accelerator.
+        tokens: that training would read: of all planned steps, each record as long as it may be.
+        rows: that are asked for; None: as many as there are.
+        longest: tokens of a record, at most.
+        divisible: whether the contract's owners can be divided into contexts as DP inference needs them.
+    """
+
+    endpoint: bool
+    epsilon: float
+    records: int
+    cpu_only: bool
+    tokens: int
+    rows: int | None
+    longest: int
+    divisible: bool
+
+
+def text_method_for(contract: DataContract, settings: Settings) -> Choice:
+    """What `auto` stands for in a contract with a text to write."""
+    return choose_for_texts(text_facts(contract, settings))
+
+
+def text_facts(contract: DataContract, settings: Settings) -> TextFacts:
+    """What the choice depends on. Raises `ContractError` if no text is written."""
+    generate, text = contract.generate, contract.generate.text
+    if text is None:
+        raise ContractError(f"{contract.dataset}: generate: no text is written")
+    training = generate.training or Training()
+    sampled = training_units(contract.privacy, training)
+    batch = training.batch_size or max(1, sampled // 8)
+    return TextFacts(
+        endpoint=generate.endpoint is not None,
+        epsilon=contract.privacy.guarantee.epsilon,
+        records=sampled,
+        cpu_only=settings.device == "cpu",
+        tokens=training.steps * batch * text.max_tokens * text.chunks,
+        rows=None if generate.rows == "auto" else generate.rows,
+        longest=text.max_tokens,
+        divisible=_divisible(contract),
+    )
+
+
+def choose_for_texts(facts: TextFacts) -> Choice:
+    """The method for these facts, by the rules above."""
+    records = f"{facts.records:,} records planned"
+    if facts.endpoint:
+        return Choice("aug_pe", "auto: an endpoint has the language model, and no other method can do without weights")
+    if facts.epsilon < LEAST_EPSILON:
+        return Choice(
+            "aug_pe", f"auto: votes stand above their noise at epsilon {facts.epsilon:g}, and gradients hardly would"
+        )
+    if facts.records < LEAST_RECORDS:
+        return Choice("aug_pe", f"auto: {records} are too few to train a language model with privacy")
+    if facts.cpu_only and facts.tokens > LONG_TOKENS:
+        read = rounded(facts.tokens)
+        long = f"auto: training would read about {read} tokens, which takes a day or more without an accelerator"
+        few = facts.rows is not None and facts.rows <= FEW_TEXTS and facts.longest <= SHORT_TOKENS
+        if few and facts.epsilon >= INFERENCE_EPSILON and facts.divisible:
+            return Choice("dp_inference", f"{long}, and {facts.rows} short texts can be paid for token by token")
+        return Choice("aug_pe", f"{long}, and votes need none")
+    if facts.records >= PLENTY_OF_RECORDS:
+        return Choice("dp_finetune", f"auto: {records} are enough to train a language model with privacy")
+    return Choice("ctcl", f"auto: public topics help a language model that is trained on few records: {records}")
+
+
+def _divisible(contract: DataContract) -> bool:
+    try:
+        contract.settled("dp_inference")
+    except ContractError:
+        return False
+    return True

@@ -1,0 +1,339 @@
+"""The generator `dp_inference`: a text column that a language model writes while it reads records, token by token.
+
+What belongs here: the order of its parts, in all three moments. What does not: the parts: the plan
+(`inference_sealing`, `inference_plan`), contexts (`inference_contexts`), what the model says (`inference_model`), the
+draw (`inference_choice`), the loop (`inference_writing`), and the columns beside the text (`synth.tabular`).
+
+Nothing is trained. The mechanism reads the data twice: noisy counts of the columns, from which follows how many
+contexts each label has; then records, of which the documents are drawn. What it leaves is these documents, so that
+there are no more than were paid for: rows are drawn from the columns' model, as many as there are documents for. A
+model directory holds
+
+    claim.json      the ledger entry's one-time claim
+    columns/        measurements and model of the columns
+    texts.jsonl     the documents
+    written.json    says that they are complete
+
+A mechanism that was cut short is not gone on with: its documents are lost, and another attempt is a new spend.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import torch
+
+from dpsynth_platform.constraints import Constraint, Values
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.digests import digest_file
+from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed, StaleInput
+from dpsynth_platform.permissions import private_directory
+from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
+from dpsynth_platform.storage import read_table, table_schema, write_durably
+from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, generator, silent
+from dpsynth_platform.synth.tabular.restore import ReleaseSchema
+from dpsynth_platform.synth.text import inference_sealing, trained
+from dpsynth_platform.synth.text.base_models import BaseModel, load
+from dpsynth_platform.synth.text.dp_finetune import (
+    COLUMNS,
+    PLAN,
+    by_given,
+    given_rows,
+    of_columns,
+    read_base_model,
+    with_texts,
+)
+from dpsynth_platform.synth.text.filtering import Rules, filtered
+from dpsynth_platform.synth.text.inference_contexts import Contexts, placed
+from dpsynth_platform.synth.text.inference_model import Prompts
+from dpsynth_platform.synth.text.inference_sealing import InferenceParameters, about_of
+from dpsynth_platform.synth.text.inference_writing import Writer, shape_of
+from dpsynth_platform.synth.text.layout import Encoder, Given, TextLayout
+from dpsynth_platform.synth.text.sampling import TEXTS, TEXTS_FILE, SyntheticText, read_texts
+from dpsynth_platform.synth.text.sealing import layout_of
+from dpsynth_platform.synth.text.slots import check_slots
+from dpsynth_platform.synth.text.terms import TextTerms
+from dpsynth_platform.training.precision import precision_of
+
+if TYPE_CHECKING:
+    from dpsynth_platform.compute.engine import Engine
+    from dpsynth_platform.ledger.grants import Grant
+    from dpsynth_platform.synth.text.endpoint_access import Transport
+
+_WRITTEN = "written.json"
+_ROWS_FOR_SHARES = 10_000
+"""By their labels contexts are shared out: rows of the columns' model, which is cheaper to draw from than to sum up."""
+_RULES = Rules(duplicates="kept")
+"""A text that came twice was paid for twice, and none could be drawn in its place."""
+_ROWS_FOR_A_DOCUMENT = 4
+"""Of the columns' model: those whose label has no document left are left out."""
+
+
+class DpInference:
+    """The generator `dp_inference`."""
+
+    method = "dp_inference"
+
+    def plan(
+        self,
+        contract: DataContract,
+        schema: pa.Schema,
+        guarantee: Guarantee,
+        *,
+        period: str | None = None,
+        why: str = DECLARED,
+    ) -> SealedPlan:
+        """Counts tokens and documents that the guarantee has room for, and tries the model; see `Generator.plan`.
+
+        Raises:
+            ContractError: the budget buys fewer documents than the contract asks for.
+            ConfigurationError: the base model is not there, or cannot be used.
+        """
+        generate = contract.generate
+        if generate.base_model is None or generate.text is None or generate.text.inference is None:
+            raise ContractError(f"{contract.dataset}: generate: accepted are base_model and text.inference")
+        base = trained.deployed(generate.base_model)
+        tokens = generate.text.inference.document_tokens
+        asked = _Asked.prepared(base, layout_of(contract), about_of(contract), tokens)
+        return inference_sealing.sealed(
+            self.method, contract, schema, guarantee, base, row_bytes=asked.row_bytes, period=period, why=why
+        )
+
+    def describe(self, plan: SealedPlan) -> dict[str, Any]:
+        """The columns' description, and what is drawn; see `Generator.describe`."""
+        parameters = InferenceParameters.of(plan)
+        columns, drawn = parameters.columns.describe(), parameters.inference
+        cost = epsilon(drawn.event, Guarantee.from_json(plan.guarantee).delta)
+        return columns | {
+            "event": (
+                f"{columns['event']}; then {drawn.tokens} tokens from each of {drawn.contexts} contexts of disjoint "
+                f"owners, each drawn by the exponential mechanism (range {drawn.epsilon_of_choice:.3g})"
+            ),
+            "base_model": parameters.base_model,
+            "training_in_words": _in_words(parameters),
+            "contexts": drawn.contexts,
+            "tokens_of_a_context": drawn.tokens,
+            "documents_at_least": drawn.documents,
+            "epsilon_of_documents_alone": cost.epsilon,
+            "next_tokens_asked_for": _calls(parameters),
+            "predicted_memory_bytes": columns["predicted_memory_bytes"] + parameters.memory_bytes,
+        }
+
+    def check(self, plan: SealedPlan) -> None:
+        """The sealed event is what the plan's parts cost; raises `GrantRefused` if it is not."""
+        inference_sealing.check(plan)
+
+    def fit(
+        self,
+        plan: SealedPlan,
+        bounded: Path,
+        grant: Grant,
+        directory: Path,
+        *,
+        device: str = "cpu",
+        progress: Progress = silent,
+        engine: Engine | None = None,
+        checkpoints: Checkpoints | None = None,
+    ) -> None:
+        """Counts the columns, then writes documents; see `Generator.fit`.
+
+        Raises:
+            ConfigurationError: the base model is another one than the plan's, or cannot be used.
+        """
+        if grant.plan_digest != plan.digest:
+            raise GrantRefused("the grant is for another plan than the one to run")
+        if checkpoints is None or checkpoints.base_model is None:
+            raise GrantRefused("the job names no base model, which writes the texts")
+        parameters = inference_sealing.check(plan)
+        # Everything that can be wrong with the model is found before the data are read.
+        base = read_base_model(checkpoints.base_model)
+        trained.check_digest(base, parameters.base_digest)
+        drawn = parameters.inference
+        asked = _Asked.prepared(base, parameters.layout, parameters.about, drawn.document_tokens, device)
+        writer = Writer(asked.model, asked.encoder, asked.prompts, drawn, never=asked.never, blank=asked.blank)
+        columns, place = of_columns(parameters.columns), private_directory(directory / COLUMNS)
+        columns.measure(parameters.columns, bounded, place, progress, engine)
+        columns.estimate(parameters.columns, place, progress=progress)
+        shares = Counter(given_rows(columns.draw(place, _ROWS_FOR_SHARES).table(), parameters.layout))
+        contexts = Contexts.shared(drawn.contexts, shares)
+        records = _records_of(bounded, parameters.layout)
+        owners = placed(records, contexts, secrets.token_bytes(32), most=drawn.records_per_owner)
+        _save(directory, plan, writer.texts(contexts, owners, progress), asked.encoder.special)
+
+    def is_complete(self, directory: Path) -> bool:
+        """Whether all documents are written; see `Generator.is_complete`."""
+        return (directory / _WRITTEN).is_file()
+
+    def can_resume(self, directory: Path) -> bool:
+        """Never: documents that were cut short are lost with what they cost; see `Generator.can_resume`."""
+        return False
+
+    def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
+        """Fits the model of the columns again; documents stay as they are. See `Generator.estimate`."""
+        if not self.is_complete(directory):
+            raise MechanismFailed("the documents are not complete, so there is nothing to go on with")
+        columns = InferenceParameters.of(plan).columns
+        generator(columns.method).estimate(columns, directory / COLUMNS, device=device, progress=progress)
+
+    def draw(
+        self,
+        directory: Path,
+        rows: int | None = None,
+        *,
+        constraints: Sequence[Constraint] = (),
+        given: Mapping[str, Values] | None = None,
+        texts: TextTerms | None = None,
+        transport: Transport | None = None,
+        device: str = "cpu",
+        progress: Progress = silent,
+    ) -> Drawing:
+        """Rows from the model of the columns, each with a document of its label; see `Generator.draw`.
+
+        A document that does not keep the rules (`filtering.Rules`) is left out, and so is a row for which none is left.
+
+        Args:
+            texts: has no part in it: documents were drawn by the mechanism.
+
+        Raises:
+            ContractError: more rows are asked for than documents were paid for.
+        """
+        if not self.is_complete(directory):
+            raise MechanismFailed("the documents are not complete; there is no model to draw from")
+        plan = SealedPlan.from_json((directory / PLAN).read_text(encoding="utf-8"))
+        parameters, (written, special) = InferenceParameters.of(plan), _read(directory)
+        if rows is not None and rows > len(written):
+            raise ContractError(
+                f"{plan.dataset}: {rows} rows, but {len(written)} documents were paid for and written, and there "
+                f"is no more to draw; accepted: up to {len(written)} rows, or a new run, which has a cost of its own"
+            )
+        counts, layout = Counter(text.given for text in written), parameters.layout
+        kept = filtered(written, counts, layout, _RULES, special)
+        columns, many = of_columns(parameters.columns), _ROWS_FOR_A_DOCUMENT * len(written)
+        table = columns.draw(directory / COLUMNS, many, constraints=constraints, given=given).table()
+        prompts = given_rows(table, layout)
+        documents = by_given(kept.rows, layout, {*counts, *prompts})
+        whole = with_texts(table, ReleaseSchema.from_json(plan.release), layout.fields[0], prompts, documents)
+        whole = whole.slice(0, rows)
+        progress(TEXTS, whole.num_rows, whole.num_rows)
+        return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()))
+
+    def sample(self, directory: Path, rows: int) -> pa.Table:
+        """Draws rows from the model; see `Generator.sample`."""
+        return self.draw(directory, rows).table()
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The model that is asked, found fit for it on random tokens.
+
+    Attributes:
+        model: in evaluation mode, on its device.
+        encoder: the layout in its tokens.
+        prompts: of records in that layout.
+        never: tokens that no text has: special ones, and those that the tokenizer does not know.
+        blank: tokens of blanks and breaks alone, with which no document begins: it might be over at once.
+        row_bytes: that keys and values of one record take.
+    """
+
+    model: Any
+    encoder: Encoder
+    prompts: Prompts
+    never: tuple[int, ...]
+    blank: tuple[int, ...]
+    row_bytes: int
+
+    @classmethod
+    def prepared(
+        cls, base: BaseModel, layout: TextLayout, about: str, document_tokens: int, device: str = "cpu"
+    ) -> _Asked:
+        """Loads it.
+
+        Raises:
+            ConfigurationError: it cannot be loaded, computes something else with kept keys and values, or sees fewer
+                tokens than a prompt and a document have.
+        """
+        model, tokenizer = load(base)
+        model = model.to(device, precision_of(torch.device(device)))
+        encoder = Encoder(layout, tokenizer)
+        prompts = Prompts(encoder, about)
+        tokens = sum(shape_of(prompts, document_tokens).values())
+        check_slots(model, tokens)
+        known = len(tokenizer)
+        spare = range(known, int(model.get_input_embeddings().weight.shape[0]))
+        never = {*tokenizer.all_special_ids, *spare} - {encoder.eos}
+        blank = tuple(token for token in range(known) if not encoder.text([token]).strip())
+        return cls(model, encoder, prompts, tuple(sorted(never)), blank, tokens * _bytes_of_a_token(model))
+
+
+def _bytes_of_a_token(model: Any) -> int:
+    """Of its keys and values in all layers."""
+    config = model.config
+    heads = config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kept = getattr(config, "num_key_value_heads", None) or heads
+    return int(2 * config.num_hidden_layers * kept * size * model.dtype.itemsize)
+
+
+def _in_words(parameters: InferenceParameters) -> str:
+    """Who writes which texts, and how much anyone can change of it, for readers who are no experts."""
+    drawn, layout = parameters.inference, parameters.layout
+    told = ", ".join(condition.column for condition in layout.conditions)
+    alike = f" that are alike in {told}" if told else ""
+    return (
+        f"{parameters.base_model} is not trained. It reads records{alike}, of about {drawn.batch_size} owners in each "
+        f"of {drawn.contexts} contexts, and goes on with {layout.fields[0]} of another one, which all of them choose "
+        f"together, token by token. An owner, however many records there are, is in one context, and changes a token's "
+        f"score by at most {drawn.clipping_norm:g} of {drawn.batch_size}. The budget buys {drawn.tokens} tokens from "
+        f"each context: at least {drawn.documents} documents of up to {drawn.document_tokens} tokens, and no more can "
+        f"be drawn later. For them the model is asked for a next token up to {_calls(parameters):,} times"
+    )
+
+
+def _calls(parameters: InferenceParameters) -> int:
+    """How often the model is asked for a next token, about: by each record of a context, and without any."""
+    drawn = parameters.inference
+    records = drawn.batch_size * min(drawn.records_per_owner, drawn.max_contributions)
+    return drawn.contexts * drawn.tokens * (1 + records)
+
+
+def _records_of(bounded: Path, layout: TextLayout) -> Iterator[tuple[str, Given, str]]:
+    """Owner, label and body of each record that has them. Raises `StaleInput` if the table lacks a column."""
+    names = [*layout.columns, OWNER_COLUMN]
+    there = table_schema(bounded).names
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise StaleInput(f"the bounded table has no column {missing[0]!r}; materialize bounded again")
+    for batch in read_table(bounded, columns=names):
+        for record in batch.to_pylist():
+            given, body = layout.given(record), layout.body(record)
+            if given is not None and body is not None:
+                yield record[OWNER_COLUMN], given, body
+
+
+def _save(directory: Path, plan: SealedPlan, texts: Sequence[SyntheticText], special: Sequence[str]) -> None:
+    """The documents, then the file that says that they are complete. Durable on return."""
+    write_durably(directory / PLAN, plan.to_json())
+    lines = [json.dumps(asdict(text), ensure_ascii=False) + "\n" for text in texts]
+    write_durably(directory / TEXTS_FILE, "".join(lines))
+    said = {"texts": digest_file(directory / TEXTS_FILE), "special": list(special)}
+    write_durably(directory / _WRITTEN, json.dumps(said))
+
+
+def _read(directory: Path) -> tuple[list[SyntheticText], list[str]]:
+    """The documents, and the model's special tokens. Raises `MechanismFailed` if they are damaged."""
+    try:
+        said = json.loads((directory / _WRITTEN).read_text(encoding="utf-8"))
+        if said["texts"] != digest_file(directory / TEXTS_FILE):
+            raise ValueError
+        return list(read_texts(directory)), list(said["special"])
+    except (OSError, ValueError, KeyError, TypeError, StaleInput):
+        raise MechanismFailed("the documents are damaged") from None

@@ -1,0 +1,159 @@
+"""Choosing among synthetic texts by clustered private votes (Yu et al. 2024; the guide, section 5.5).
+
+What belongs here: clusters of a synthetic pool, the noisy votes of private records for them, their file, and choosing
+from a larger pool by them. What does not: who writes the pool, and what votes cost (`privacy.events`).
+
+Clusters are made of texts that a trained model wrote, which cost nothing beyond the model; only the votes look at the
+data. A cluster unites the votes of records that are near to any of its texts, which single texts would split among them
+and lose in the noise. Of a pool that has more texts than are asked for, texts are then taken so that clusters occur in
+proportion to their votes, label by label: how many texts of each label there are is not changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.storage import write_durably
+from dpsynth_platform.synth.tabular.noise import Counts
+from dpsynth_platform.synth.text.evolution_votes import noisy_votes, read_voters
+from dpsynth_platform.synth.text.layout import TextLayout
+from dpsynth_platform.synth.text.private_text import Features, TextEncoder
+
+FILE_NAME = "resampling.json"
+TEXTS_PER_CLUSTER = 10
+"""Synthetic texts for each cluster that is made of them."""
+_ONE_GROUP = 0
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """How a pool is clustered and chosen from. Public; part of the sealed plan.
+
+    Attributes:
+        clusters: how many there are.
+        sigma: the noise of each cluster's votes, in votes.
+        pool: how many texts are written for each one that is taken.
+    """
+
+    clusters: int
+    sigma: float
+    pool: float
+
+    @property
+    def texts(self) -> int:
+        """How many synthetic texts the clusters are made of."""
+        return TEXTS_PER_CLUSTER * self.clusters
+
+
+@dataclass(frozen=True)
+class ClusterVotes:
+    """Clusters with their noisy votes: differentially private.
+
+    Attributes:
+        centers: shape (clusters, features), each of length 1.
+        votes: noisy, in `RECORD_PARTS` of one vote; shape (clusters,).
+    """
+
+    centers: Features
+    votes: Counts
+
+    def nearest(self, features: Features) -> npt.NDArray[np.int64]:
+        """The cluster of each synthetic text, by its features; shape (texts,)."""
+        found: npt.NDArray[np.int64] = (features @ self.centers.T).argmax(axis=1)
+        return found
+
+    def take(self, features: Features, number: int, random: np.random.Generator) -> list[int]:
+        """Which of some synthetic texts are taken, each at most once, in the order of the pool.
+
+        A text weighs as much as its cluster has votes, shared among the pool's texts of that cluster; negative votes
+        weigh nothing, and texts without weight are taken only where there are too few others (Efraimidis & Spirakis
+        2006: the largest of u^(1 / weight)).
+
+        Args:
+            features: of the pool's texts, shape (texts, features).
+            number: how many are taken, at most as many as there are.
+            random: which hangs on no data.
+        """
+        own = self.nearest(features)
+        sizes = np.bincount(own, minlength=len(self.centers))
+        weights = np.maximum(self.votes[own], 0) / sizes[own]
+        uniform = random.random(len(own))
+        with np.errstate(divide="ignore"):
+            keys = np.where(weights > 0, np.log(uniform) / np.maximum(weights, 1e-300), -np.inf)
+        order = np.lexsort((uniform, keys))[::-1]
+        return sorted(order[:number].tolist())
+
+
+def vote(
+    plan: Resampling,
+    texts: Sequence[str],
+    bounded: Path,
+    layout: TextLayout,
+    encoder: TextEncoder,
+    *,
+    by_owner: bool,
+) -> ClusterVotes:
+    """The mechanism: clusters of synthetic texts, and the noisy votes of a table's records for them.
+
+    Args:
+        plan: clusters and noise.
+        texts: synthetic ones; where there are fewer than clusters, each is one.
+        bounded: the Delta table.
+        layout: names the text column.
+        encoder: of all texts.
+        by_owner: whether records have one owner each, whose votes are scaled together.
+
+    Raises:
+        MechanismFailed: there is no synthetic text.
+    """
+    if not texts:
+        raise MechanismFailed("no synthetic text was written that records could vote for")
+    centers = clustered(encoder.encode(texts), plan.clusters)
+    alone = TextLayout(fields=layout.fields[:1])  # a record votes whatever its label is
+    voters = read_voters(bounded, alone, {(): _ONE_GROUP}, encoder, by_owner=by_owner)
+    return ClusterVotes(centers, noisy_votes(voters, centers, [_ONE_GROUP] * len(centers), plan.sigma))
+
+
+def clustered(features: Features, clusters: int) -> Features:
+    """Centers of k-means clusters of synthetic texts, each of length 1; shape (clusters or fewer, features)."""
+    from sklearn.cluster import KMeans
+
+    number = min(clusters, len(np.unique(features, axis=0)))
+    seed = int.from_bytes(os.urandom(4), "little")
+    centers = KMeans(n_clusters=number, n_init=1, random_state=seed).fit(features).cluster_centers_
+    lengths = np.linalg.norm(centers, axis=1, keepdims=True)
+    found: Features = (centers / np.maximum(lengths, 1e-12)).astype(np.float32)
+    return found
+
+
+def write_votes(directory: Path, votes: ClusterVotes) -> None:
+    """Keeps the votes in a model directory: on disk before anything follows from them."""
+    document: dict[str, Any] = {"centers": votes.centers.tolist(), "votes": votes.votes.tolist()}
+    write_durably(directory / FILE_NAME, json.dumps(document))
+
+
+def has_votes(directory: Path) -> bool:
+    """Whether a model directory holds votes."""
+    return (directory / FILE_NAME).is_file()
+
+
+def read_votes(directory: Path) -> ClusterVotes:
+    """Reads `write_votes` back. Raises `MechanismFailed` if there are none, or they are damaged."""
+    try:
+        document = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
+        centers = np.array(document["centers"], dtype=np.float32)
+        votes = np.array(document["votes"], dtype=np.int64)
+    except (OSError, ValueError, KeyError, TypeError):
+        raise MechanismFailed("the votes by which texts are chosen are missing or damaged") from None
+    if centers.ndim != 2 or votes.shape != centers.shape[:1]:
+        raise MechanismFailed("the votes by which texts are chosen are missing or damaged")
+    return ClusterVotes(centers, votes)

@@ -1,0 +1,56 @@
+"""The schedule of a dataset with a cadence: a candidate of each month, when the month has ended.
+
+What belongs here: which months are due. What does not: whether a month may be spent on, or was already (`raw` and
+`clearance`), and asking again for what was killed or set back within the day (`interrupted`, `set_back`).
+"""
+
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from assets.line import partitions_of
+from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.storage import Storage
+
+REFUSALS = frozenset({"budget", "clearance", "contract", "spend-repeated"})
+"""Codes of what does not pass by itself."""
+
+
+def monthly_schedule(
+    settings: Settings, contract: DataContract, job: UnresolvedAssetJobDefinition
+) -> dg.ScheduleDefinition:
+    """Asks at midnight of each month's first day, where the contract says. Demonstrations come when somebody asks.
+
+    Of the ticks that a daemon missed, it evaluates the last one only. So a tick asks for all months after the last one
+    that was run, and in any case for the one that has just ended; where none was, what ended before is a backfill's.
+    A month whose source was away all day is asked for again with the next; one that was refused is not: whoever puts
+    that right starts it.
+    """
+
+    @dg.schedule(
+        name=f"{contract.dataset}_monthly",
+        description=f"A release candidate for each month, when it has ended in {contract.release.time_zone}.",
+        job=job,
+        cron_schedule="0 0 1 * *",
+        execution_timezone=contract.release.time_zone,
+        default_status=dg.DefaultScheduleStatus.STOPPED if contract.demo else dg.DefaultScheduleStatus.RUNNING,
+    )
+    def monthly(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
+        months = partitions_of(contract)
+        ended = months.get_partition_keys(current_time=context.scheduled_execution_time) if months else []
+        if not ended:
+            return dg.SkipReason(f"the first month, {contract.release.start}, has not ended")
+        run = {place.period for place in Storage(settings.restricted).places(contract.dataset)}
+        last = max((month for month in ended if month in run), default=ended[-1])
+        missed = [month for month in ended[:-1] if month > last and not _was_refused(context.instance, job.name, month)]
+        return [dg.RunRequest(run_key=month, partition_key=month) for month in (*missed, ended[-1])]
+
+    return monthly
+
+
+def _was_refused(instance: dg.DagsterInstance, job: str, month: str) -> bool:
+    """Whether the month's last run was refused, rather than kept from its source, ledger or machine."""
+    from dpsynth_platform.running import failure_codes
+
+    newest = instance.get_runs(dg.RunsFilter(job_name=job, tags={"dagster/partition": month}), limit=1)
+    return bool(newest) and bool(failure_codes(instance, newest[0].run_id) & REFUSALS)

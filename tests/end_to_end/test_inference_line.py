@@ -1,0 +1,62 @@
+"""Texts that a model writes while it reads records, from the table to a verified release."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from inference_cases import ABOUT, reader
+from line_cases import PEOPLE, REGIONS, ledger_of, released, run_here, storage_of
+from text_cases import save_model
+from text_line_cases import declare_base_public, text_deployment
+
+from dpsynth_platform.rehearsal import rehearse
+from dpsynth_platform.reviewing import verification
+from dpsynth_platform.reviewing.forecasts import forecast
+from dpsynth_platform.storage import read_table
+
+pytestmark = pytest.mark.end_to_end
+INFERENCE = {"about": ABOUT, "batch_size": 100, "document_tokens": 16, "clipping_norm": 2.0, "top_k": 40}
+
+
+def test_a_release_of_documents_that_were_paid_for_token_by_token(tmp_path: Path) -> None:
+    base = save_model(tmp_path / "reader", reader("region", tuple(REGIONS), "letter"))
+    generate = {
+        "method": "dp_inference",
+        "base_model": str(base),
+        "rows": 12,
+        "training": None,
+        "text": {"given": ["region"], "max_tokens": 48, "inference": INFERENCE},
+    }
+    deployment = text_deployment(tmp_path, generate=generate)
+    declare_base_public(deployment)
+    told = dict(forecast(deployment.settings, "people", None).rows())
+    assert any("at least 12 documents of up to 16 tokens" in str(words) for words in told.values()), told
+    assert rehearse(deployment.settings, "people", None, 60, lambda _: None)["success"]
+    ran = run_here(deployment)
+    assert ran.success, ran.failures
+    assert any("contexts: 6 of 6" in words for words in ran.said["model"])
+    (entry,) = ledger_of(deployment).entries()
+    assert entry.state == "spent"
+    folder = released(deployment)
+    public = json.loads((folder / "dossier.json").read_text())
+    assert public["mechanism"]["method"] == "dp_inference"
+    statement = public["statement"]
+    assert [part["kind"] for part in statement["event"]["events"]][-1] == "parallel"
+    assert any("choices" in access and "of next tokens" in access for access in statement["covered"])
+    report = json.loads((storage_of(deployment).require(PEOPLE, "audit").directory / "report.json").read_text())
+    assert [attack["name"] for attack in report["attacks"]] == [
+        "measurements",
+        "likelihood",
+        "nearest rows",
+        "text overlap",
+    ]
+    table = storage_of(deployment).require(PEOPLE, "synthetic").directory / "table"
+    rows = [row for batch in read_table(table) for row in batch.to_pylist()]
+    assert 4 <= len(rows) <= 12
+    assert all(row["letter"] and row["region"] in REGIONS for row in rows)
+    assert verification.verify(deployment.settings, str(folder), None).ok
+    again = run_here(deployment)
+    assert again.success, again.failures
+    assert len(ledger_of(deployment).entries()) == 1

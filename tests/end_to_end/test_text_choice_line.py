@@ -1,0 +1,39 @@
+"""`method: auto` for texts and what is paid for: another choice for the same data is no second spend without a word."""
+
+from __future__ import annotations
+
+import pytest
+from line_cases import ledger_of, run_here
+from text_line_cases import declare_base_public, text_deployment
+
+from dpsynth_platform.synth.automatic import Choice
+
+pytestmark = pytest.mark.end_to_end
+TO_CLEARANCE = ["raw", "scrubbed", "canaries", "clearance"]
+
+
+def test_another_choice_after_payment_wants_a_word(tmp_path, monkeypatch):
+    deployment = text_deployment(tmp_path, generate={"method": "auto"})
+    declare_base_public(deployment)
+
+    def stands_for(method):
+        chosen = Choice(method, "auto: a test of choices")
+        monkeypatch.setattr("dpsynth_platform.synth.text.choice.text_method_for", lambda *_: chosen)
+
+    stands_for("dp_finetune")
+    ran = run_here(deployment, steps=TO_CLEARANCE)
+    assert ran.success, ran.failures
+    paid = ledger_of(deployment).entries()
+    assert len(paid) == 1
+
+    stands_for("ctcl")
+    refused = run_here(deployment, steps=["raw"]).failures["raw"]
+    assert "auto stands for 'ctcl' here (auto: a test of choices), and this version" in refused
+    assert "accepted: method: dp_finetune to go on with what is paid for, or method: ctcl for another spend" in refused
+    assert ledger_of(deployment).entries() == paid
+
+    deployment.contract["generate"]["method"] = "dp_finetune"
+    deployment.write()
+    ran = run_here(deployment, steps=TO_CLEARANCE)
+    assert ran.success, ran.failures
+    assert ledger_of(deployment).entries() == paid

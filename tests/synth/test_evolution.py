@@ -1,0 +1,418 @@
+"""Private evolution of texts as a generator: its plan, its votes on a table, and rows from what lived on."""
+
+import json
+import os
+import re
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from endpoint_cases import TEXTS, serving
+from text_cases import save_model, tiny_llama, tiny_tokenizer
+
+from dpsynth_platform.contracts import DataContract, parse_contract
+from dpsynth_platform.errors import ConfigurationError, ContractError, GrantRefused, MechanismFailed
+from dpsynth_platform.planning import changes
+from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.statement import WORDS
+from dpsynth_platform.privacy.units import RECORD_PARTS
+from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
+from dpsynth_platform.storage import write_table
+from dpsynth_platform.synth.interface import Checkpoints, SealedPlan, generator
+from dpsynth_platform.synth.text import evolution, trained
+from dpsynth_platform.synth.text.endpoint_access import Access, Transport, transport_of
+from dpsynth_platform.synth.text.evolution import tried_endpoint
+from dpsynth_platform.synth.text.evolution_journal import FILE_NAME
+from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
+from dpsynth_platform.synth.text.sealing import started_from
+
+GENERATOR = generator("aug_pe")
+SOURCE = pa.schema([("letter", pa.int64()), ("reader", pa.int64()), ("kind", pa.string()), ("body", pa.string())])
+SECRET = "zanzibar"
+EVOLUTION = {"about": "short letters", "population": 6, "variations": 1, "rounds": 3}
+
+
+class Letters:
+    """An encoder that knows how often some letters stand in a text; milliseconds sooner than the real one."""
+
+    def __init__(self, device):
+        self.letters = "abcdefghiklmnoprstuwy"
+
+    def encode(self, texts):
+        counts = np.array([[text.count(letter) for letter in self.letters] for text in texts], dtype=np.float32)
+        return counts.reshape(len(texts), -1) / np.maximum(np.linalg.norm(counts, axis=-1, keepdims=True), 1)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("dpsynth_platform.synth.text.endpoints.FIRST_WAIT", 0.01)
+    monkeypatch.setattr(evolution, "SentenceEncoder", Letters)
+
+
+@pytest.fixture
+def server():
+    with serving() as found:
+        os.environ["DPSYNTH_TEXT_ENDPOINTS"] = found.url.removesuffix("/v1")
+        yield found
+
+
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory):
+    """Two letters of each of fifty readers, all with a word that no prompt may hold."""
+    kinds = [("mail", "note")[number % 3 == 0] for number in range(100)]
+    table = pa.table(
+        {
+            "kind": kinds,
+            "body": [f"{TEXTS[kind][number % 2]} {SECRET}" for number, kind in enumerate(kinds)],
+            OWNER_COLUMN: [f"{number // 2:032x}" for number in range(100)],
+            RECORD_COLUMN: [f"{number:032x}" for number in range(100)],
+        }
+    )
+    place = tmp_path_factory.mktemp("bounded") / "table"
+    write_table(place, table.schema, table.to_batches())
+    return place
+
+
+def contract_for(*, endpoint=None, base="some-model", generate=(), text=(), privacy=(), **changes):
+    evolved = EVOLUTION | changes | ({} if endpoint is None else {"endpoint": {"url": endpoint, "attempts": 2}})
+    return parse_contract(
+        {
+            "dataset": "letters",
+            "description": "Letters to the editor.",
+            "owners": ["letters@example.org"],
+            "source": {"uri": "/nowhere", "key": ["letter"]},
+            "family": "readers",
+            "privacy": {
+                "unit": "user",
+                "owner_columns": ["reader"],
+                "namespace": "reader",
+                "max_contributions": 2,
+                "guarantee": {"epsilon": 8.0, "delta": "auto"},
+                "expected_units": 100,
+            }
+            | dict(privacy),
+            "columns": {
+                "letter": {"type": "identifier"},
+                "reader": {"type": "identifier"},
+                "kind": {"type": "categorical", "values": ["mail", "note"]},
+                "body": {"type": "text", "pii": "replace"},
+            },
+            "generate": {
+                "method": "aug_pe",
+                **({} if base is None else {"base_model": str(base)}),
+                "rows": 12,
+                "text": {"max_tokens": 40, "given": ["kind"], "evolution": evolved} | dict(text),
+            }
+            | dict(generate),
+            "release": {"uri": "/nowhere/public"},
+        },
+        where="letters.yaml",
+        variables={},
+    )
+
+
+def planned(**changes):
+    contract = contract_for(**changes)
+    return GENERATOR.plan(contract, SOURCE, Guarantee.target(contract))
+
+
+def fitted(plan, bounded, directory):
+    named = started_from(plan)
+    base = None
+    if named is not None:
+        described = trained.deployed(named[0])
+        base = directory.parent / "base.json"
+        base.write_text(json.dumps(asdict(described) | {"directory": str(described.directory)}))
+    endpoint = None
+    if base is None:
+        endpoint = directory.parent / "endpoint.json"
+        Access("top-secret", Transport(seconds=5.0, attempts=2)).write(endpoint)
+    directory.mkdir(exist_ok=True)
+    grant = SimpleNamespace(plan_digest=plan.digest, entry_id="e" * 32)
+    GENERATOR.fit(plan, bounded, grant, directory, checkpoints=Checkpoints(base, b"k" * 32, endpoint=endpoint))
+
+
+def test_counts_and_votes_cost_together_what_is_asked_for(server):
+    plan = planned(endpoint=server.url)
+    guarantee = Guarantee.from_json(plan.guarantee)
+    event = event_from_json(plan.event)
+    assert 7.9 < epsilon(event, guarantee.delta).epsilon <= 8.0
+    votes = [(leaf, times) for leaf, times in leaves(event) if isinstance(leaf, GaussianVotesEvent)]
+    assert votes == [(GaussianVotesEvent(EvolutionParameters.of(plan).sigma, "add-or-remove", 2), 3)]
+    GENERATOR.check(plan)
+    assert not server.asked  # a plan asks nobody
+    described = plan.describe()
+    assert "3 histograms of votes" in described["event"]
+    assert "127.0.0.1" in described["training_in_words"]
+
+
+def test_the_sentences_for_readers_say_what_is_done(server):
+    """Votes among the texts of a record's own label, and by the length of an owner's votes: not by their sum."""
+    words = GENERATOR.describe(planned(endpoint=server.url, lookahead=2))["training_in_words"]
+    assert "among those of its kind, is nearest to its own, by the mean of 2 variations" in words
+    assert "all votes of one owner have the length (L2 norm) of one vote together" in words
+    assert "from public words and from texts of its own that were chosen" in words
+    graph = {"adjacency": "fixed-graph", "owner_columns": ["reader"]}
+    described = GENERATOR.describe(planned(endpoint=server.url, privacy=graph, text={"given": []}))
+    for words in (described["event"], described["training_in_words"]):
+        assert "one vote in full" in words
+        assert "L2" not in words
+    said = WORDS["aug_pe"]
+    assert "written for the record's own label" in said.votes
+    assert "after the first votes, from texts of its own" in said.result
+    assert f"votes to 1/{RECORD_PARTS}" in said.noise.assumption
+
+
+def test_a_plan_with_less_noise_than_its_event_is_refused(server):
+    plan = planned(endpoint=server.url)
+    parts = plan.parameters | {"sigma": plan.parameters["sigma"] / 2}
+    with pytest.raises(GrantRefused, match="privacy event"):
+        GENERATOR.check(replace(plan, parameters=parts))
+    with pytest.raises(GrantRefused, match="no evolution"):
+        GENERATOR.check(replace(plan, parameters={}))
+
+
+def test_as_many_texts_live_on_as_noise_leaves_votes_for(server):
+    few = EvolutionParameters.of(planned(endpoint=server.url, population="auto"))
+    many = EvolutionParameters.of(planned(endpoint=server.url, population="auto", privacy={"expected_units": 10_000}))
+    assert few.population == max(10, int(100 / (2 * 3 * few.sigma)))
+    assert 10_000 / (many.population * 2) >= 3 * many.sigma
+    assert 10_000 / ((many.population + 1) * 2) < 3 * many.sigma or many.population == 2000
+
+
+def test_texts_evolve_behind_an_endpoint_that_sees_no_private_word(server, bounded, tmp_path):
+    plan, model = planned(endpoint=server.url), tmp_path / "model"
+    assert SealedPlan.from_json(plan.to_json()).digest == plan.digest
+    fitted(plan, bounded, model)
+    assert GENERATOR.is_complete(model)
+    assert not GENERATOR.can_resume(model)
+    assert len(server.asked) >= 6 * 2 + 2 * 6
+    assert {key for _, key, _ in server.asked} == {"Bearer top-secret"}
+    assert SECRET not in json.dumps([document for *_, document in server.asked])
+    kept = b"".join(file.read_bytes() for file in model.rglob("*") if file.is_file())
+    assert SECRET.encode() not in kept
+    assert b"top-secret" not in kept
+    survivors = json.loads((model / evolution.SURVIVORS).read_text())
+    assert 6 <= len(survivors) <= 7
+    before = {file: file.read_bytes() for file in model.rglob("*") if file.is_file()}
+    drawn = GENERATOR.draw(model, 30).table()
+    assert drawn.schema.names == ["letter", "reader", "kind", "body"]
+    assert 15 <= drawn.num_rows <= 30
+    texts = [re.sub(r", number.*", "", text) for text in drawn.column("body").to_pylist()]
+    assert all(text in TEXTS[kind] for kind, text in zip(drawn.column("kind").to_pylist(), texts, strict=True))
+    assert {file: file.read_bytes() for file in model.rglob("*") if file.is_file()} == before
+    assert len(set(drawn.column("body").to_pylist())) == drawn.num_rows  # further rows have variations of their own
+
+
+def test_an_endpoint_that_fails_costs_no_second_vote(server, bounded, tmp_path, monkeypatch):
+    drawn = []
+    counted = evolution.noisy_votes
+    monkeypatch.setattr(evolution, "noisy_votes", lambda *rest: drawn.append(1) or counted(*rest))
+    plan, model = planned(endpoint=server.url), tmp_path / "model"
+    model.mkdir()
+    assert GENERATOR.can_resume(model)  # nothing was begun
+    server.coming.extend([(503, {}, b"")] * 200)
+    with pytest.raises(MechanismFailed, match="0 came"):
+        fitted(plan, bounded, model)
+    assert (drawn, GENERATOR.can_resume(model), GENERATOR.is_complete(model)) == ([], True, False)
+    server.coming.clear()
+    server.breaks = lambda document: "<text>" in json.dumps(document)  # no variations: after the first vote
+    with pytest.raises(MechanismFailed, match="at no further cost"):
+        fitted(plan, bounded, model)
+    assert (len(drawn), GENERATOR.can_resume(model)) == (1, True)
+    with pytest.raises(MechanismFailed, match="nothing to draw from"):
+        GENERATOR.draw(model, 5)
+    server.breaks = lambda document: False
+    fitted(plan, bounded, model)
+    assert len(drawn) == 3
+    lines = [json.loads(line)["kind"] for line in (model / FILE_NAME).read_text().splitlines()]
+    assert lines.count("votes") == 3
+
+
+def test_counts_of_columns_that_were_cut_short_are_not_drawn_again(server, bounded, tmp_path, monkeypatch):
+    plan, model = planned(endpoint=server.url), tmp_path / "model"
+    monkeypatch.setattr("dpsynth_platform.synth.tabular.measurements.MeasurementLog.complete", lambda self: _stop())
+    with pytest.raises(KeyboardInterrupt):
+        fitted(plan, bounded, model)
+    assert not GENERATOR.can_resume(model)
+    with pytest.raises(MechanismFailed, match="not measured twice"):
+        fitted(plan, bounded, model)
+
+
+def _stop():
+    raise KeyboardInterrupt
+
+
+def test_an_endpoint_that_is_away_when_rows_are_drawn(server, bounded, tmp_path):
+    plan, model = planned(endpoint=server.url), tmp_path / "model"
+    fitted(plan, bounded, model)
+    server.coming.extend([(503, {}, b"")] * 400)
+    with pytest.raises(MechanismFailed, match="came"):
+        GENERATOR.draw(model, 30, transport=Transport(attempts=1))
+
+
+def test_an_endpoint_that_the_deployment_does_not_list_gets_neither_a_key_nor_a_word(server, bounded, tmp_path):
+    plan, model = planned(endpoint=server.url), tmp_path / "model"
+    fitted(plan, bounded, model)
+    before = len(server.asked)
+    tried_endpoint(plan, Transport())
+    assert len(server.asked) == before + 1
+    secure = server.url.removesuffix("/v1").replace("http:", "https:")
+    for listed in ("", "https://models.example.org", secure):
+        os.environ["DPSYNTH_TEXT_ENDPOINTS"] = listed
+        for attempt in (
+            lambda: planned(endpoint=server.url),
+            lambda: tried_endpoint(plan, Transport()),
+            lambda: GENERATOR.draw(model, 30),
+        ):
+            with pytest.raises(ConfigurationError, match=r"is no endpoint of this deployment.*DPSYNTH_TEXT_ENDPOINTS"):
+                attempt()
+    assert len(server.asked) == before + 1
+
+
+def test_an_endpoint_that_writes_nothing_is_found_out_before_anything_is_spent(server):
+    plan = planned(endpoint=server.url)
+    server.coming.extend([(400, {}, b'{"error": "unknown parameter top_p"}')])
+    with pytest.raises(ConfigurationError, match=r"127.0.0.1 wrote no text on trial: rejected \(1\)") as refused:
+        tried_endpoint(plan, Transport())
+    assert 'top_p"' not in str(refused.value)
+    ((_, _, asked),) = server.asked
+    assert "letter" not in json.dumps(asked)
+    assert asked["max_tokens"] == EvolutionParameters.of(plan).sampling.max_tokens
+
+
+def test_how_an_endpoint_is_reached_is_no_part_of_the_run(server):
+    def made(**transport):
+        contract = contract_for(endpoint=server.url)
+        declared = contract.model_dump(mode="json")
+        declared["generate"]["text"]["evolution"]["endpoint"] |= transport
+        contract = DataContract.model_validate(declared)
+        return GENERATOR.plan(contract, SOURCE, Guarantee.target(contract)), contract
+
+    plan, contract = made()
+    for transport in ({"timeout": 7.0}, {"attempts": 9}, {"at_once": 3}):
+        other, changed = made(**transport)
+        assert (other.digest, changes(contract, changed)) == (plan.digest, [])
+        assert transport_of(changed) != transport_of(contract)
+    other, changed = made(url=f"{server.url}/other")
+    assert other.digest != plan.digest
+    assert changes(contract, changed) == ["evolution.endpoint.url"]
+
+
+def test_the_description_is_part_of_the_run_where_prompts_hold_it(server):
+    def described(words, **more):
+        return contract_for(endpoint=server.url, **more).model_copy(update={"description": words})
+
+    assert changes(described("Letters.", about=None), described("Mails.", about=None)) == ["evolution.about"]
+    assert changes(described("Letters."), described("Mails.")) == []
+
+
+@pytest.fixture(scope="module")
+def talkative():
+    """A tiny model that answers with English words, whatever short prompt it is asked by."""
+    model, tokenizer = tiny_llama(positions=2048), tiny_tokenizer()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    told = [f"Write.\n\nKind of text: x\nkind: {kind}\nLength: up to 18 words\n" for kind in TEXTS]
+    marked = [f"{one}<text>\n_ _ {TEXTS['note'][0]}\n</text>\n" for one in told]
+    for step in range(120):
+        answer = TEXTS["mail"][step % 2] if step % 3 else TEXTS["note"][step % 2]
+        prompt = tokenizer(f"{(told + marked)[step % 4]}\nAnswer:\n")["input_ids"]
+        said = [*tokenizer(answer)["input_ids"], tokenizer.eos_token_id]
+        optimizer.zero_grad()
+        tokens, labels = torch.tensor([prompt + said]), torch.tensor([[-100] * len(prompt) + said])
+        model(input_ids=tokens, labels=labels).loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+def test_a_model_on_this_machine_writes(bounded, talkative, tmp_path, monkeypatch):
+    for name in ("_NEW", "_REPHRASE", "_FILL"):
+        monkeypatch.setattr(f"dpsynth_platform.synth.text.evolution_prompts.{name}", "Write.")
+    base = save_model(tmp_path / "base", talkative)
+    text = {"max_tokens": 24, "temperature": 0.5}
+    plan, model = planned(base=base, text=text, rounds=2, population=4, about="xxx"), tmp_path / "model"
+    assert started_from(plan)[0] == str(base)
+    fitted(plan, bounded, model)
+    drawn = GENERATOR.draw(model, 8).table()
+    assert 1 <= drawn.num_rows <= 8
+    assert all(text.strip() for text in drawn.column("body").to_pylist())
+    save_model(base, tiny_llama(positions=2048, seed=1))
+    with pytest.raises(ConfigurationError, match="not the one that the plan was made for"):
+        fitted(plan, bounded, tmp_path / "other")
+    with pytest.raises(GrantRefused, match="nobody who writes"):
+        GENERATOR.fit(plan, bounded, SimpleNamespace(plan_digest=plan.digest, entry_id="e" * 32), tmp_path / "third")
+
+
+def test_a_model_that_sees_too_little_is_refused_before_the_data_are_read(bounded, tmp_path):
+    base = save_model(tmp_path / "base", tiny_llama(positions=64))
+    with pytest.raises(ConfigurationError, match="at most half of them"):
+        fitted(planned(base=base), bounded, tmp_path / "model")
+    assert not (tmp_path / "model" / "columns").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"endpoint": "http://models.example.org/v1"}, "endpoint.url.*https"),
+        ({"endpoint": "https://user:word@models.example.org/v1"}, "endpoint.url"),
+        (
+            {"endpoint": "https://models.example.org/v1", "base": None},
+            "generate.*base_model: with text.evolution.endpoint",
+        ),
+        *(
+            ({"endpoint": url}, r"endpoint.url: .*accepted: https://HOST\[:PORT\]/PATH")
+            for url in (
+                "https://models.example.org:99999/v1",
+                "https://models.example.org\\.evil.example/v1",
+                "https://models..example.org/v1",
+                "https://[::g]/v1",
+                "https://256.1.1.1/v1",
+                "https://1.2.3/v1",
+                "https://models.example.org/v 1",
+                "https://models.example.org/v1?key=1",
+                "https://models.example.org/%zz",
+                "https://:443/v1",
+            )
+        ),
+        ({"population": 0}, "population"),
+        ({"rounds": 0}, "rounds"),
+        ({"ways": ["rephrase", "rephrase"]}, "each once"),
+        ({"generate": {"training": {}}}, "training: for dp_finetune, ctcl"),
+        ({"generate": {"method": "dp_finetune"}}, "text.evolution: for aug_pe"),
+        ({"privacy": {"weighting": "owners"}}, "weighting"),
+        ({"text": {"chunks": 2}}, "chunks"),
+    ],
+)
+def test_a_contract_that_cannot_be_meant_is_refused(changes, said):
+    with pytest.raises(ContractError, match=said):
+        contract_for(**changes)
+
+
+def test_what_decides_the_candidates_decides_the_run(server):
+    digests = {
+        json.dumps(contract_for(**changes).mechanism_snapshot(), sort_keys=True)
+        for changes in (
+            {},
+            {"about": "long letters"},
+            {"rounds": 4},
+            {"text": {"temperature": 0.5}},
+            {"hints": ["rain"]},
+        )
+    }
+    assert len(digests) == 5
+    assert contract_for().mechanism_snapshot() == contract_for(generate={"rows": 99}).mechanism_snapshot()
+
+
+@pytest.mark.parametrize(
+    "url", ["https://me:top-secret@models.example.org/v1", "https://models.example.org/v1?key=top-secret"]
+)
+def test_a_refused_address_that_may_hold_a_key_is_not_shown(url):
+    with pytest.raises(ContractError, match=r"endpoint.url: .*accepted: https://HOST") as refused:
+        contract_for(endpoint=url)
+    assert "top-secret" not in str(refused.value)

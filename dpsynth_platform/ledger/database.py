@@ -260,7 +260,8 @@ def _explain(error: DBAPIError) -> str:
     if "is full" in told or "no space left" in told:
         return "the ledger's disk is full; nothing was changed. Make room and try again"
     if "disk i/o" in told:
-        return "the ledger's disk could not be written or read; nothing was changed. See that it has room and works"
+        # Says nothing of what is on disk: a commit may have reached it before the disk failed.
+        return "the ledger's disk could not be written or read. See that it has room and works"
     if "not a database" in told or "malformed" in told:
         return "the ledger's file is damaged or not a ledger; restore it from its backup"
     if "no such table" in told or "does not exist" in told:

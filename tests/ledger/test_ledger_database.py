@@ -196,6 +196,17 @@ def test_a_database_that_takes_no_more_is_named_and_nothing_is_half_done(ledger,
     assert ledger.reserve("each", "later", request(), people(1), "compose", key_ids=KEYS).state == "reserved"
 
 
+def test_of_a_disk_that_fails_nothing_is_claimed(url):
+    """A commit may be on disk before the disk fails: SQLite says the same of both."""
+
+    def fails(*_):
+        raise OperationalError("statement", {}, sqlite3.OperationalError("disk I/O error"))
+
+    with pytest.raises(LedgerError, match="could not be written or read") as failed:
+        Database(url).write(fails)
+    assert "nothing was changed" not in str(failed.value)
+
+
 @pytest.mark.parametrize(
     "bad", ["sqlite://", "sqlite:///:memory:", "mysql://host/db", "oracle+nothing://host/db", "no url at all", ""]
 )

@@ -189,7 +189,7 @@ class Checkpoints:
         key: 32 bytes that the training's own checkpoints are encrypted with, for this ledger entry alone.
         resume: go on from the last checkpoint, within the steps that the plan has paid for.
         ranks: starts processes that train along, where there are to be any.
-        endpoint: file that says how the endpoint that writes texts is reached (`text.endpoints.Access`), its key
+        endpoint: file that says how the endpoint that writes texts is reached (`text.endpoint_access.Access`), its key
             included; None: no endpoint does.
     """
 

@@ -12,7 +12,7 @@ import pytest
 from text_cases import save_model
 
 from dpsynth_platform.contracts import parse_contract
-from dpsynth_platform.errors import ConfigurationError, GrantRefused, MechanismFailed, ReplayExhausted
+from dpsynth_platform.errors import ConfigurationError, GrantRefused, MechanismFailed, ReplayExhausted, StaleInput
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -157,13 +157,23 @@ def test_a_plan_with_other_noise_than_its_event_says_is_refused(base, bounded, t
     assert not any((tmp_path / "model").iterdir())
 
 
-def test_what_was_learned_is_drawn_in_the_released_schema(base, bounded, tmp_path, monkeypatch):
-    monkeypatch.setattr("dpsynth_platform.training.noise.GaussianNoise.add_", lambda self, sums, deviation: sums)
-    monkeypatch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
-    monkeypatch.setattr("dpsynth_platform.training.health.Watch.step", lambda *_: None)
-    plan, model = planned(base, learning_rate=0.02, steps=30), tmp_path / "model"
-    assert not GENERATOR.is_complete(model)
-    fitted(plan, bounded, model)
+@pytest.fixture(scope="module")
+def learned(base, bounded, tmp_path_factory):
+    """A plan, and a model that was trained without noise, so that it writes much like what it read."""
+    place = tmp_path_factory.mktemp("learned")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("DPSYNTH_HOME", str(place))
+        patched.setattr("dpsynth_platform.training.noise.GaussianNoise.add_", lambda self, sums, deviation: sums)
+        patched.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
+        patched.setattr("dpsynth_platform.training.health.Watch.step", lambda *_: None)
+        plan = planned(base, learning_rate=0.02, steps=30)
+        assert not GENERATOR.is_complete(place / "model")
+        fitted(plan, bounded, place / "model")
+    return plan, place / "model"
+
+
+def test_what_was_learned_is_drawn_in_the_released_schema(learned):
+    plan, model = learned
     assert GENERATOR.is_complete(model)
     assert not GENERATOR.can_resume(model)
     assert not (model / "training").exists()
@@ -179,7 +189,7 @@ def test_what_was_learned_is_drawn_in_the_released_schema(base, bounded, tmp_pat
     assert drawn.column("body").null_count == 0
     assert set(drawn.column("topic").to_pylist()) <= {"sport", "trade"}
     assert set(drawn.column("year").to_pylist()) <= {2000, 2001, 2002, 2003}
-    assert not list(tmp_path.glob("model-texts"))
+    assert not model.with_name("model-texts").exists()
     greedy = Sampling(temperature=0.2, max_tokens=20)
     terms = TextTerms(greedy, Rules(duplicates="kept"), Counts("year", ((2000, 30), (2003, 40))))
     drawing = GENERATOR.draw(model, 60, texts=terms)
@@ -237,6 +247,31 @@ def test_beyond_the_steps_that_were_paid_for_nothing_goes_on(base, bounded, tmp_
     with pytest.raises(ReplayExhausted, match="the plan pays for 0"):
         fitted(plan, bounded, model, resume=True)
     assert not GENERATOR.is_complete(model)
+
+
+@pytest.mark.parametrize("file", ["texts.jsonl", "sampling.json"])
+def test_kept_texts_that_are_damaged_are_drawn_anew(learned, file):
+    _, model = learned
+    place = model.with_name("model-texts")
+    terms = TextTerms(Sampling(temperature=0.2, max_tokens=20), Rules(duplicates="kept"))
+
+    def files():
+        return {found: found.read_bytes() for found in model.rglob("*") if found.is_file()}
+
+    def killed(stage, done, total):
+        if stage == "sample" and done:
+            raise Killed
+
+    before = files()
+    with pytest.raises(Killed):
+        GENERATOR.draw(model, 30, texts=terms, progress=killed)
+    kept = (place / file).read_bytes()
+    (place / file).write_bytes(b"\xff" + kept[1:])
+    with pytest.raises(StaleInput, match="damaged; materialize synthetic again"):
+        GENERATOR.draw(model, 30, texts=terms)
+    assert not place.exists()
+    assert GENERATOR.draw(model, 30, texts=terms).table().num_rows > 0
+    assert files() == before, "the model, which was paid for, stays"
 
 
 def test_another_base_model_than_the_plan_s_is_refused(base, bounded, tmp_path):

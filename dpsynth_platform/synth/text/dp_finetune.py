@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from dpsynth_platform.constraints import Constraint, Values
 from dpsynth_platform.contracts import KEYWORDS_COLUMN, DataContract
-from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed, ResumeRefused
+from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed, ResumeRefused, StaleInput
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.restricted_log import note
@@ -567,17 +567,21 @@ def _drawn(
     trained.check_digest(base, parameters.base_digest)
     model, tokenizer = trained.load_for_sampling(base, parameters.training, directory, device)
     # Beside the model, whose content hash the ledger holds; what a crash left there is gone on with.
-    place = directory.with_name(f"{directory.name}-texts")
-    kept = sample_records(
-        model,
-        Encoder(parameters.layout, tokenizer),
-        counts,
-        place,
-        of=trained.digest_of(directory),
-        rules=terms.rules,
-        sampling=terms.sampling,
-        progress=progress,
-    )
+    place, of = directory.with_name(f"{directory.name}-texts"), trained.digest_of(directory)
+    try:
+        kept = sample_records(
+            model,
+            Encoder(parameters.layout, tokenizer),
+            counts,
+            place,
+            of=of,
+            rules=terms.rules,
+            sampling=terms.sampling,
+            progress=progress,
+        )
+    except StaleInput:  # what lies there is damaged: who draws again must not find it again
+        shutil.rmtree(place, ignore_errors=True)
+        raise
     shutil.rmtree(place)
     return by_given(kept.rows, parameters.layout, counts), kept
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-from text_cases import save_model
+from text_cases import letters_contract, save_model
 
-from dpsynth_platform.contracts import TOPIC_LEVELS, parse_contract
+from dpsynth_platform.contracts import TOPIC_LEVELS
 from dpsynth_platform.errors import AccountingError, ConfigurationError, ContractError
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import dp_sgd_event, event_from_json, histogram_event
@@ -72,40 +72,17 @@ def bounded(tmp_path_factory):
 
 def contract_for(base, topics, *, columns=(), units=100, training=(), **text):
     public = {} if topics == "universal" else {"public": "made of two sentences", "count": 16}
-    return parse_contract(
+    trained_by = {"steps": 4, "batch_size": 40, "replay_steps": 2, "adapter": {"rank": 2, "alpha": 4}}
+    return letters_contract(
+        {"kind": {"type": "categorical", "values": ["sport", "trade"]}} | dict(columns),
         {
-            "dataset": "letters",
-            "description": "Letters to the editor.",
-            "owners": ["letters@example.org"],
-            "source": {"uri": "/nowhere", "key": ["letter"]},
-            "family": "readers",
-            "privacy": {
-                "unit": "user",
-                "owner_columns": ["reader"],
-                "namespace": "reader",
-                "max_contributions": 2,
-                "guarantee": {"epsilon": 8.0, "delta": "auto"},
-                "expected_units": units,
-            },
-            "columns": {
-                "letter": {"type": "identifier"},
-                "reader": {"type": "identifier"},
-                "kind": {"type": "categorical", "values": ["sport", "trade"]},
-                "body": {"type": "text", "pii": "replace"},
-            }
-            | dict(columns),
-            "generate": {
-                "method": "ctcl",
-                "base_model": str(base),
-                "rows": 12,
-                "text": {"max_tokens": 64, "given": ["kind"], "topics": {"model": str(topics)} | public | text},
-                "training": {"steps": 4, "batch_size": 40, "replay_steps": 2, "adapter": {"rank": 2, "alpha": 4}}
-                | dict(training),
-            },
-            "release": {"uri": "/nowhere/public"},
+            "method": "ctcl",
+            "base_model": str(base),
+            "rows": 12,
+            "text": {"max_tokens": 64, "given": ["kind"], "topics": {"model": str(topics)} | public | text},
+            "training": trained_by | dict(training),
         },
-        where="letters.yaml",
-        variables={},
+        privacy={"expected_units": units},
     )
 
 

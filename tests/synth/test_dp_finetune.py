@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-from text_cases import save_model
+from text_cases import letters_contract, save_model
 
-from dpsynth_platform.contracts import parse_contract
 from dpsynth_platform.errors import ConfigurationError, GrantRefused, MechanismFailed, ReplayExhausted, StaleInput
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
@@ -41,39 +40,19 @@ TEXTS = {"sport": "the team was late again", "trade": "please send the parcel by
 
 def contract_for(base, **changes):
     training = {"steps": 6, "batch_size": 40, "replay_steps": 4, "adapter": {"rank": 2, "alpha": 4}}
-    return parse_contract(
+    return letters_contract(
         {
-            "dataset": "letters",
-            "description": "Letters to the editor.",
-            "owners": ["letters@example.org"],
-            "source": {"uri": "/nowhere", "key": ["letter"]},
-            "family": "readers",
-            "privacy": {
-                "unit": "user",
-                "owner_columns": ["reader"],
-                "namespace": "reader",
-                "max_contributions": 2,
-                "guarantee": {"epsilon": 8.0, "delta": 1e-4},
-                "expected_units": 100,
-            },
-            "columns": {
-                "letter": {"type": "identifier"},
-                "reader": {"type": "identifier"},
-                "topic": {"type": "categorical", "values": ["sport", "trade"]},
-                "year": {"type": "integer", "min": 2000, "max": 2003},
-                "body": {"type": "text", "pii": "replace"},
-            },
-            "generate": {
-                "method": "dp_finetune",
-                "base_model": str(base),
-                "rows": 12,
-                "text": {"max_tokens": 48, "given": ["topic"]},
-                "training": training | changes,
-            },
-            "release": {"uri": "/nowhere/public"},
+            "topic": {"type": "categorical", "values": ["sport", "trade"]},
+            "year": {"type": "integer", "min": 2000, "max": 2003},
         },
-        where="letters.yaml",
-        variables={},
+        {
+            "method": "dp_finetune",
+            "base_model": str(base),
+            "rows": 12,
+            "text": {"max_tokens": 48, "given": ["topic"]},
+            "training": training | changes,
+        },
+        privacy={"guarantee": {"epsilon": 8.0, "delta": 1e-4}},
     )
 
 

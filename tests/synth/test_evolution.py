@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 import torch
 from endpoint_cases import TEXTS, serving
-from text_cases import save_model, tiny_llama, tiny_tokenizer
+from text_cases import letters_contract, save_model, tiny_llama, tiny_tokenizer
 
-from dpsynth_platform.contracts import DataContract, parse_contract
+from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ConfigurationError, ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.planning import changes
 from dpsynth_platform.privacy.accounting import epsilon
@@ -81,40 +81,14 @@ def bounded(tmp_path_factory):
 
 def contract_for(*, endpoint=None, base="some-model", generate=(), text=(), privacy=(), **changes):
     evolved = EVOLUTION | changes | ({} if endpoint is None else {"endpoint": {"url": endpoint, "attempts": 2}})
-    return parse_contract(
-        {
-            "dataset": "letters",
-            "description": "Letters to the editor.",
-            "owners": ["letters@example.org"],
-            "source": {"uri": "/nowhere", "key": ["letter"]},
-            "family": "readers",
-            "privacy": {
-                "unit": "user",
-                "owner_columns": ["reader"],
-                "namespace": "reader",
-                "max_contributions": 2,
-                "guarantee": {"epsilon": 8.0, "delta": "auto"},
-                "expected_units": 100,
-            }
-            | dict(privacy),
-            "columns": {
-                "letter": {"type": "identifier"},
-                "reader": {"type": "identifier"},
-                "kind": {"type": "categorical", "values": ["mail", "note"]},
-                "body": {"type": "text", "pii": "replace"},
-            },
-            "generate": {
-                "method": "aug_pe",
-                **({} if base is None else {"base_model": str(base)}),
-                "rows": 12,
-                "text": {"max_tokens": 40, "given": ["kind"], "evolution": evolved} | dict(text),
-            }
-            | dict(generate),
-            "release": {"uri": "/nowhere/public"},
-        },
-        where="letters.yaml",
-        variables={},
-    )
+    declared = {
+        "method": "aug_pe",
+        **({} if base is None else {"base_model": str(base)}),
+        "rows": 12,
+        "text": {"max_tokens": 40, "given": ["kind"], "evolution": evolved} | dict(text),
+    }
+    kinds = {"kind": {"type": "categorical", "values": ["mail", "note"]}}
+    return letters_contract(kinds, declared | dict(generate), privacy=privacy)
 
 
 def planned(**changes):

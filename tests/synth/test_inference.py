@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 import torch
 from inference_cases import ABOUT, SENTENCES, reader
-from text_cases import save_model, tiny_gpt2, tiny_llama, tiny_tokenizer
+from text_cases import letters_contract, save_model, tiny_gpt2, tiny_llama, tiny_tokenizer
 
-from dpsynth_platform.contracts import Inference, parse_contract
+from dpsynth_platform.contracts import Inference
 from dpsynth_platform.errors import ConfigurationError, ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.planning import changes
 from dpsynth_platform.privacy.accounting import epsilon
@@ -45,38 +45,16 @@ DRAWN = {"document_tokens": 8, "batch_size": 25, "clipping_norm": 1.0, "temperat
 def contract_for(base, *, text=None, rows=12, **changes):
     inference = DRAWN | {key: value for key, value in changes.items() if key in Inference.model_fields}
     privacy = {key: value for key, value in changes.items() if key not in inference}
-    return parse_contract(
+    return letters_contract(
+        {"topic": {"type": "categorical", "values": ["sport", "trade"]}},
         {
-            "dataset": "letters",
-            "description": ABOUT,
-            "owners": ["letters@example.org"],
-            "source": {"uri": "/nowhere", "key": ["letter"]},
-            "family": "readers",
-            "privacy": {
-                "unit": "user",
-                "owner_columns": ["reader"],
-                "namespace": "reader",
-                "max_contributions": 2,
-                "guarantee": {"epsilon": 8.0, "delta": 1e-4},
-                "expected_units": 100,
-            }
-            | privacy,
-            "columns": {
-                "letter": {"type": "identifier"},
-                "reader": {"type": "identifier"},
-                "topic": {"type": "categorical", "values": ["sport", "trade"]},
-                "body": {"type": "text", "pii": "replace"},
-            },
-            "generate": {
-                "method": "dp_inference",
-                "base_model": str(base),
-                "rows": rows,
-                "text": {"max_tokens": 40, "inference": inference} | (text or {}),
-            },
-            "release": {"uri": "/nowhere/public"},
+            "method": "dp_inference",
+            "base_model": str(base),
+            "rows": rows,
+            "text": {"max_tokens": 40, "inference": inference} | (text or {}),
         },
-        where="letters.yaml",
-        variables={},
+        privacy={"guarantee": {"epsilon": 8.0, "delta": 1e-4}} | privacy,
+        description=ABOUT,
     )
 
 

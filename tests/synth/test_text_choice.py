@@ -5,9 +5,10 @@ import socket
 from pathlib import Path
 
 import pytest
+from text_cases import letters_contract
 
 from dpsynth_platform import storage
-from dpsynth_platform.contracts import DataContract, parse_contract
+from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.planning import changes, settled
 from dpsynth_platform.settings import Settings
@@ -64,34 +65,12 @@ def test_each_rule_and_its_reason(change, method, why):
 
 
 def contract_for(*, method="auto", privacy=(), generate=(), text=()):
-    return parse_contract(
-        {
-            "dataset": "letters",
-            "description": "Letters to the editor.",
-            "owners": ["letters@example.org"],
-            "source": {"uri": "/nowhere", "key": ["letter"]},
-            "family": "readers",
-            "privacy": {
-                "unit": "user",
-                "owner_columns": ["reader"],
-                "namespace": "reader",
-                "max_contributions": 2,
-                "guarantee": {"epsilon": 4.0, "delta": "auto"},
-                "expected_units": 6_000,
-            }
-            | dict(privacy),
-            "columns": {
-                "letter": {"type": "identifier"},
-                "reader": {"type": "identifier"},
-                "kind": {"type": "categorical", "values": ["mail", "note"]},
-                "body": {"type": "text", "pii": "replace"},
-            },
-            "generate": {"method": method, "rows": 200, "text": {"max_tokens": 64, "given": ["kind"]} | dict(text)}
-            | dict(generate),
-            "release": {"uri": "/nowhere/public"},
-        },
-        where="letters.yaml",
-        variables={},
+    declared = {"method": method, "rows": 200, "text": {"max_tokens": 64, "given": ["kind"]} | dict(text)}
+    plenty = {"guarantee": {"epsilon": 4.0, "delta": "auto"}, "expected_units": 6_000}
+    return letters_contract(
+        {"kind": {"type": "categorical", "values": ["mail", "note"]}},
+        declared | dict(generate),
+        privacy=plenty | dict(privacy),
     )
 
 

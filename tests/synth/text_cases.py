@@ -1,10 +1,12 @@
-"""A tokenizer of some hundred tokens, and language models small enough to train while one looks on."""
+"""A contract of letters, a tokenizer of some hundred tokens, and language models small enough to train meanwhile."""
 
 from functools import cache
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from dpsynth_platform.contracts import parse_contract
 
 WORDS = [
     "the patient came back with a cough and a fever",
@@ -71,3 +73,35 @@ def save_model(directory, model=None, tokenizer=None):
     (model or tiny_llama(tokenizer)).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
+
+
+def letters_contract(columns, generate, *, privacy=(), description="Letters to the editor."):
+    """A contract of letters by readers: their body is text, which other columns stand before."""
+    return parse_contract(
+        {
+            "dataset": "letters",
+            "description": description,
+            "owners": ["letters@example.org"],
+            "source": {"uri": "/nowhere", "key": ["letter"]},
+            "family": "readers",
+            "privacy": {
+                "unit": "user",
+                "owner_columns": ["reader"],
+                "namespace": "reader",
+                "max_contributions": 2,
+                "guarantee": {"epsilon": 8.0, "delta": "auto"},
+                "expected_units": 100,
+            }
+            | dict(privacy),
+            "columns": {
+                "letter": {"type": "identifier"},
+                "reader": {"type": "identifier"},
+                **columns,
+                "body": {"type": "text", "pii": "replace"},
+            },
+            "generate": generate,
+            "release": {"uri": "/nowhere/public"},
+        },
+        where="letters.yaml",
+        variables={},
+    )

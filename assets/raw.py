@@ -9,7 +9,6 @@ from assets.step import Outcome, Step, StepContext
 from dpsynth_platform import planning, source
 from dpsynth_platform.contracts import TEXT_METHODS
 from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import ContractError
 from dpsynth_platform.release.dossier import expected_errors
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.storage import StepRecord
@@ -28,7 +27,8 @@ def body(step: StepContext) -> Outcome:
     step.open_account()
     for name in (f"dataset {contract.dataset}", f"source {pinned.table_id}"):
         step.ledger.bind(name, contract.family, contract.privacy.owner_columns)
-    _check_choice(step, earlier, pinned)
+    if not step.spend_again:
+        planning.check_choice(contract, earlier, pinned, step.ledger.charged_for(contract.family, place.label))
     plan = _earlier_plan(step, earlier, pinned)
     if plan is None:
         if earlier is None and contract.generate.base_model is not None:
@@ -92,26 +92,6 @@ def _pin(step: StepContext, earlier: StepRecord | None) -> source.PinnedSource:
         f"{newest.version}; what came since is in no release of this period"
     )
     return kept
-
-
-def _check_choice(step: StepContext, earlier: StepRecord | None, pinned: source.PinnedSource) -> None:
-    """What `auto` stands for may change with what is free to change, and then would pay a second time without a word.
-
-    Raises:
-        ContractError: this version of the source is paid for by another method.
-    """
-    contract = step.contract
-    if contract.generate.why is None or earlier is None or step.spend_again or earlier.facts["source"] != pinned.name:
-        return
-    now, then = contract.generate.method, earlier.facts["method"]
-    paid = {entry.key for entry in step.ledger.charged_for(contract.family, step.place.label)}
-    if now == then or paid.isdisjoint(planning.mechanism_keys(contract, earlier.run_key)):
-        return
-    raise ContractError(
-        f"{step.place.label}: generate.method: auto stands for {now!r} here ({contract.generate.why}), and this "
-        f"version of the source is paid for by {then!r}; accepted: method: {then} to go on with what is paid for, or "
-        f"method: {now} for another spend"
-    )
 
 
 def _earlier_plan(step: StepContext, earlier: StepRecord | None, pinned: source.PinnedSource) -> SealedPlan | None:

@@ -6,7 +6,7 @@ What belongs here: the public inputs of a mechanism put together. What does not:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,13 @@ from dpsynth_platform.contracts import (
 )
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError
-from dpsynth_platform.ledger.records import CostRequest
+from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.privacy.accounting import delta_slack, epsilon
 from dpsynth_platform.privacy.events import event_from_json, twice
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.source import PinnedSource
-from dpsynth_platform.storage import AUDITED
+from dpsynth_platform.storage import AUDITED, Place, StepRecord
 from dpsynth_platform.synth.automatic import method_for
 from dpsynth_platform.synth.interface import SealedPlan, generator
 
@@ -122,6 +122,33 @@ def mechanism_keys(contract: DataContract, key: str) -> tuple[str, ...]:
 def audited_key(key: str) -> str:
     """The ledger's key of the second mechanism of a run, whose model is audited and never released."""
     return canonical_digest({"run": key, "mechanism": AUDITED})[:32]
+
+
+def check_choice(
+    contract: DataContract, earlier: StepRecord | None, pinned: PinnedSource, charged: Iterable[Entry]
+) -> None:
+    """What `auto` stands for may change with what is free to change, and then would pay a second time without a word.
+
+    Args:
+        contract: settled.
+        earlier: what `raw` left of the last run, if any.
+        pinned: the version that a run would be of.
+        charged: what pays for releases of this dataset or period (`Ledger.charged_for`).
+
+    Raises:
+        ContractError: this version of the source is paid for by another method.
+    """
+    if contract.generate.why is None or earlier is None or earlier.facts["source"] != pinned.name:
+        return
+    now, then = contract.generate.method, earlier.facts["method"]
+    paid = {entry.key for entry in charged}
+    if now == then or paid.isdisjoint(mechanism_keys(contract, earlier.run_key)):
+        return
+    raise ContractError(
+        f"{Place(contract.dataset, earlier.period).label}: generate.method: auto stands for {now!r} here "
+        f"({contract.generate.why}), and this version of the source is paid for by {then!r}; accepted: method: {then} "
+        f"to go on with what is paid for, or method: {now} for another spend"
+    )
 
 
 def changes(before: DataContract, now: DataContract) -> list[str]:

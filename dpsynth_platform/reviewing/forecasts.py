@@ -17,19 +17,19 @@ from zoneinfo import ZoneInfo
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import BudgetExceeded, ConfigurationError, LedgerError, SourceError
+from dpsynth_platform.errors import BudgetExceeded, ConfigurationError, ContractError, LedgerError, SourceError
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import Account, CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.clearance import Clearance, clear
-from dpsynth_platform.planning import changes, cost_request, load_dataset, plan_release, run_key
+from dpsynth_platform.planning import changes, check_choice, cost_request, load_dataset, plan_release, run_key
 from dpsynth_platform.privacy.figures import number_of, rounded, upper_bound
 from dpsynth_platform.privacy.guarantee import Guarantee, tier
 from dpsynth_platform.privacy.statement import HIDDEN, WORDS, privacy_statement
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.settings import Settings, embedded_ledger
-from dpsynth_platform.source import at_version, pin
-from dpsynth_platform.storage import Place, Storage
+from dpsynth_platform.source import PinnedSource, at_version, pin
+from dpsynth_platform.storage import Place, StepRecord, Storage
 from dpsynth_platform.synth.tabular.domain import Domain, filled_in_words
 
 _MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])", re.ASCII)
@@ -211,7 +211,9 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     request = cost_request(plan, settings.user)
     account, outdated = _account_of(store, family)
     left, refusal = _standing_of(store, account, family, request, 2 if contract.audited_apart else 1)
-    standing = None if outdated else _standing_entry(settings, store, contract, period)
+    last = _last_run(settings, contract, period)
+    stopped = outdated or _other_choice(store, contract, last)
+    standing = None if stopped else _standing_entry(store, contract, last)
     if refusal is None and standing is None:
         refusal = _not_cleared(settings, store, contract, family, request)
     paid_before, changed = (None, ()) if standing else _paid_before(settings, store, contract, period)
@@ -237,8 +239,8 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         cap=family.cap.model_dump() if account is None else accounts.cap_of(account),
         left=left,
         mode=family.mode,
-        fits=not outdated and (refusal is None or standing is not None),
-        refusal=outdated or refusal,
+        fits=not stopped and (refusal is None or standing is not None),
+        refusal=stopped or refusal,
         standing=standing,
         paid_before=paid_before,
         changed=changed,
@@ -283,26 +285,58 @@ def check_period(contract: DataContract, period: str | None) -> None:
         )
 
 
-def _standing_entry(settings: Settings, store: Ledger | None, contract: DataContract, period: str | None) -> str | None:
-    """The entry that has paid for the run as it would be now, if one has. Of the source, reads metadata only.
+def _last_run(settings: Settings, contract: DataContract, period: str | None) -> tuple[StepRecord, PinnedSource] | None:
+    """What `raw` left of the last run, and the source's newest version; None where there is none of either.
+
+    Of the source, metadata only are read.
+    """
+    raw = Storage(settings.restricted).read(Place(contract.dataset, period), "raw")
+    if raw is None:
+        return None
+    try:
+        return raw, pin(contract)
+    except SourceError:
+        return None
+
+
+def _standing_entry(
+    store: Ledger | None, contract: DataContract, last: tuple[StepRecord, PinnedSource] | None
+) -> str | None:
+    """The entry that has paid for the run as it would be now, if one has.
 
     As `raw` would: the plan of the last run stands while contract and source do, and is calibrated anew otherwise.
     """
-    raw = Storage(settings.restricted).read(Place(contract.dataset, period), "raw")
-    if store is None or raw is None:
+    if store is None or last is None:
         return None
-    try:
-        pinned = pin(contract)
-    except SourceError:
-        return None
+    raw, pinned = last
     same = canonical_digest(contract.mechanism_snapshot()) == raw.facts["mechanism_digest"]
-    kept = period is not None and at_version(pinned, raw.facts["source"], pinned.schema) is not None
-    if same and (kept or pinned.name == raw.facts["source"]):
+    if same and _kept(raw, pinned).name == raw.facts["source"]:
         key = raw.run_key
     else:
-        key = run_key(contract, pinned, period, plan_release(contract, pinned.schema, period))
+        key = run_key(contract, pinned, raw.period, plan_release(contract, pinned.schema, raw.period))
     entry = store.entry_for_key(key)
     return entry.entry_id if entry is not None and entry.state == "spent" else None
+
+
+def _other_choice(
+    store: Ledger | None, contract: DataContract, last: tuple[StepRecord, PinnedSource] | None
+) -> str | None:
+    """Why `raw` would not start what `auto` stands for now: another method is paid for. None where it would."""
+    if store is None or last is None:
+        return None
+    raw, pinned = last
+    charged = store.charged_for(contract.family, Place(contract.dataset, raw.period).label)
+    try:
+        check_choice(contract, raw, _kept(raw, pinned), charged)
+    except ContractError as refusal:
+        return str(refusal)
+    return None
+
+
+def _kept(raw: StepRecord, newest: PinnedSource) -> PinnedSource:
+    """The version that a paid run of a period stays with, also where there is a newer one; else the newest."""
+    kept = None if raw.period is None else at_version(newest, raw.facts["source"], newest.schema)
+    return kept or newest
 
 
 def _paid_before(

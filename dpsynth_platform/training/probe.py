@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from dpsynth_platform.training import trial
 from dpsynth_platform.training.trial import ClippedSum, Losses, Maker
 
 LOUD = 1000.0
-"""By how much logits are scaled for a trial with large gradients."""
+"""By how much gradients at the scores are scaled for a trial with large ones."""
 FALSE_ALARM = 1e-9
 """Of each statistical check of noise and sampler, at most."""
 UNIT_NEAR = 2.0**-14
@@ -52,7 +52,7 @@ def faults_of_clipping(
     """What is wrong with the clipped sum of this model's gradients. The model is left as it was found.
 
     Tried at random places near the model's weights, since at the start of LoRA most gradients are zero: in train mode,
-    and in evaluation mode with the logits scaled up, so that gradients are large.
+    and in evaluation mode with the gradients at the scores scaled up, so that all are clipped.
 
     Args:
         model: as training will use it.
@@ -70,9 +70,9 @@ def faults_of_clipping(
         try:
             found.names()
             if not found.faults:
-                for training, factor in ((True, 1.0), (False, LOUD)):
+                for training, loud in ((True, nullcontext()), (False, _loud(model))):
                     model.train(training)
-                    with _moved(model, maker.generator), _scaled(model, factor):
+                    with _moved(model, maker.generator), loud:
                         found.at_this_place()
         except Exception as error:  # random tokens only: its words cannot quote the data
             found.add(f"the clipped sum fails on random tokens with {type(error).__name__} ({error}); mend that first")
@@ -428,13 +428,13 @@ def _moved(model: nn.Module, generator: torch.Generator) -> Iterator[None]:
 
 
 @contextmanager
-def _scaled(model: nn.Module, factor: float) -> Iterator[None]:
-    """The model's logits, and with them its gradients, times a factor."""
+def _loud(model: nn.Module) -> Iterator[None]:
+    """The model's gradients times `LOUD`, with the very same scores: scaled scores would be rounded as much more."""
 
     def scale(_: nn.Module, __: Any, output: Any) -> Any:
         if isinstance(output, Tensor):
-            return output * factor
-        output.logits = output.logits * factor
+            return _with_loud_gradient(output)
+        output.logits = _with_loud_gradient(output.logits)
         return output
 
     handle = model.register_forward_hook(scale)
@@ -442,6 +442,14 @@ def _scaled(model: nn.Module, factor: float) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+def _with_loud_gradient(scores: Tensor) -> Tensor:
+    """The same numbers, in a tensor of its own: what a head's own hooks see is behind it, and scaled."""
+    same = scores.view_as(scores)
+    if same.requires_grad:
+        same.register_hook(lambda gradient: gradient * LOUD)  # type: ignore[no-untyped-call]
+    return same
 
 
 @contextmanager

@@ -64,6 +64,22 @@ def test_sound_models_pass_and_are_left_as_they_were(name: str, tied: bool, adap
     assert not any(module.training for module in made.modules())
 
 
+def test_large_gradients_are_tried_with_the_scores_as_they_are() -> None:
+    """Scores that were scaled up would be rounded as much more: of two that are close, either may win by chance."""
+    made = model("llama", tied=False)
+    scores: list[float] = []
+    gradients: list[float] = []
+
+    def recorded(made: nn.Module, batch: Batch) -> Tensor:
+        found = losses(made, batch)
+        scores.append(float(found.detach().nan_to_num().max()))
+        return found
+
+    made.lm_head.register_full_backward_hook(lambda *given: gradients.append(float(given[2][0].nan_to_num().norm())))
+    assert probed(made, Explicit(recorded), recorded) == []
+    assert max(scores) < 100 < max(gradients)
+
+
 def test_another_way_to_the_same_sum_passes() -> None:
     assert probed(model("gpt2", tied=True)) == []
     assert probed(Toy()) == []

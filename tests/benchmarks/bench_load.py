@@ -5,7 +5,7 @@
 
 Every line is a dataset of its own with the same family: `dpsynth run` from its source to a candidate, each step in a
 process of its own, then somebody's approval and the release. All share one ledger and one lineage graph, on a server
-that this starts. The cap has room for about three quarters of 16, so that some must be refused, whoever comes last.
+that this starts. The cap has room for ten of 16, so that some must be refused, whoever comes last.
 
 Afterwards it holds what must hold at any load, and fails otherwise: as many entries as fit by arithmetic that shares
 nothing with the ledger's, all others refused for want of budget and for nothing else, an unbroken chain, and for each

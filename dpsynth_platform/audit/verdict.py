@@ -318,11 +318,13 @@ class AuditReport:
             return ""
         best, name = max(found, key=lambda item: item[0].found.value)
         allowed = frontier(best.false_positive_rate, self.claimed_epsilon, self.delta)
+        # Whoever picks the best of several afterwards is luckier than an interval for one says.
+        picked = f", by an interval of 95% for this attack alone, the best of {len(found)}" if len(found) > 1 else ""
         return (
             f"Plainly: whoever uses the best of these attacks ({name}) and accepts to accuse one outsider in a hundred "
             f"wrongly recognizes {100 * best.found.value:.1f} of a hundred participants here (by so many canaries, "
-            f"{100 * best.found.low:.1f} to {100 * best.found.high:.1f} in general). Blind guessing recognizes 1, and "
-            f"the guarantee allows at most {100 * allowed:.1f} in general."
+            f"{100 * best.found.low:.1f} to {100 * best.found.high:.1f} in general{picked}). Blind guessing "
+            f"recognizes 1, and the guarantee allows at most {100 * allowed:.1f} in general."
         )
 
     @property

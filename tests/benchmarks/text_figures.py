@@ -1,0 +1,167 @@
+"""What the texts of `bench_text_utility.py` are worth and what they give away, and the tables of it.
+
+What belongs here: a membership attack on a cell's real texts, and tables of results. What does not: figures of utility
+(`dpsynth_platform.quality`), attacks and their measures (`dpsynth_platform.audit`), writing texts (`text_methods`).
+
+The attack is SynBench's: an n-gram model of the drawn texts beside one of other real texts, asked about the most
+unusual texts among members and others together, one of each unit. Members are units that were read, others are of the
+units held out, and the other texts are of further ones. All of them are public here; of a table of real people such
+figures would be restricted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from text_cells import NO_NOISE, UNTRAINED, Cell, of_owners
+
+from dpsynth_platform.audit.own_tables import MEMBERS, OTHERS, REFERENCE, SYNTHETIC
+from dpsynth_platform.audit.own_texts import text_evidence
+from dpsynth_platform.audit.risk import measure_risk
+from dpsynth_platform.audit.texts import TEXT_ONLY_ATTACKS
+
+UNUSUAL = 0.1
+"""Share of the texts that are unusual by each of two measures, and asked about."""
+ASKED_AT = 0.1
+"""False alarms of the table: of a hundred held-out texts, 1% would be one."""
+ASKED = ("texts_read", "next_tokens")
+"""What a language model was asked (`text_methods.Spent`)."""
+REAL = "real texts"
+SHOWN = {
+    "f1_words": "F1, words",
+    "f1_features": "F1, features",
+    "mauve": "MAUVE",
+    "next_token": "next token",
+    "lengths": "lengths",
+    "entities": "entities",
+    "runs_1": "1-grams",
+    "runs_2": "2-grams",
+    "self_bleu": "self-BLEU",
+    "distinct_2": "distinct-2",
+}
+"""Figures of the table: their keys in a report, and their headings."""
+ORDER = {name: place for place, name in enumerate((REAL, NO_NOISE, "8", "4", "1", "0.5", UNTRAINED))}
+
+Line = dict[str, Any]
+
+
+def attacked(read: pa.Table, held_out: pa.Table, drawn: pa.Table, *, epsilon: float | None, delta: float) -> Line:
+    """What the attack finds of a cell's units, beside what the claim allows.
+
+    Args:
+        read: records of the units that were read.
+        held_out: records of others, of which half is for the attacker to compare with.
+        drawn: synthetic rows.
+        epsilon: of the claim; None: there is none.
+        delta: of the claim.
+    """
+    half = len(pc.unique(held_out["owner"])) // 2
+    others = one_each(of_owners(held_out, 0, half))
+    tables = {
+        MEMBERS: one_each(of_owners(read, 0, 2 * half)),
+        OTHERS: others,
+        REFERENCE: of_owners(held_out, half),
+        SYNTHETIC: drawn,
+    }
+    evidence, included = text_evidence(tables, "text", canaries=False, share=UNUSUAL)
+    scores = TEXT_ONLY_ATTACKS["n-gram model"].run(evidence).scores
+    asked = {"included": int(included.sum()), "held_out": int((~included).sum())}
+    return asked | measure_risk(scores, included, epsilon=epsilon, delta=delta).to_json()
+
+
+def one_each(table: pa.Table) -> pa.Table:
+    """The first record of each owner."""
+    rows: dict[str, int] = {}
+    for row, owner in enumerate(table["owner"].to_pylist()):
+        rows.setdefault(owner, row)
+    return table.take(pa.array(list(rows.values())))
+
+
+def utility_table(lines: Sequence[Line]) -> str:
+    """Means over runs with their standard error; of a single run, that of the draws of texts in its report."""
+    grouped = by_cell(lines)
+    for line in lines:
+        of_real = grouped.setdefault((line["cell"]["source"], "", "", REAL, line["drawn"]), [])
+        if line["cell"]["seed"] not in {other["cell"]["seed"] for other in of_real}:  # which share their real texts
+            of_real.append(line)
+    rows = [["texts", "method", "sampled", "epsilon", "runs", "compared", "nats a token", *SHOWN.values()]]
+    for source, method, sampled, epsilon, compared in sorted(grouped, key=in_order):
+        found = grouped[source, method, sampled, epsilon, compared]
+        side = "real" if epsilon == REAL else "synthetic"
+        learned = [line["nats_a_token"] for line in found if line["nats_a_token"] and epsilon != REAL]
+        gains = [{"mean": told["after"] - told["before"]} for told in learned]
+        about = ["" if epsilon == REAL else str(len(found)), str(compared), shown(gains) if gains else ""]
+        figures = [shown([line["figures"][key][side] for line in found]) for key in SHOWN]
+        rows.append([source, method, sampled, epsilon, *about, *figures])
+    return written(rows)
+
+
+def work_table(lines: Sequence[Line]) -> str:
+    """What was computed, in the mean over runs, and what the attack found; of several runs, in each."""
+    told = [line for line in lines if "attack" in line]
+    headings = ["units read", "texts read", "next tokens", "texts drawn", "processor seconds"]
+    attack = ["asked about, in / out", "AUC", f"found at {ASKED_AT:.0%} false alarms", "allowed"]
+    rows = [["texts", "method", "sampled", "epsilon", "runs", *headings, *attack]]
+    grouped = by_cell(told)
+    for source, method, sampled, epsilon, compared in sorted(grouped, key=in_order):
+        found = grouped[source, method, sampled, epsilon, compared]
+        means = [
+            np.mean([line["units"] for line in found]),
+            *(np.mean([sum(part.get(key, 0) for part in line["work"].values()) for line in found]) for key in ASKED),
+            np.mean([line["texts"] for line in found]),
+            np.mean([sum(line["processor_seconds"].values()) for line in found]),
+        ]
+        rows.append(
+            [
+                *(source, method, sampled, epsilon, str(len(found))),
+                *(f"{mean:,.0f}" for mean in means),
+                *("; ".join(parts) for parts in zip(*(of_attack(line["attack"]) for line in found), strict=True)),
+            ]
+        )
+    return written(rows)
+
+
+def of_attack(risk: Line) -> tuple[str, str, str, str]:
+    """Who was asked about, area under the curve and rate of the found with their intervals, and what is allowed."""
+    (rate,) = (rate for rate in risk["rates"] if rate["false_positive_rate"] == ASKED_AT)
+    measured = (risk["area_under_curve"], rate["found"])
+    intervals = [f"{one['value']:.2f} ({one['low']:.2f} to {one['high']:.2f})" for one in measured]
+    allowed = "" if rate["allowed"] is None else f"{rate['allowed']:.2f}"
+    return f"{risk['included']} / {risk['held_out']}", *intervals, allowed
+
+
+def by_cell(lines: Sequence[Line]) -> dict[tuple[str, str, str, str, int], list[Line]]:
+    """Lines that differ by their seed alone, by source, method, sampling, epsilon and number of texts compared."""
+    grouped: defaultdict[tuple[str, str, str, str, int], list[Line]] = defaultdict(list)
+    for line in lines:
+        cell = Cell(**line["cell"])
+        grouped[cell.source, cell.method, cell.sampled, cell.epsilon, line["drawn"]].append(line)
+    return dict(grouped)
+
+
+def in_order(key: tuple[str, str, str, str, int]) -> tuple[Any, ...]:
+    """Sources apart, then by epsilon, real texts first."""
+    source, method, sampled, epsilon, compared = key
+    return source, ORDER[epsilon], method, sampled, -compared
+
+
+def shown(estimates: Sequence[dict[str, float | None]]) -> str:
+    """The mean of a report's estimates and its standard error; where there is one, its own."""
+    means = [estimate["mean"] for estimate in estimates if estimate["mean"] is not None]
+    if not means:
+        return "-"
+    error = estimates[0].get("standard_error")
+    if len(means) > 1:
+        error = float(np.std(means, ddof=1)) / math.sqrt(len(means))
+    return f"{np.mean(means):.2f}" + ("" if error is None else f" ± {error:.2f}")
+
+
+def written(rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown; the first row are its headings."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:]))

@@ -24,7 +24,7 @@ from unittest import mock
 
 import pyarrow as pa
 import torch
-from text_cells import NO_NOISE, PLAIN, SCHEMA, UNTRAINED, VOTES, Cell, Effort, Source, of_owners
+from text_cells import NO_NOISE, SCHEMA, UNTRAINED, VOTES, Cell, Effort, Source, of_owners
 
 from dpsynth_platform.contracts import DataContract, parse_contract
 from dpsynth_platform.errors import ContractError
@@ -172,8 +172,8 @@ def training_of(cell: Cell, source: Source, effort: Effort) -> dict[str, Any]:
 @contextmanager
 def as_asked(cell: Cell) -> Iterator[None]:
     """Without noise or training where a cell says so; always without the gate on models, which reads no data."""
-    if cell.claim is None and cell.generator not in ((PLAIN, "ctcl") if cell.epsilon == UNTRAINED else WITHOUT_NOISE):
-        raise ValueError(f"{cell}: not built; its tokens are drawn with privacy or not at all")
+    if cell.claim is None and not (cell.trains or (cell.epsilon, cell.generator) == (NO_NOISE, "aug_pe")):
+        raise ValueError(f"{cell}: a token of DP inference is drawn with privacy or not at all, and nobody else trains")
     with ExitStack() as patches:
         patches.enter_context(mock.patch("dpsynth_platform.training.soundness.refuse_unsound"))
         if cell.epsilon == NO_NOISE:
@@ -184,9 +184,6 @@ def as_asked(cell: Cell) -> Iterator[None]:
         if cell.epsilon == UNTRAINED:
             patches.enter_context(mock.patch("dpsynth_platform.training.loop.train"))
         yield
-
-
-WITHOUT_NOISE = (PLAIN, "ctcl", "aug_pe")
 
 
 def read_by(way: Planned, real: pa.Table) -> pa.Table:

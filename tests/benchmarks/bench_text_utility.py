@@ -55,7 +55,7 @@ from dpsynth_platform.synth.text.sealing import layout_of
 from dpsynth_platform.synth.text.trained import deployed
 
 TRIALS = 3
-SMOKE_UNITS = 600
+SMOKE_UNITS = 720
 COMPARED = ("aug_pe", "dp_inference", "ctcl")
 FIRST = [
     *(f"financial/record/{epsilon}/{{}}" for epsilon in ("8", NO_NOISE, "1", "4")),

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.quality.files import read_file
+from dpsynth_platform.quality.text.corpora import LEAST_TEXTS
 from dpsynth_platform.synth.text.layout import Encoder
 
 Row = tuple[str, str, str]
@@ -96,8 +97,8 @@ class Effort:
 
     @property
     def contexts(self) -> int:
-        """Of DP inference, at most: each writes one document."""
-        return self.texts * 5 // 8
+        """Of DP inference, at most: each writes one document. A few more than a report needs (`LEAST_TEXTS`)."""
+        return max(LEAST_TEXTS + 10, self.texts // 3)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_utility.py --results FILE [--cells financial/record/8/0]
     python tests/benchmarks/bench_text_utility.py --table tests/benchmarks/results/text_utility.jsonl
+    python tests/benchmarks/bench_text_utility.py --table tests/benchmarks/results/text_utility.jsonl --plots docs
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_utility.py --results FILE --smoke   # does it run at all?
 
 What belongs here: cells of source, what is sampled, epsilon, seed and method, each from real texts to the product's own
@@ -43,7 +44,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from text_cells import NO_NOISE, PLAIN, SOURCES, UNCHOSEN, UNTRAINED, VOTES, Cell, Effort, Source, cut, divided
-from text_figures import attacked, utility_table, work_table
+from text_figures import attacked, utility_plot, utility_table, work_table
 from text_methods import Planned, Spent, as_asked, contract_of, draw, fit, planned, read_by, unchosen
 
 from dpsynth_platform.quality.text.corpora import corpus_of
@@ -155,6 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, help="file of one JSON line a cell; gets longer")
     parser.add_argument("--table", type=Path, help="prints the tables of such a file")
+    parser.add_argument("--plots", type=Path, help="with --table: directory for a plot of each source")
     parser.add_argument(
         "--cells", nargs="*", help="source/sampled/epsilon/seed[/method]; by default all, the most telling first"
     )
@@ -164,6 +166,8 @@ def main() -> None:
     if chosen.table:
         lines = read_lines(chosen.table)
         print(f"{utility_table(lines)}\n\n{work_table(lines)}")
+        for source in sorted({line["cell"]["source"] for line in lines} if chosen.plots else ()):
+            (chosen.plots / f"texts-{source}.svg").write_text(utility_plot(lines, source))
         return
     if not chosen.results:
         parser.error("--results or --table is needed")

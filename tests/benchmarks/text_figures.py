@@ -1,7 +1,8 @@
 """What the texts of `bench_text_utility.py` are worth and what they give away, and the tables of it.
 
-What belongs here: a membership attack on a cell's real texts, and tables of results. What does not: figures of utility
-(`dpsynth_platform.quality`), attacks and their measures (`dpsynth_platform.audit`), writing texts (`text_methods`).
+What belongs here: a membership attack on a cell's real texts, tables and plots of results. What does not: figures of
+utility (`dpsynth_platform.quality`), attacks and their measures (`dpsynth_platform.audit`), writing texts
+(`text_methods`).
 
 The attack is SynBench's: an n-gram model of the drawn texts beside one of other real texts, asked about the most
 unusual texts among members and others together, one of each unit. Members are units that were read, others are of the
@@ -25,6 +26,8 @@ from dpsynth_platform.audit.own_tables import MEMBERS, OTHERS, REFERENCE, SYNTHE
 from dpsynth_platform.audit.own_texts import text_evidence
 from dpsynth_platform.audit.risk import measure_risk
 from dpsynth_platform.audit.texts import TEXT_ONLY_ATTACKS
+from dpsynth_platform.svg import Line as Chart
+from dpsynth_platform.svg import line_chart
 
 UNUSUAL = 0.1
 """Share of the texts that are unusual by each of two measures, and asked about."""
@@ -100,6 +103,37 @@ def utility_table(lines: Sequence[Line]) -> str:
         figures = [shown([line["figures"][key][side] for line in found]) for key in SHOWN]
         rows.append([source, method, sampled, epsilon, *about, *figures])
     return written(rows)
+
+
+def utility_plot(lines: Sequence[Line], source: str) -> str:
+    """MAUVE by epsilon, a line for each method and sampling, as SVG; dashed where epsilon does not matter."""
+    own = [line for line in lines if line["cell"]["source"] == source]
+    everywhere, dash = (0.0, 8.0), 0.2
+    drawn = [Chart(REAL, everywhere, [mean_of(own, "real")] * 2, dashed=True)]
+    curves: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for (_, method, sampled, epsilon, _), found in by_cell(own).items():
+        mean = mean_of(found, "synthetic")
+        if epsilon in (NO_NOISE, UNTRAINED):
+            name = "untrained" if epsilon == UNTRAINED else f"{method}, {sampled}s drawn, no noise"
+            drawn.append(Chart(name, everywhere, [mean] * 2, dashed=True))
+        else:
+            curves[f"{method}, {sampled}s drawn"].append((float(epsilon), mean))
+    for name, points in sorted(curves.items()):
+        if len(points) == 1:
+            points = [(points[0][0] + by, points[0][1]) for by in (-dash, 0.0)]
+        drawn.append(Chart(name, *zip(*sorted(points), strict=True)))
+    return line_chart(
+        drawn,
+        title=f"How near synthetic texts are to real ones: {source}",
+        description="MAUVE by epsilon after little training. Dashed lines do not depend on epsilon.",
+        x_label="epsilon",
+        y_label="MAUVE (1: alike)",
+    )
+
+
+def mean_of(lines: Sequence[Line], side: str) -> float:
+    """The mean MAUVE of some lines."""
+    return float(np.mean([line["figures"]["mauve"][side]["mean"] for line in lines]))
 
 
 def work_table(lines: Sequence[Line]) -> str:

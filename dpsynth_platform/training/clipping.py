@@ -228,7 +228,7 @@ class ClippedSums:
         try:
             with torch.enable_grad():
                 logits = self._forward(batch)
-                if self._head is not None and logits is not self._head.hidden:
+                if self._head is not None and not self._head.gave(logits):
                     # The model makes something more of its head's scores, so they must be there.
                     self._restore_head()
                     logits = self._forward(batch)

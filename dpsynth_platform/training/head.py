@@ -36,13 +36,19 @@ class FrozenHead:
     def __init__(self, layer: nn.Linear) -> None:
         self.layer = layer
         self.hidden: Tensor | None = None
+        self._version = 0
         self._weights: tuple[Tensor, Tensor | None] = layer.weight, layer.bias
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Hidden states of [examples, tokens, width], as they are."""
         # The weights too, since they may be replaced for the pass forward alone.
         self.hidden, self._weights = hidden, (self.layer.weight, self.layer.bias)
+        self._version = hidden._version
         return hidden
+
+    def gave(self, scores: Tensor) -> bool:
+        """Whether a model's scores are what was passed on last, and nothing was done to them, not even in place."""
+        return scores is self.hidden and scores._version == self._version
 
     @torch.no_grad()
     def gradients(self, targets: Tensor, weights: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from dpsynth_platform.errors import TrainingRefused
 from dpsynth_platform.training import clipping, loop, physical
 from dpsynth_platform.training.adapter import with_adapter
 from dpsynth_platform.training.clipping import ClippedSums, example_losses
+from dpsynth_platform.training.head import FrozenHead
 from dpsynth_platform.training.layers import Lookup
 from dpsynth_platform.training.noise import GaussianNoise
 from dpsynth_platform.training.plan import Adapter, TrainingPlan
@@ -77,6 +78,37 @@ def test_clipping_of_a_whole_physical_batch(monkeypatch: pytest.MonkeyPatch) -> 
         ClippedSums, "add", lambda self, rows, weights: right(self, rows, torch.ones_like(weights).T / len(weights))
     )
     assert any("depends on the others in its batch" in fault for fault in judged(model()))
+
+
+def shifted_in_place(made: nn.Module) -> nn.Module:
+    """In training, all scores of a batch are shifted together, which their softmax does not see, in the same tensor."""
+
+    def shift(model: nn.Module, _: Any, output: Any) -> None:
+        if not model.training:
+            output.logits.sub_(output.logits.detach().nan_to_num().amax())
+
+    made.register_forward_hook(shift)
+    return made
+
+
+def test_scores_that_are_changed_in_place_are_no_hidden_states() -> None:
+    chosen, rows = plan(adapter=Adapter(rank=2), clipping_norm=1e-3), batch([12, 12, 12])
+    made = shifted_in_place(with_adapter(model(), chosen)).eval()
+    sums = []
+    for some in ([0, 1, 2], [0], [1], [2]):
+        with ClippedSums(made, chosen) as clipped:
+            clipped.add({name: values[some] for name, values in rows.items()}, torch.ones(len(some), 1))
+        sums.append(torch.cat([total.flatten() for total in clipped.totals.values()]))
+    torch.testing.assert_close(sums[0], sums[1] + sums[2] + sums[3], rtol=1e-4, atol=1e-7)
+    assert judged(made, chosen) == ()
+
+
+def test_a_head_that_takes_changed_scores_for_hidden_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tried in the mode in which training computes: a model may do in it what it does not in the other."""
+    chosen = plan(adapter=Adapter(rank=2))
+    monkeypatch.setattr(FrozenHead, "gave", lambda self, scores: scores is self.hidden)
+    faults = judged(shifted_in_place(with_adapter(model(), chosen)), chosen)
+    assert any("is not the loss's gradient scaled down" in fault for fault in faults)
 
 
 def test_too_little_noise(monkeypatch: pytest.MonkeyPatch) -> None:

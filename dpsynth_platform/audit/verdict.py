@@ -32,7 +32,7 @@ from dpsynth_platform.audit.canaries import kinds_of
 from dpsynth_platform.audit.canary_cost import CanaryCost
 from dpsynth_platform.audit.cumulative import Earlier, FamilyStanding
 from dpsynth_platform.audit.policy import Policy
-from dpsynth_platform.audit.risk import Risk, bounds_at, frontier, measure_risk
+from dpsynth_platform.audit.risk import CONFIDENCE, Risk, bounds_at, frontier, measure_risk
 from dpsynth_platform.contracts import DataContract, RateLimit
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.privacy.figures import upper_bound
@@ -319,12 +319,13 @@ class AuditReport:
         best, name = max(found, key=lambda item: item[0].found.value)
         allowed = frontier(best.false_positive_rate, self.claimed_epsilon, self.delta)
         # Whoever picks the best of several afterwards is luckier than an interval for one says.
-        picked = f", by an interval of 95% for this attack alone, the best of {len(found)}" if len(found) > 1 else ""
+        picked = f", the best of {len(found)}" if len(found) > 1 else ""
         return (
             f"Plainly: whoever uses the best of these attacks ({name}) and accepts to accuse one outsider in a hundred "
             f"wrongly recognizes {100 * best.found.value:.1f} of a hundred participants here (by so many canaries, "
-            f"{100 * best.found.low:.1f} to {100 * best.found.high:.1f} in general{picked}). Blind guessing "
-            f"recognizes 1, and the guarantee allows at most {100 * allowed:.1f} in general."
+            f"{100 * best.found.low:.1f} to {100 * best.found.high:.1f} in general). Blind guessing recognizes 1, and "
+            f"the guarantee allows at most {100 * allowed:.1f} in general. That interval is of {CONFIDENCE:.0%} for "
+            f"this attack alone{picked}."
         )
 
     @property

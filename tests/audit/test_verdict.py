@@ -356,9 +356,10 @@ def test_a_lawyer_is_told_what_the_attacker_gets(contract: DataContract) -> None
     summary = judge(contract, None, included, scored(values)).summary
     assert "accepts to accuse one outsider in a hundred wrongly recognizes 10.8 of" in summary
     low, high = bounds.clopper_pearson(27, 250, 0.95)
-    said = f"{100 * low:.1f} to {100 * high:.1f} in general"
-    assert f"{said}, by an interval of 95% for this attack alone, the best of 3)" in summary
-    assert f"{said})" in judge(contract, None, included, [Scored(LIKELIHOOD, values)]).summary
+    assert f"{100 * low:.1f} to {100 * high:.1f} in general)" in summary
+    assert "That interval is of 95% for this attack alone, the best of 3." in summary
+    alone = judge(contract, None, included, [Scored(LIKELIHOOD, values)]).summary
+    assert "That interval is of 95% for this attack alone." in alone
     assert "Blind guessing recognizes 1, and the guarantee allows at most 2.7 in general." in summary
 
 

@@ -179,7 +179,7 @@ def read_texts(directory: Path) -> Iterator[SyntheticText]:
                     yield SyntheticText(**{**part, "given": tuple(part["given"])})
     except FileNotFoundError:
         return
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):  # a disk that cannot be read just now has damaged nothing
         raise StaleInput("the file of synthetic texts is damaged; materialize synthetic again") from None
 
 
@@ -373,7 +373,7 @@ def _opened(directory: Path, digest: str) -> bytes:
     try:
         found = json.loads(about.read_text(encoding="utf-8"))
         key = bytes.fromhex(found["key"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         raise StaleInput("what synthetic texts were drawn from is damaged; materialize synthetic again") from None
     if found.get("digest") == digest:
         return key

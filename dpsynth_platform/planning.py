@@ -129,6 +129,8 @@ def check_choice(
 ) -> None:
     """What `auto` stands for may change with what is free to change, and then would pay a second time without a word.
 
+    Held against the last run alone: one that was sealed in between, with a method that the contract named, is a word.
+
     Args:
         contract: settled.
         earlier: what `raw` left of the last run, if any.

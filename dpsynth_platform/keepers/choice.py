@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -57,7 +58,7 @@ Endpoint = Annotated[str, AfterValidator(_endpoint)]
 Word = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
 
-class _Manager(BaseModel):
+class _Manager(BaseModel, ABC):
     model_config = ConfigDict(extra="forbid", frozen=True)
     lock: ClassVar[str]
 
@@ -70,8 +71,9 @@ class _Manager(BaseModel):
                 f"{MANAGER}: the library of this manager is missing; install it first: pip install -r {self.lock}"
             ) from None
 
+    @abstractmethod
     def _opened(self) -> Keeper:
-        raise NotImplementedError
+        """The keeper; imports the manager's library."""
 
 
 class AwsManager(_Manager):

@@ -253,7 +253,7 @@ class Generator(Protocol):
             device: where the model is fitted.
             progress: called with public stages.
             engine: an open SQL engine that may count in this process's place.
-            checkpoints: for generators that train a language model.
+            checkpoints: for generators that train or ask a language model.
 
         Raises:
             GrantRefused: the grant is for another plan.

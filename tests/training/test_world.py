@@ -94,7 +94,7 @@ def test_two_processes_do_what_one_does(monkeypatch, tmp_path):
     # The noise is one draw of the plan's deviation for both of them: twice as much would be twice its variance.
     (*_, noise), (*_, same) = found
     assert (noise == same).all()
-    assert not (noise[0] == noise[1]).any()
+    assert (noise[0] == noise[1]).mean() < 0.01  # in whole steps of the noise: now and then one is equal by chance
     squares = (noise.astype(np.float64) * plan().batch_size / plan().noise_deviation) ** 2
     assert stats.chi2(squares.size).cdf(squares.sum()) == pytest.approx(0.5, abs=0.5 - 1e-7)
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from dpsynth_platform.audit.bounds import Coins, count_right, epsilon_lower_bound
 from dpsynth_platform.audit.laboratory import Floats, Guess, Proof, Trials, best_guess
-from dpsynth_platform.training.clipping import IGNORED
+from dpsynth_platform.training.families import IGNORED
 from dpsynth_platform.training.interface import Batch, TrainingState
 from dpsynth_platform.training.loop import train
 from dpsynth_platform.training.plan import TrainingPlan

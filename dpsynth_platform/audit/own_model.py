@@ -27,7 +27,7 @@ from dpsynth_platform.audit.texts.reconstruction import (
     reconstruct,
 )
 from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.synth.text.base_models import base_model, context_length, load
+from dpsynth_platform.synth.text.base_models import BaseModel, base_model, context_length, load, refuse_decoder
 from dpsynth_platform.synth.text.trained import rows_log_likelihoods
 
 MOST_TOKENS = 256
@@ -54,7 +54,7 @@ def score_model(
         ConfigurationError: a model is not there or cannot be asked, or the two have different tokens.
         AccountingError: everybody was in, or nobody.
     """
-    asked, tokenizer = load(base_model(model, cache, hub=hub))
+    asked, tokenizer = load(_causal(model, cache, hub))
     start = int(tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id)
     texts = _tokens(tokenizer, targets, min(MOST_TOKENS, context_length(asked) - 1))
     likeness = reconstruct(asked, texts, [[start]] * len(texts))
@@ -63,11 +63,18 @@ def score_model(
     scored = Scored(LIKELIHOOD, likelihood, alike)
     if base is not None:
         del asked  # two models at once may be too much
-        before, own = load(base_model(base, cache, hub=hub))
+        before, own = load(_causal(base, cache, hub))
         if own.get_vocab() != tokenizer.get_vocab():
             raise ConfigurationError(f"base model {base!r}: its tokens are not those of {model!r}; accepted: its base")
         scored = Scored(TEXT_LIKELIHOOD, likelihood_scores(_log_likelihoods(before, texts, start), likelihood), alike)
     return [scored, Scored(RECONSTRUCTION, likeness, alike)], count_reconstructed(likeness, included)
+
+
+def _causal(declared: str, cache: Path, hub: bool) -> BaseModel:
+    """A model that can be asked how likely a text is as it stands, without what its encoder was told."""
+    found = base_model(declared, cache, hub=hub)
+    refuse_decoder(found, "an attack on a model of one's own")
+    return found
 
 
 def _tokens(tokenizer: Any, targets: Sequence[str], most: int) -> list[list[int]]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.errors import MechanismFailed, TrainingRefused
+from dpsynth_platform.training.families import has_encoder
 from dpsynth_platform.training.plan import TrainingPlan
 
 MARK = "lora_"
@@ -18,8 +19,16 @@ def with_adapter(model: Any, plan: TrainingPlan) -> Any:
     """The model with the plan's adapter on all its linear layers but the last (LoRA), or as it is, all of it trainable.
 
     An adapter begins as nothing: its second matrices are zero. It has no dropout.
+
+    Raises:
+        TrainingRefused: all weights of an encoder-decoder model. Encoder, decoder and head share one embedding, and
+            positions are looked up once for a whole batch, so gradients of single examples are not known.
     """
     if plan.adapter is None:
+        if has_encoder(model):
+            raise TrainingRefused(
+                ["generate.training.adapter: all weights of an encoder-decoder model; accepted: an adapter (LoRA)"]
+            )
         return model.requires_grad_(True)
     from peft import LoraConfig, get_peft_model
     from transformers.pytorch_utils import Conv1D
@@ -31,7 +40,7 @@ def with_adapter(model: Any, plan: TrainingPlan) -> Any:
         lora_dropout=0.0,
         target_modules="all-linear",
         fan_in_fan_out=transposed,
-        task_type="CAUSAL_LM",
+        task_type="SEQ_2_SEQ_LM" if has_encoder(model) else "CAUSAL_LM",
     )
     return get_peft_model(model, config)
 

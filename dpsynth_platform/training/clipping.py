@@ -26,6 +26,7 @@ from torch.nn import functional
 
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.training.attention import ShortCausalAttention
+from dpsynth_platform.training.families import IGNORED, as_called, has_encoder
 from dpsynth_platform.training.fused import FusedAdapter, is_fusible
 from dpsynth_platform.training.head import FrozenHead, is_plain
 from dpsynth_platform.training.interface import Batch
@@ -34,8 +35,6 @@ from dpsynth_platform.training.norm import FusedNorm
 from dpsynth_platform.training.plan import TrainingPlan
 from dpsynth_platform.training.precision import EXACT, lowered
 
-IGNORED = -100
-"""The label of a token that is not predicted."""
 STABILITY = 0.01
 """Gamma of automatic clipping (Bu et al. 2023, section 4)."""
 # Norms are of single precision; this much on top covers their rounding and that of the coefficients.
@@ -83,16 +82,17 @@ def clipping_coefficients(norms: Tensor, plan: TrainingPlan) -> Tensor:
 
 
 class ClippedSums:
-    """Sums of clipped gradients over the trainable parameters of a causal language model.
+    """Sums of clipped gradients over the trainable parameters of a language model, causal or with an encoder.
 
     As a context: meanwhile no parameter takes part in autograd by itself, since their gradients are computed here, and
     products of matrices in single precision are that, and no less.
 
-    The model is called without an attention mask: padding is on the right, where what counts cannot see it, and by a
-    mask of all rows together kernels are chosen, which would round a row's gradient by the others' lengths.
+    A causal model is called without an attention mask: padding is on the right, where what counts cannot see it, and by
+    a mask of all rows together kernels are chosen, which would round a row's gradient by the others' lengths. An
+    encoder needs one (`families`); where layers compute coarsely, all batches of a shape have one of the same kind.
 
     Args:
-        model: from transformers, with adapters of peft or without. Its calls give `logits`. Causal.
+        model: from transformers, with adapters of peft or without. Its calls give `logits`.
         plan: says how to clip.
         precision: in which layers compute. Trained weights that are finer are rounded to it, for passes only.
 
@@ -212,7 +212,9 @@ class ClippedSums:
 
     def _replace_head(self) -> None:
         layer = self._model.get_output_embeddings()  # type: ignore[operator]
-        if is_plain(layer) and not self._own(layer):
+        # BART's kin add a bias to the scores of their head, which must be there for that.
+        biased = getattr(self._model, "final_logits_bias", None) is not None
+        if is_plain(layer) and not biased and not self._own(layer):
             self._head = FrozenHead(layer)
             layer.forward = self._head
 
@@ -224,30 +226,36 @@ class ClippedSums:
     def _gradients(self, batch: Batch, weights: Tensor) -> dict[str, list[Use]]:
         """One pass forward and one backward; the gradients of all units by parameter."""
         self._uses, self._units = defaultdict(list), len(weights)
-        targets, counts = _predictions(batch["labels"])
+        inputs, labels = self._inputs(batch)
+        targets, counts = _predictions(labels)
         try:
             with torch.enable_grad():
-                logits = self._forward(batch)
+                logits = self._forward(inputs)
                 if self._head is not None and not self._head.gave(logits):
                     # The model makes something more of its head's scores, so they must be there.
                     self._restore_head()
-                    logits = self._forward(batch)
+                    logits = self._forward(inputs)
                 if self._head is not None:
                     parts = (targets != IGNORED) * (weights.flatten() / counts)[:, None]
                     logits.backward(self._head.gradients(targets, parts))  # type: ignore[no-untyped-call]
                 else:
-                    (example_losses(logits, batch["labels"]) * weights.flatten()).sum().backward()  # type: ignore[no-untyped-call]
+                    (example_losses(logits, labels) * weights.flatten()).sum().backward()  # type: ignore[no-untyped-call]
             return self._uses
         finally:
             self._uses = None
 
-    def _forward(self, batch: Batch) -> Tensor:
+    def _inputs(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """What the model is called with, and the labels of its scores."""
+        if has_encoder(self._model):
+            return as_called(self._model, batch, alike=self.precision != EXACT)
+        return {name: batch[name] for name in ("input_ids", "position_ids")}, batch["labels"]
+
+    def _forward(self, inputs: dict[str, Tensor]) -> Tensor:
         """The model's logits, or what its replaced head gives in their place."""
-        inputs = {"input_ids": batch["input_ids"], "position_ids": batch["position_ids"], "use_cache": False}
         if self._lowered is None:
             self._lowered = lowered(self._model, self.precision)
         with ShortCausalAttention():
-            logits: Tensor = functional_call(self._model, self._lowered, kwargs=inputs).logits
+            logits: Tensor = functional_call(self._model, self._lowered, kwargs=inputs | {"use_cache": False}).logits
         return logits
 
     def _watch(self, name: str, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:

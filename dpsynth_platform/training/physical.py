@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpsynth_platform.errors import MechanismFailed
-from dpsynth_platform.training.clipping import IGNORED, ClippedSums
+from dpsynth_platform.training.clipping import ClippedSums
+from dpsynth_platform.training.families import IGNORED
 from dpsynth_platform.training.interface import Batch
 from dpsynth_platform.training.memory import free_memory
 from dpsynth_platform.training.world import World

@@ -63,7 +63,7 @@ def faults_of_clipping(
         vocabulary: how many token ids there are.
         length: tokens of the longest random example.
     """
-    maker = Maker(vocabulary, length, trial.device_of(model))
+    maker = Maker.like(model, vocabulary, length)
     found = _Probe(model, clipped_sum, losses, clipping_norm, maker, trial.tolerance(model))
     frozen = trial.frozen_digests(model)
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
@@ -283,7 +283,7 @@ def faults_of_rounding(
         vocabulary: how many token ids there are.
         length: tokens of the longest random example.
     """
-    maker = Maker(vocabulary, length, torch.device("cpu"))
+    maker = Maker.like(model, vocabulary, length, torch.device("cpu"))
     lengths = (maker.length, maker.length, maker.length - 1, maker.length // 2, maker.length // 2, 2)
     examples = [maker.example(tokens) for tokens in lengths]
 

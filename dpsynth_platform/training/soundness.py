@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dpsynth_platform.training import physical, probe, trial, validators
 from dpsynth_platform.training.clipping import ClippedSums, example_losses
+from dpsynth_platform.training.families import as_called
 from dpsynth_platform.training.interface import Batch, TrainingState
 from dpsynth_platform.training.loop import train
 from dpsynth_platform.training.noise import GaussianNoise
@@ -70,8 +71,8 @@ def refuse_unsound(
 
 def losses(model: nn.Module, batch: Batch) -> Tensor:
     """The loss of each example that `clipping` clips the gradients of: [examples]."""
-    inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-    return example_losses(model(**inputs, use_cache=False).logits, batch["labels"])
+    inputs, labels = as_called(model, batch)
+    return example_losses(model(**inputs, use_cache=False).logits, labels)
 
 
 def clipped_sum(plan: TrainingPlan) -> ClippedSum:
@@ -138,7 +139,7 @@ def _one_step(model: nn.Module, plan: TrainingPlan, vocabulary: int, length: int
     train(
         model,
         once,
-        _MadeUp(vocabulary, length),
+        _MadeUp(model, vocabulary, length),
         journal=_NoJournal(),
         health=_NoWatch(),
         units=units,
@@ -150,8 +151,8 @@ def _one_step(model: nn.Module, plan: TrainingPlan, vocabulary: int, length: int
 class _MadeUp:
     """Random records, as the loop takes them."""
 
-    def __init__(self, vocabulary: int, length: int) -> None:
-        maker = Maker(vocabulary, length, torch.device("cpu"))
+    def __init__(self, model: nn.Module, vocabulary: int, length: int) -> None:
+        maker = Maker.like(model, vocabulary, length, torch.device("cpu"))
         self.max_length = maker.length
         self._rows = maker.batch([maker.example(maker.length) for _ in range(_RECORDS)])
 

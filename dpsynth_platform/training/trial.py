@@ -11,12 +11,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from dpsynth_platform.training.families import IGNORED, has_encoder
 from dpsynth_platform.training.interface import Batch
 
 Losses = Callable[[nn.Module, Batch], Tensor]
@@ -53,14 +54,21 @@ class Maker:
         vocabulary: token ids are below it.
         length: tokens of the longest example, at least 8.
         device: of the batches.
+        told: whether the first half of an example is its prompt, which has no labels.
     """
 
-    def __init__(self, vocabulary: int, length: int, device: torch.device) -> None:
+    def __init__(self, vocabulary: int, length: int, device: torch.device, *, told: bool = False) -> None:
         self.vocabulary = vocabulary
         self.length = max(length, 8)
         self.device = device
+        self.told = told
         self.generator = torch.Generator()
         self.generator.seed()
+
+    @classmethod
+    def like(cls, model: nn.Module, vocabulary: int, length: int, device: torch.device | None = None) -> Self:
+        """For a model: on its device, if none is named; with prompts where it has an encoder, which reads them."""
+        return cls(vocabulary, length, device or device_of(model), told=has_encoder(model))
 
     @property
     def reserved(self) -> int:
@@ -84,12 +92,13 @@ class Maker:
         width = width or max(len(example) for example in examples)
         ids = torch.zeros(len(examples), width, dtype=torch.long)
         mask = torch.zeros_like(ids)
-        labels = torch.full_like(ids, -100)
+        labels = torch.full_like(ids, IGNORED)
         for row, example in enumerate(examples):
             ids[row, : len(example)] = torch.tensor(example)
             mask[row, : len(example)] = 1
             if row not in unlabelled:
-                labels[row, : len(example)] = ids[row, : len(example)]
+                begin = len(example) // 2 if self.told else 0
+                labels[row, begin : len(example)] = ids[row, begin : len(example)]
         positions = torch.arange(width).repeat(len(examples), 1)
         made = {"input_ids": ids, "attention_mask": mask, "labels": labels, "position_ids": positions}
         return {name: tensor.to(self.device) for name, tensor in made.items()}

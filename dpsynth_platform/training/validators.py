@@ -98,7 +98,7 @@ def faults_of_forward(model: nn.Module, losses: Losses, *, vocabulary: int, leng
         vocabulary: how many token ids there are.
         length: tokens of the longest random example.
     """
-    maker = Maker(vocabulary, length, trial.device_of(model))
+    maker = Maker.like(model, vocabulary, length)
     with trial.left_as_found(model):
         try:
             return [
@@ -124,7 +124,7 @@ def faults_of_width(model: nn.Module, losses: Losses, *, vocabulary: int, short:
         short: tokens of the short examples.
         longest: tokens of the longest example that is planned.
     """
-    maker = Maker(vocabulary, longest, trial.device_of(model))
+    maker = Maker.like(model, vocabulary, longest)
     own, near = [maker.example(short) for _ in range(_SHORT_ONES)], trial.tolerance(model)
     with trial.left_as_found(model), torch.no_grad():
         try:

@@ -4,7 +4,17 @@ from functools import cache
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from dpsynth_platform.contracts import parse_contract
 
@@ -66,6 +76,48 @@ def tiny_gpt2(tokenizer=None, seed=0, positions=64):
         initializer_range=0.3,
     )
     return GPT2LMHeadModel(config).eval()
+
+
+def tiny_t5(tokenizer=None, seed=0, **changes):
+    tokenizer = tokenizer or tiny_tokenizer()
+    torch.manual_seed(seed)
+    config = T5Config(
+        vocab_size=len(tokenizer),
+        d_model=32,
+        d_kv=8,
+        d_ff=64,
+        num_layers=2,
+        num_heads=4,
+        relative_attention_max_distance=40,
+        pad_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.bos_token_id,
+        **changes,
+    )
+    return T5ForConditionalGeneration(config).eval()
+
+
+def tiny_bart(tokenizer=None, seed=0, positions=64):
+    tokenizer = tokenizer or tiny_tokenizer()
+    torch.manual_seed(seed)
+    config = BartConfig(
+        vocab_size=len(tokenizer),
+        d_model=32,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_ffn_dim=64,
+        decoder_ffn_dim=64,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        max_position_embeddings=positions,
+        pad_token_id=tokenizer.bos_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.eos_token_id,
+        forced_eos_token_id=None,
+        init_std=0.3,
+    )
+    return BartForConditionalGeneration(config).eval()
 
 
 def save_model(directory, model=None, tokenizer=None):

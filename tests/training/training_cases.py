@@ -7,12 +7,27 @@ import copy
 import torch
 from peft import LoraConfig, get_peft_model
 from torch.nn import functional
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from dpsynth_platform.training.plan import TrainingPlan
 
 VOCABULARY = 61
 KINDS = [(name, tied, adapter) for name in ("llama", "gpt2") for tied in (False, True) for adapter in (False, True)]
+
+
+ENCODERS = ["t5", "gated t5", "bart"]
+"""Encoder-decoder models; only adapters of them are trained."""
+START = 3
+"""The token with which their decoders begin."""
 
 
 def plan(**changes):
@@ -35,6 +50,37 @@ def model(name="llama", tied=False, adapter=False, width=16):
                 pad_token_id=0,
             )
         )
+    elif name.endswith("t5"):
+        made = T5ForConditionalGeneration(
+            T5Config(
+                vocab_size=VOCABULARY,
+                d_model=width,
+                d_kv=4,
+                d_ff=2 * width,
+                num_layers=2,
+                num_heads=4,
+                feed_forward_proj="gated-gelu" if name.startswith("gated") else "relu",
+                relative_attention_max_distance=20,
+                decoder_start_token_id=START,
+            )
+        )
+    elif name == "bart":
+        made = BartForConditionalGeneration(
+            BartConfig(
+                vocab_size=VOCABULARY,
+                d_model=width,
+                encoder_layers=2,
+                decoder_layers=2,
+                encoder_ffn_dim=2 * width,
+                decoder_ffn_dim=2 * width,
+                encoder_attention_heads=4,
+                decoder_attention_heads=4,
+                max_position_embeddings=64,
+                pad_token_id=0,
+                decoder_start_token_id=START,
+            )
+        )
+        made.final_logits_bias.normal_()
     else:
         made = GPT2LMHeadModel(
             GPT2Config(
@@ -85,14 +131,25 @@ def gradients_one_by_one(made, rows):
         length = int(rows["attention_mask"][row].sum())
         one = {name: values[row : row + 1, :length] for name, values in rows.items()}
         labels = one.pop("labels")
-        logits = made(**one, use_cache=False).logits
         if (labels[:, 1:] == -100).all():
             found.append([torch.zeros_like(value) for value in wanted])
             continue
-        loss = functional.cross_entropy(logits[0, :-1], labels[0, 1:], ignore_index=-100)
+        if made.config.is_encoder_decoder:
+            logits, labels = scores_of_written(made, one["input_ids"][0], labels[0])
+        else:
+            logits, labels = made(**one, use_cache=False).logits[0, :-1], labels[0, 1:]
+        loss = functional.cross_entropy(logits, labels, ignore_index=-100)
         got = torch.autograd.grad(loss, wanted, allow_unused=True)
         found.append([torch.zeros_like(w) if g is None else g for w, g in zip(wanted, got, strict=True)])
     return torch.stack([torch.cat([part.flatten() for part in one]) for one in found])
+
+
+def scores_of_written(made, tokens, labels):
+    """An encoder-decoder model's scores of one row, the first of whose labels its encoder is not told."""
+    first = max(1, (labels != -100).tolist().index(True))
+    told, written = tokens[:first], tokens[first:]
+    begun = torch.cat([torch.tensor([START]), written[:-1]])
+    return made(input_ids=told[None], decoder_input_ids=begun[None], use_cache=False).logits[0], labels[first:]
 
 
 def flat(tensors):

@@ -20,9 +20,9 @@ from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.synth.text import trained
 from dpsynth_platform.synth.text.base_models import load
 from dpsynth_platform.synth.text.layout import Encoder, Given
+from dpsynth_platform.synth.text.rows import check_rows, rows_for
 from dpsynth_platform.synth.text.sampling import Sampling, drawn, probabilities
 from dpsynth_platform.synth.text.sealing import layout_of
-from dpsynth_platform.synth.text.slots import Slots, check_slots
 
 BEGINNING, LENGTH = 16, 32
 """Tokens of the beginning that is drawn as the model would, and of the whole text, if the layout has room."""
@@ -46,7 +46,7 @@ def base_texts(contract: DataContract, records: Sequence[Mapping[str, Any]], unl
     layout = layout_of(contract)
     model, tokenizer = load(trained.deployed(str(contract.generate.base_model)))
     encoder = Encoder(layout, tokenizer)
-    check_slots(model, layout.max_tokens)
+    check_rows(model, layout.max_tokens)
     prompts = [layout.given(record) for record in records]
     if any(prompt is None for prompt in prompts):
         raise ConfigurationError(f"{contract.dataset}: a canary has a value that the language model cannot be told")
@@ -68,15 +68,15 @@ def write_texts(model: Any, encoder: Encoder, prompts: Sequence[Given], heats: S
     """One text a prompt, each of as many tokens: `LENGTH`, or what the layout leaves.
 
     Args:
-        model: in evaluation mode; it can be sampled from in slots.
+        model: in evaluation mode; it can be sampled from (`rows.check_rows`).
         encoder: the layout in its tokens.
         prompts: values of the layout's conditions.
         heats: temperature of each text after its first `BEGINNING` tokens.
     """
-    slots = Slots(model, len(prompts), encoder.layout.max_tokens)
-    read = slots.read([encoder.prompt(prompt) for prompt in prompts])
+    rows = rows_for(model, len(prompts), encoder.layout.max_tokens)
+    read = rows.read([encoder.prompt(prompt) for prompt in prompts])
     for row, prompt in enumerate(read):
-        slots.put(prompt, row)
+        rows.put(prompt, row)
     # One token less than there is room for: training adds the end of the text.
     length = min(LENGTH, encoder.layout.max_tokens - max(prompt.length for prompt in read) - 1)
     logits, tokens = torch.stack([prompt.logits for prompt in read]), []
@@ -90,5 +90,5 @@ def write_texts(model: Any, encoder: Encoder, prompts: Sequence[Given], heats: S
         uniforms = torch.rand(len(prompts), generator=source, dtype=torch.float64, device=logits.device)
         tokens.append(drawn(probabilities(cooled, Sampling(), never), uniforms))
         if place + 1 < length:
-            logits = slots.step(tokens[-1])
+            logits = rows.step(tokens[-1])
     return [encoder.text(row) for row in torch.stack(tokens, dim=1).tolist()]

@@ -76,52 +76,76 @@ def reconstruct(model: Any, texts: Sequence[Tokens], prompts: Sequence[Tokens]) 
     A text is cut in the middle; of both halves, the tokens nearest to the cut count.
 
     Args:
-        model: a causal language model of transformers in evaluation mode.
+        model: a language model of transformers in evaluation mode.
         texts: their tokens; one of fewer than two tokens has no suffix, and gets 0.
         prompts: what the model reads before each text, at least a token; it is told all of it.
 
     Raises:
-        ConfigurationError: the model cannot be asked token by token (`slots.check_slots`).
+        ConfigurationError: the model cannot be asked token by token (`rows.check_rows`).
     """
-    prefixes, suffixes = [], []
-    for prompt, tokens in zip(prompts, texts, strict=True):
-        middle = len(tokens) // 2
-        prefixes.append([*prompt, *tokens[:middle][-MOST_TOKENS:]])
-        suffixes.append(list(tokens[middle : middle + MOST_TOKENS]) if middle else [])
-    found = continuations(model, prefixes, [len(suffix) for suffix in suffixes])
+    middles = [len(tokens) // 2 for tokens in texts]
+    prefixes = [list(tokens[:middle][-MOST_TOKENS:]) for middle, tokens in zip(middles, texts, strict=True)]
+    suffixes = [
+        list(tokens[middle : middle + MOST_TOKENS]) if middle else []
+        for middle, tokens in zip(middles, texts, strict=True)
+    ]
+    found = continuations(model, prompts, [len(suffix) for suffix in suffixes], prefixes)
     return np.array([_likeness(own, suffix) for own, suffix in zip(found, suffixes, strict=True)], dtype=np.float64)
 
 
-def continuations(model: Any, prompts: Sequence[Tokens], lengths: Sequence[int]) -> list[list[int]]:
-    """The tokens that the model finds likeliest after each prompt, one by one.
+def continuations(
+    model: Any, prompts: Sequence[Tokens], lengths: Sequence[int], begun: Sequence[Tokens] | None = None
+) -> list[list[int]]:
+    """The tokens that the model finds likeliest after each prompt and beginning, one by one.
 
     Args:
         model: as in `reconstruct`.
         prompts: tokens, at least one each.
         lengths: how many tokens are asked for after each.
+        begun: how each text begins; nothing by default. A causal model reads it with the prompt; a decoder is led over
+            it token by token, since its encoder would not take it for the text.
     """
-    import torch
+    from dpsynth_platform.synth.text.rows import check_rows
+    from dpsynth_platform.training.families import has_encoder
 
-    from dpsynth_platform.synth.text.slots import Slots, check_slots
-
+    begun = begun or [()] * len(prompts)
+    if not has_encoder(model):
+        prompts = [[*prompt, *beginning] for prompt, beginning in zip(prompts, begun, strict=True)]
+        begun = [()] * len(prompts)
+    lengths = [len(beginning) + length for beginning, length in zip(begun, lengths, strict=True)]
     most = max(len(prompt) + length for prompt, length in zip(prompts, lengths, strict=True))
-    check_slots(model, most)
+    check_rows(model, most)
     found: list[list[int]] = [[] for _ in prompts]
     for rows in _batches(prompts, lengths, most):
-        part, wanted = [prompts[row] for row in rows], [lengths[row] for row in rows]
-        # Rows go on until the longest one is done; each has room for that.
-        slots = Slots(model, len(part), max(map(len, part)) + max(wanted) + 1)
-        read = slots.read(part)
-        for row, prompt in enumerate(read):
-            slots.put(prompt, row)
-        last = torch.stack([prompt.logits for prompt in read]).argmax(dim=1)
-        columns = [last]
-        for _ in range(max(wanted) - 1):
-            last = slots.step(last).argmax(dim=1)
-            columns.append(last)
-        for row, tokens, length in zip(rows, torch.stack(columns, dim=1).tolist(), wanted, strict=True):
-            found[row] = tokens[:length]
+        wanted = [lengths[row] for row in rows]
+        written = _written(model, [prompts[row] for row in rows], max(wanted), [begun[row] for row in rows])
+        for row, tokens, length in zip(rows, written, wanted, strict=True):
+            found[row] = tokens[len(begun[row]) : length]
     return found
+
+
+def _written(model: Any, prompts: Sequence[Tokens], length: int, begun: Sequence[Tokens]) -> list[list[int]]:
+    """So many tokens after each prompt: how it is to begin, then the likeliest."""
+    import torch
+
+    from dpsynth_platform.synth.text.rows import rows_for
+
+    # Rows go on until the longest one is done; each has room for that.
+    slots = rows_for(model, len(prompts), max(map(len, prompts)) + length + 1)
+    read = slots.read(prompts)
+    for row, prompt in enumerate(read):
+        slots.put(prompt, row)
+    logits = torch.stack([prompt.logits for prompt in read])
+    columns: list[torch.Tensor] = []
+    while True:
+        likeliest = logits.argmax(dim=1)
+        for row, beginning in enumerate(begun):
+            if len(columns) < len(beginning):
+                likeliest[row] = beginning[len(columns)]
+        columns.append(likeliest)
+        if len(columns) >= length:
+            return torch.stack(columns, dim=1).tolist()
+        logits = slots.step(likeliest)
 
 
 def _batches(prompts: Sequence[Tokens], lengths: Sequence[int], most: int) -> Iterator[list[int]]:

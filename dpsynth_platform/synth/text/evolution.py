@@ -42,7 +42,7 @@ from dpsynth_platform.synth.tabular import measurements
 from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synth.text import evolution_sealing, trained
-from dpsynth_platform.synth.text.base_models import BaseModel, load
+from dpsynth_platform.synth.text.base_models import BaseModel, load, refuse_decoder
 from dpsynth_platform.synth.text.dp_finetune import COLUMNS, PLAN, given_rows, of_columns, read_base_model, with_texts
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.endpoint_access import Access, Endpoint, Transport
@@ -94,6 +94,7 @@ class AugPe:
         base = None
         if contract.generate.endpoint is None:
             base = trained.deployed(str(contract.generate.base_model))
+            refuse_decoder(base, f"method {self.method}")
         else:
             endpoint = Endpoint(contract.generate.endpoint.url, str(contract.generate.base_model))
             Access.of(endpoint, Transport(), Settings.from_environment())

@@ -42,7 +42,7 @@ from dpsynth_platform.storage import read_table, table_schema, write_durably
 from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, generator, silent
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synth.text import inference_sealing, trained
-from dpsynth_platform.synth.text.base_models import BaseModel, load
+from dpsynth_platform.synth.text.base_models import BaseModel, load, refuse_decoder
 from dpsynth_platform.synth.text.dp_finetune import (
     COLUMNS,
     PLAN,
@@ -102,6 +102,7 @@ class DpInference:
         if generate.base_model is None or generate.text is None or generate.text.inference is None:
             raise ContractError(f"{contract.dataset}: generate: accepted are base_model and text.inference")
         base = trained.deployed(generate.base_model)
+        refuse_decoder(base, f"method {self.method}")
         tokens = generate.text.inference.document_tokens
         asked = _Asked.prepared(base, layout_of(contract), about_of(contract), tokens)
         return inference_sealing.sealed(

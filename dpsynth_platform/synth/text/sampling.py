@@ -1,7 +1,7 @@
 """Texts out of a trained model: batched, resumable, post-processing.
 
 What belongs here: the distribution that tokens are drawn from, the loop that keeps a batch full, and the file of
-finished texts. What does not: the batch's keys and values (`slots`), which texts are kept (`filtering`), and how many
+finished texts. What does not: the batch's keys and values (`rows`), which texts are kept (`filtering`), and how many
 are asked for. Nothing here reads the data.
 
 **A restart changes no distribution.** Every text has random numbers of its own, made from a key that the operating
@@ -33,7 +33,7 @@ from dpsynth_platform.permissions import private_directory, private_files
 from dpsynth_platform.storage import write_durably
 from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.synth.text.layout import Encoder, Given
-from dpsynth_platform.synth.text.slots import Prompt, Slots, check_slots
+from dpsynth_platform.synth.text.rows import TextRows, check_rows, rows_for
 
 Key = TypeVar("Key")
 
@@ -133,7 +133,7 @@ def sample_texts(
     A call that was cut off is repeated as it was; one with larger counts adds to what is there.
 
     Args:
-        model: a causal language model of transformers in evaluation mode, on its device.
+        model: a language model of transformers in evaluation mode, on its device.
         encoder: the layout that the model was trained with.
         counts: how many texts for each prompt.
         directory: for this model and these settings only.
@@ -145,11 +145,11 @@ def sample_texts(
     Raises:
         StaleInput: the directory holds texts of another model, layout or way of drawing.
         ContractError: a prompt has values that are not declared.
-        ConfigurationError: the model cannot be sampled from; see `slots.check_slots`.
+        ConfigurationError: the model cannot be sampled from; see `rows.check_rows`.
     """
     sampling = sampling or Sampling()
     _check_counts(counts, encoder)
-    check_slots(model, encoder.layout.max_tokens)
+    check_rows(model, encoder.layout.max_tokens)
     about = {"of": of, "layout": encoder.layout.to_json(), "sampling": asdict(sampling)}
     key = _opened(private_directory(directory), canonical_digest(about))
     there = {(text.given, text.number) for text in read_texts(directory)}
@@ -158,8 +158,8 @@ def sample_texts(
     total = sum(counts.values())
     total, done = sum(counts.values()), sum(counts.values()) - len(missing)
     progress(TEXTS, done, total)
-    slots = Slots(model, max(1, min(batch, len(missing))), encoder.layout.max_tokens)
-    loop = _Loop(slots, encoder, sampling, key)
+    rows = rows_for(model, max(1, min(batch, len(missing))), encoder.layout.max_tokens)
+    loop = _Loop(rows, encoder, sampling, key)
     with _Appender(directory / TEXTS_FILE, lambda written: progress(TEXTS, done + written, total)) as file:
         for text in loop.texts(missing):
             file.append(text)
@@ -259,12 +259,12 @@ class _Text:
 
 
 class _Loop:
-    """Keeps the slots full until nothing is left to draw."""
+    """Keeps the rows full until nothing is left to draw."""
 
-    def __init__(self, slots: Slots, encoder: Encoder, sampling: Sampling, key: bytes) -> None:
+    def __init__(self, slots: TextRows, encoder: Encoder, sampling: Sampling, key: bytes) -> None:
         self._slots, self._encoder, self._sampling, self._key = slots, encoder, sampling, key
         self._rows: list[_Text] = []
-        self._read: dict[Given, Prompt] = {}
+        self._read: dict[Given, Any] = {}
 
     def texts(self, missing: deque[tuple[Given, int]]) -> Iterator[SyntheticText]:
         """Draws all that are missing, and takes them out; those of one prompt stand together."""
@@ -276,7 +276,7 @@ class _Loop:
 
     def _begin(self, missing: deque[tuple[Given, int]]) -> Iterator[SyntheticText]:
         """Fills the free rows. A text's first token follows from its prompt, and may be all of it."""
-        while missing and len(self._rows) < self._slots.rows:
+        while missing and self._slots.free:
             given, number = missing.popleft()
             prompt = self._prompt(given, missing)
             room = self._encoder.layout.max_tokens - prompt.length
@@ -306,7 +306,7 @@ class _Loop:
         tokens: list[int] = drawn(probabilities(logits, self._sampling, barred), uniforms).tolist()
         return tokens
 
-    def _prompt(self, given: Given, missing: deque[tuple[Given, int]]) -> Prompt:
+    def _prompt(self, given: Given, missing: deque[tuple[Given, int]]) -> Any:
         """The prompt that the model has read, with some of those that come next if it was not read before."""
         if given not in self._read:
             coming = list(dict.fromkeys([given, *(other for other, _ in islice(missing, _READ_AHEAD))]))

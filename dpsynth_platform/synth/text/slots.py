@@ -61,6 +61,11 @@ class Slots:
         return len(self._lengths)
 
     @property
+    def free(self) -> int:
+        """How many texts can begin now."""
+        return self.rows - self.active
+
+    @property
     def device(self) -> torch.device:
         """Where the model is."""
         device: torch.device = self._model.device
@@ -207,10 +212,7 @@ def check_slots(model: Any, tokens: int) -> None:
         ConfigurationError: it does not (it is not causal, or its attention knows no masks of this kind), or it sees
             fewer tokens than one text has.
     """
-    window = getattr(model.config, "sliding_window", None)
-    context = getattr(model.config, "max_position_embeddings", tokens)
-    if min(context, window or context) < tokens:
-        raise ConfigurationError(f"the model sees {min(context, window or context)} tokens, texts have {tokens}")
+    check_context(model, tokens)
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
     ids = torch.arange(3 * 6, device=model.device).reshape(3, 6) % vocabulary
     with torch.inference_mode():
@@ -226,10 +228,32 @@ def check_slots(model: Any, tokens: int) -> None:
     slots.remove(0)
     found += list(slots.step(ids[1, 3:4]))
     plain = [expected[row, place] for row, place in ((0, 2), (0, 3), (1, 1), (2, 3), (1, 2), (1, 3))]
-    error = (torch.stack(found).float() - torch.stack(plain).float()).abs().max()
-    tolerance = torch.finfo(model.dtype).eps ** 0.5 * torch.stack(plain).float().abs().max()
-    if not error <= tolerance:
+    refuse_unlike(model, torch.stack(found), torch.stack(plain), "a causal")
+
+
+def check_context(model: Any, tokens: int) -> None:
+    """Raises `ConfigurationError` if a model sees fewer tokens than one text has."""
+    window = getattr(model.config, "sliding_window", None)
+    context = getattr(model.config, "max_position_embeddings", tokens)
+    if min(context, window or context) < tokens:
+        raise ConfigurationError(f"the model sees {min(context, window or context)} tokens, texts have {tokens}")
+
+
+def refuse_unlike(model: Any, found: torch.Tensor, plain: torch.Tensor, family: str) -> None:
+    """Refuses a model by its logits with kept keys and values, and without.
+
+    Args:
+        model: gives the precision.
+        found: with them.
+        plain: without, same shape.
+        family: of the models that are accepted.
+
+    Raises:
+        ConfigurationError: they differ by more than rounding.
+    """
+    error = (found.float() - plain.float()).abs().max()
+    if not error <= torch.finfo(model.dtype).eps ** 0.5 * plain.float().abs().max():
         raise ConfigurationError(
-            "the base model computes something else with kept keys and values than without them; accepted: a causal "
-            "language model with plain attention"
+            "the base model computes something else with kept keys and values than without them; accepted: "
+            f"{family} language model with plain attention"
         )

@@ -139,13 +139,14 @@ def rows_log_likelihoods(
     """The mean log-likelihood per token of the tokens that follow each prompt, shape (rows,).
 
     Args:
-        model: in evaluation mode.
+        model: in evaluation mode; an encoder-decoder model is told the prompt by its encoder.
         rows: tokens of prompts and of what follows, at least one each.
         filler: the token that fills shorter rows up, under a mask.
     """
     import torch
 
-    from dpsynth_platform.training.clipping import IGNORED, example_losses
+    from dpsynth_platform.training.clipping import example_losses
+    from dpsynth_platform.training.families import IGNORED, as_called
 
     found: list[float] = []
     for start in range(0, len(rows), _AT_ONCE):
@@ -159,8 +160,9 @@ def rows_log_likelihoods(
             tokens[row, :length] = torch.tensor([*prompt, *body])
             mask[row, :length] = 1
             labels[row, len(prompt) : length] = tokens[row, len(prompt) : length]
+        inputs, labels = as_called(model, {"input_ids": tokens, "attention_mask": mask, "labels": labels})
         with torch.no_grad():
-            logits = model(input_ids=tokens, attention_mask=mask).logits
+            logits = model(**inputs).logits
         found += (-example_losses(logits, labels)).tolist()
     return np.array(found, dtype=np.float64)
 

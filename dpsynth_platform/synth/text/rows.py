@@ -1,0 +1,64 @@
+"""Texts that a model writes together, whichever family it is of.
+
+What belongs here: what rows of both families have in common, and which kind a model takes. What does not: the rows
+(`slots` of causal models, `waves` of encoder-decoder ones), and which token comes next (`sampling`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from dpsynth_platform.synth.text.slots import Slots, check_slots
+from dpsynth_platform.synth.text.waves import Waves, check_waves
+from dpsynth_platform.training.families import has_encoder
+
+
+class TextRows(Protocol):
+    """A batch's rows, each with a text. Prompts are of the kind's own, and have `logits` and `length`."""
+
+    @property
+    def free(self) -> int:
+        """How many texts can begin now."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+
+    def read(self, prompts: Sequence[Sequence[int]]) -> list[Any]:
+        """Reads prompts (not empty), without rows."""
+
+    def put(self, prompt: Any, row: int) -> None:
+        """Begins a text in the next row."""
+
+    def remove(self, row: int) -> None:
+        """Ends the text of a row, which the last active row's text takes over."""
+
+    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Adds one token to every active row; logits of those that follow, shape (active, vocabulary)."""
+
+
+def rows_for(model: Any, rows: int, capacity: int) -> TextRows:
+    """Room for some texts.
+
+    Args:
+        model: a language model of transformers, in evaluation mode.
+        rows: the most texts at once.
+        capacity: the most tokens of one text, prompt included.
+    """
+    return Waves(model, rows) if has_encoder(model) else Slots(model, rows, capacity)
+
+
+def check_rows(model: Any, tokens: int) -> None:
+    """Checks that a model computes the same in rows as in plain passes.
+
+    Args:
+        model: the model.
+        tokens: the most of one text, prompt included.
+
+    Raises:
+        ConfigurationError: it does not, or it sees fewer tokens than one text has.
+    """
+    (check_waves if has_encoder(model) else check_slots)(model, tokens)

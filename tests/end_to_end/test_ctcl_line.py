@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from line_cases import ledger_of, released, run_here
-from text_line_cases import TEXTS, declare_base_public, text_deployment
+from text_line_cases import TEXTS, declare_base_public, public_decoder, public_model, text_deployment
 
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
@@ -18,13 +20,14 @@ pytestmark = pytest.mark.end_to_end
 WORDS = ["late", "please", *(f"topic{number}" for number in range(14))]
 
 
-def test_a_release_by_public_topics(tmp_path: Path) -> None:
+@pytest.mark.parametrize("writer", [public_model, public_decoder], ids=["causal", "encoder-decoder"])
+def test_a_release_by_public_topics(tmp_path: Path, writer: Callable[[], Any]) -> None:
     about = SentenceEncoder("cpu").encode([TEXTS["north"][0], TEXTS["west"][0]])
     others = np.linalg.svd(about, full_matrices=True)[2][2:16]
     write_topics(tmp_path / "topics", {16: (np.concatenate([about, others]), WORDS)}, "two sentences")
     topics = {"model": str(tmp_path / "topics"), "public": "made of two sentences", "count": 16}
     text = {"given": ["region"], "max_tokens": 64, "topics": topics}
-    deployment = text_deployment(tmp_path, generate={"method": "ctcl", "text": text})
+    deployment = text_deployment(tmp_path, generate={"method": "ctcl", "text": text}, writer=writer)
     declare_base_public(deployment)
     ran = run_here(deployment)
     assert ran.success, ran.failures
@@ -34,6 +37,8 @@ def test_a_release_by_public_topics(tmp_path: Path) -> None:
     folder = released(deployment)
     public = json.loads((folder / "dossier.json").read_text())
     assert public["mechanism"]["method"] == "ctcl"
+    report = public["audit"]["report"]
+    assert "text likelihood" in [attack["name"] for attack in report["attacks"]] and report["reconstructed"]
     topics = public["contract"]["generate"]["text"]["topics"]
     assert (topics["model"], topics["public"]) == ("topics", "made of two sentences")  # without its place
     assert not [file for file in folder.glob("*.*") if str(tmp_path / "topics") in file.read_text(errors="replace")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow as pa
 import torch
 from deployment import Deployment
 from line_cases import SMALL
-from text_cases import WORDS, save_model, tiny_llama, tiny_tokenizer
+from text_cases import WORDS, save_model, tiny_bart, tiny_llama, tiny_tokenizer
 
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.store import LineageStore
@@ -64,20 +65,41 @@ def public_model() -> Any:
     return model.eval()
 
 
+@cache
+def public_decoder() -> Any:
+    """A tiny encoder-decoder model that writes short English sentences, as a public one would."""
+    model, tokenizer = tiny_bart(), tiny_tokenizer()
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    rows = [(f"region: {region}\nletter:", f" {text}") for region in TEXTS for text in WORDS[:3]]
+    told = [[tokenizer.bos_token_id, *tokenizer(prompt)["input_ids"]] for prompt, _ in rows]
+    written = [[*tokenizer(text)["input_ids"], tokenizer.eos_token_id] for _, text in rows]
+    tokens = torch.tensor([row + [0] * (64 - len(row)) for row in told])
+    mask = torch.tensor([[1] * len(row) + [0] * (64 - len(row)) for row in told])
+    labels = torch.tensor([row + [-100] * (48 - len(row)) for row in written])
+    for _ in range(80):
+        optimizer.zero_grad()
+        model(input_ids=tokens, attention_mask=mask, labels=labels).loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
 def text_deployment(
     root: Path,
     *,
     training: dict[str, Any] | None = None,
     table: pa.Table | None = None,
     generate: dict[str, Any] | None = None,
+    writer: Callable[[], Any] = public_model,
     **privacy: Any,
 ) -> Deployment:
     """A deployment whose `letter` is written by a tiny model, which somebody declared public.
 
     Args:
         generate: of the contract, in place of what stands here.
+        writer: makes the model.
     """
-    base = save_model(root / "base", public_model())
+    base = save_model(root / "base", writer())
     columns = {name: SMALL["columns"][name] for name in ("person", "visit", "region", "outcome")}
     contract = copy.deepcopy(SMALL) | {
         "columns": columns | {"letter": {"type": "text", "pii": "replace"}},

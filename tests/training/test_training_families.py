@@ -48,6 +48,21 @@ def test_sums_are_those_of_a_loop_over_examples(name: str, clipping: str, near: 
     assert (found - expected).norm() <= near * expected.norm()
 
 
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_a_user_is_clipped_by_its_mean_gradient(name: str) -> None:
+    """Two users of three records and one: rows of weight 0 fill up."""
+    made, rows = model(name, adapter=True), batch(LENGTHS)
+    single = gradients_one_by_one(made, rows)
+    users = torch.stack([single[:3].mean(0), single[3]])
+    bound = float(users.norm(dim=1).mean())
+    expected = ((bound / users.norm(dim=1)).clamp(max=1)[:, None] * users).sum(0)
+    weights = torch.tensor([[1 / 3, 1 / 3, 1 / 3], [1.0, 0.0, 0.0]])
+    chosen = plan(clipping="flat", clipping_norm=bound, sampled="user", max_contributions=3)
+    with ClippedSums(made, chosen) as sums:
+        sums.add(rows, weights)
+    assert (flat(sums.totals.values()) - expected).norm() <= CLIPPED * expected.norm()
+
+
 @pytest.mark.parametrize("name", ENCODERS)
 def test_both_stacks_are_trained_and_nothing_else(name: str) -> None:
     made = with_adapter(model(name), RANK_2)

@@ -9,9 +9,16 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-from text_cases import letters_contract, save_model
+from text_cases import letters_contract, save_model, tiny_bart, tiny_t5
 
-from dpsynth_platform.errors import ConfigurationError, GrantRefused, MechanismFailed, ReplayExhausted, StaleInput
+from dpsynth_platform.errors import (
+    ConfigurationError,
+    GrantRefused,
+    MechanismFailed,
+    ReplayExhausted,
+    StaleInput,
+    TrainingRefused,
+)
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -109,6 +116,18 @@ def test_counts_and_training_cost_together_what_is_asked_for(base):
     assert parameters.training.paid_steps == 10
     assert GENERATOR.describe(plan)["predicted_memory_bytes"] > parameters.memory_bytes
     assert "10 steps of DP-SGD over records" in GENERATOR.describe(plan)["event"]
+
+
+@pytest.mark.parametrize("make", [tiny_t5, tiny_bart])
+def test_plan_and_cost_do_not_hang_on_the_model_s_family(base, tmp_path, make):
+    plan, other = planned(base), planned(save_model(tmp_path / "other", make()))
+    assert other.event == plan.event and other.columns == plan.columns
+    apart = {"base_model", "base_digest", "memory_bytes"}
+    assert {key: value for key, value in other.parameters.items() if key not in apart} == {
+        key: value for key, value in plan.parameters.items() if key not in apart
+    }
+    with pytest.raises(TrainingRefused, match="adapter: all weights of an encoder-decoder model; accepted"):
+        planned(tmp_path / "other", adapter="none")
 
 
 def test_no_tokens_of_real_texts_are_on_disk_while_training(base, bounded, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 from endpoint_cases import TEXTS, serving
-from text_cases import letters_contract, save_model, tiny_llama, tiny_tokenizer
+from text_cases import letters_contract, save_model, tiny_bart, tiny_llama, tiny_tokenizer
 
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ConfigurationError, ContractError, GrantRefused, MechanismFailed
@@ -110,6 +110,11 @@ def fitted(plan, bounded, directory):
     directory.mkdir(exist_ok=True)
     grant = SimpleNamespace(plan_digest=plan.digest, entry_id="e" * 32)
     GENERATOR.fit(plan, bounded, grant, directory, checkpoints=Checkpoints(base, b"k" * 32, endpoint=endpoint))
+
+
+def test_an_encoder_decoder_model_is_refused_with_a_plan(tmp_path):
+    with pytest.raises(ConfigurationError, match="method aug_pe accepts: a causal language model"):
+        planned(base=save_model(tmp_path / "base", tiny_bart()))
 
 
 def test_counts_and_votes_cost_together_what_is_asked_for(server):

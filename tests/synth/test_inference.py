@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 import torch
 from inference_cases import ABOUT, SENTENCES, reader
-from text_cases import letters_contract, save_model, tiny_gpt2, tiny_llama, tiny_tokenizer
+from text_cases import letters_contract, save_model, tiny_bart, tiny_gpt2, tiny_llama, tiny_tokenizer
 
 from dpsynth_platform.contracts import Inference
 from dpsynth_platform.errors import ConfigurationError, ContractError, GrantRefused, MechanismFailed
@@ -88,6 +88,11 @@ def bounded(tmp_path_factory):
 def planned(base, **changes):
     contract = contract_for(base, **changes)
     return GENERATOR.plan(contract, SOURCE, Guarantee.target(contract))
+
+
+def test_an_encoder_decoder_model_is_refused_with_a_plan(tmp_path):
+    with pytest.raises(ConfigurationError, match="method dp_inference accepts: a causal language model"):
+        planned(save_model(tmp_path / "base", tiny_bart()))
 
 
 def fitted(plan, bounded, directory, *, of=None):

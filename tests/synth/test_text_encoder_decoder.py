@@ -12,6 +12,7 @@ from scipy.stats import chi2
 from test_text_sampling import numbered, texts_of
 from text_cases import save_model, tiny_bart, tiny_llama, tiny_t5, tiny_tokenizer
 
+from dpsynth_platform.audit.own_model import score_model
 from dpsynth_platform.audit.texts.canary_texts import write_texts
 from dpsynth_platform.audit.texts.reconstruction import continuations, reconstruct
 from dpsynth_platform.errors import ConfigurationError
@@ -62,6 +63,12 @@ def test_methods_that_need_a_causal_model_refuse_with_words(make, tmp_path: Path
     with pytest.raises(ConfigurationError, match=r"method aug_pe accepts: a causal .* methods dp_finetune and ctcl"):
         refuse_decoder(base, "method aug_pe")
     refuse_decoder(base_model(str(save_model(tmp_path / "causal")), tmp_path), "method aug_pe")
+
+
+def test_a_model_of_one_s_own_must_be_causal(tmp_path: Path) -> None:
+    declared = str(save_model(tmp_path / "mine", tiny_bart()))
+    with pytest.raises(ConfigurationError, match="a model of one's own accepts: a causal language model"):
+        score_model(declared, None, ["a text"], np.array([True]), cache=tmp_path, hub=False)
 
 
 @BOTH

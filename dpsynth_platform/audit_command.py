@@ -18,7 +18,6 @@ import typer
 from dpsynth_platform.errors import AccountingError, ReleaseRefused, SourceError, StaleInput, VerificationFailed
 from dpsynth_platform.permissions import private_directory, private_files
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place, Storage
 from dpsynth_platform.terminal import SEVERAL, Json, Period, Shown, command, listed, stages, workspace
 
 if TYPE_CHECKING:
@@ -381,6 +380,7 @@ def _document(what: str, period: str | None) -> dict[str, Any]:
     from dpsynth_platform.release.evidence import audit_report
     from dpsynth_platform.release.layout import DOSSIER
     from dpsynth_platform.reviewing.verification import find_release
+    from dpsynth_platform.storage import Place, Storage
 
     path = Path(what)
     if path.is_file():

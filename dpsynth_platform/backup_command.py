@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpsynth_platform.errors import VerificationFailed, file_problem
-from dpsynth_platform.ledger.records import Head
-from dpsynth_platform.ledger_words import whole_words
-from dpsynth_platform.release.heads import KnownChain
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.terminal import Json, Shown, command
+
+if TYPE_CHECKING:
+    from dpsynth_platform.ledger.records import Head
 
 backup_app = typer.Typer()
 
@@ -60,6 +60,7 @@ def restore(
 ) -> None:
     """Puts a backup of ledger and lineage back, where there is no ledger, unless anything proves that it is too old."""
     from dpsynth_platform.backup import restoring
+    from dpsynth_platform.ledger_words import whole_words
 
     shown, settings = Shown(as_json), Settings.from_environment()
     act = restoring.check if check else restoring.restore
@@ -92,6 +93,9 @@ def _key(path: Path | None) -> bytes | None:
 
 def _head(export: Path | None) -> list[Head]:
     """The last link of an export."""
+    from dpsynth_platform.ledger.records import Head
+    from dpsynth_platform.release.heads import KnownChain
+
     if export is None:
         return []
     hashes = KnownChain.of_export(export).hashes

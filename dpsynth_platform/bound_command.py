@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpsynth_platform.contracts import MOST_CONTRIBUTIONS
 from dpsynth_platform.errors import BoundingError
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.terminal import SEVERAL, Json, Shown, command, listed, workspace
@@ -135,6 +134,7 @@ def bound_learn(
 def _question(quantile: float, at_most: int, epsilon: float) -> Question:
     """What is asked, if it can be. Raises `BoundingError` naming the option."""
     from dpsynth_platform.bound_learning import Question
+    from dpsynth_platform.contracts import MOST_CONTRIBUTIONS
     from dpsynth_platform.privacy.events import PARAMETERS
 
     least, most = PARAMETERS

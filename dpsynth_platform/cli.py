@@ -1,7 +1,11 @@
 """The `dpsynth` command.
 
 What belongs here: arguments, and showing what the library returns, as text or (with --json) as one JSON value on
-standard output. What does not: doing anything itself. Dagster is imported only by the commands that run assets.
+standard output. What does not: doing anything itself.
+
+What a command needs of the library is imported when it runs, here and in the modules of the other commands (a test
+holds it): much of it takes seconds to import, and no command needs all. Dagster is imported only by those that run
+assets.
 
 Exit status: 0 done, 1 a clear error, 2 wrong usage, 3 blocked by the budget, 4 verified but withdrawn, 5 contaminated.
 """
@@ -22,28 +26,21 @@ import typer
 from dpsynth_platform.audit_command import audit_app
 from dpsynth_platform.backup_command import backup_app
 from dpsynth_platform.bound_command import bound_app
-from dpsynth_platform.compute.choice import check_usable, engine_choice
 from dpsynth_platform.console_command import console_app
 from dpsynth_platform.contract_command import draft_app
-from dpsynth_platform.contracts import contract_json_schema
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.ledger_command import authority_app
-from dpsynth_platform.ledger_words import SHORT, broken_words, change_words, in_words, whole_words
 from dpsynth_platform.lineage_command import lineage_app
-from dpsynth_platform.planning import check_contract
 from dpsynth_platform.privacy.figures import moment
 from dpsynth_platform.privacy_command import privacy_app
 from dpsynth_platform.quality_command import quality_app
 from dpsynth_platform.release_command import release_app
 from dpsynth_platform.retention_command import hold_app, owner_app, purge_app
-from dpsynth_platform.reviewing import accounts, forecasts, verification
 from dpsynth_platform.scrub_command import scrub_app
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.synth.automatic import method_for
 from dpsynth_platform.synth_command import synth_app
 from dpsynth_platform.terminal import BLOCKED, Dataset, Json, Period, Shown, command
 from dpsynth_platform.watching_command import watching_app
-from dpsynth_platform.worker.choice import worker_choice
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -172,7 +169,10 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Says what a run would do and cost, and tries the line on a table made from the contract alone. Free of charge."""
+    from dpsynth_platform.compute.choice import check_usable, engine_choice
     from dpsynth_platform.rehearsal import rehearse
+    from dpsynth_platform.reviewing import forecasts
+    from dpsynth_platform.worker.choice import worker_choice
 
     shown = Shown(as_json)
     settings = Settings.from_environment()
@@ -251,6 +251,8 @@ def contract_check(
 ) -> None:
     """Checks a contract, alone and against its family's budget; shows all faults that can be seen at once."""
     from dpsynth_platform.audit.shortage import shortage_of
+    from dpsynth_platform.planning import check_contract
+    from dpsynth_platform.synth.automatic import method_for
 
     shown = Shown(as_json)
     contract = check_contract(Settings.from_environment(), file)
@@ -276,6 +278,8 @@ def contract_check(
 @command
 def contract_schema(as_json: Json = False) -> None:
     """Prints the JSON schema of a contract file, for editors."""
+    from dpsynth_platform.contracts import contract_json_schema
+
     schema = contract_json_schema()
     shown = Shown(as_json)
     shown.json(schema)
@@ -287,6 +291,9 @@ def contract_schema(as_json: Json = False) -> None:
 @command
 def ledger_show(as_json: Json = False) -> None:
     """Accounts with their caps, what is left of them, and their entries."""
+    from dpsynth_platform.ledger_words import change_words
+    from dpsynth_platform.reviewing import accounts
+
     shown = Shown(as_json)
     listing = accounts.listing(Settings.from_environment())
     shown.json(listing)
@@ -326,6 +333,9 @@ def ledger_show(as_json: Json = False) -> None:
 @command
 def ledger_history(as_json: Json = False) -> None:
     """Every event of the ledger's hash chain, oldest first."""
+    from dpsynth_platform.ledger_words import SHORT, in_words
+    from dpsynth_platform.reviewing import accounts
+
     shown = Shown(as_json)
     events = accounts.ledger(Settings.from_environment()).history()
     shown.json([asdict(event) for event in events])
@@ -342,6 +352,9 @@ def ledger_history(as_json: Json = False) -> None:
 @command
 def ledger_verify(as_json: Json = False) -> None:
     """Recomputes the hash chain and everything that must follow from it."""
+    from dpsynth_platform.ledger_words import broken_words, whole_words
+    from dpsynth_platform.reviewing import verification
+
     shown = Shown(as_json)
     report = verification.verify_ledger(Settings.from_environment())
     shown.json({"ok": report.ok} | asdict(report))

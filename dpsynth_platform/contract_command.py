@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from dpsynth_platform.errors import ContractError
-from dpsynth_platform.planning import check_contract
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.terminal import Json, Shown, command, plain
 
@@ -43,6 +42,7 @@ def contract_init(
     """
     from dpsynth_platform.draft_questions import asked
     from dpsynth_platform.drafting import check_free, dataset_of, drafted, write
+    from dpsynth_platform.planning import check_contract
 
     shown, settings = Shown(as_json), Settings.from_environment()
     target = settings.contracts / f"{dataset_of(table)}.yaml" if out is None else out

@@ -41,6 +41,7 @@ from pydantic import (
 from dpsynth_platform.constraints import MOST_CONSTRAINTS, Constraint
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError
+from dpsynth_platform.privacy.guarantee import WEAK_EPSILON
 from dpsynth_platform.scrub.findings import ENTITY_TYPES
 from dpsynth_platform.settings import is_plain, without_secrets
 
@@ -61,9 +62,6 @@ PiiAction = Literal["drop", "mask", "hash", "replace"]
 EntityName = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]{1,40}$")]
 Phrase = Annotated[str, StringConstraints(strip_whitespace=True, min_length=2, max_length=200)]
 
-WEAK_EPSILON = 10.0
-# About here delta promises little, whatever epsilon is: it is far from small against one in the number of people.
-WEAK_DELTA = 1e-3
 MOST_CONTRIBUTIONS = 10_000
 MOST_ROWS = 100_000_000
 # Whole numbers of a column that a language model is told one by one.

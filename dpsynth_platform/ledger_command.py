@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsynth_platform.contracts import WEAK_DELTA, WEAK_EPSILON
 from dpsynth_platform.errors import ConfigurationError, LedgerError, file_problem
-from dpsynth_platform.ledger_words import broken_words, whole_words
 from dpsynth_platform.people import acting, recorded
+from dpsynth_platform.privacy.guarantee import WEAK_DELTA, WEAK_EPSILON
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.terminal import Json, Shown, command
 
@@ -220,6 +219,7 @@ def check_export(
 ) -> None:
     """Verifies an export offline; exit status 1 if anything does not fit."""
     from dpsynth_platform.ledger.export import verify_export
+    from dpsynth_platform.ledger_words import broken_words, whole_words
 
     shown = Shown(as_json)
     key = None if public_key is None else _text(public_key).encode()

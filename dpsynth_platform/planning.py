@@ -2,18 +2,17 @@
 
 What belongs here: the public inputs of a mechanism put together. What does not: the mechanism (`synth`), the budget
 (`ledger`). Nothing here reads a record; a source is known by its version and its schema.
+
+What plans and costs are made with is imported where they are made: who only asks what is declared needs none of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts import (
-    WEAK_EPSILON,
     DataContract,
     FamilyBudget,
     Privacy,
@@ -26,15 +25,16 @@ from dpsynth_platform.contracts import (
 )
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError
-from dpsynth_platform.ledger.records import CostRequest, Entry
-from dpsynth_platform.privacy.accounting import delta_slack, epsilon
-from dpsynth_platform.privacy.events import event_from_json, twice
-from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.guarantee import WEAK_EPSILON, Guarantee
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.source import PinnedSource
 from dpsynth_platform.storage import AUDITED, Place, StepRecord
-from dpsynth_platform.synth.automatic import method_for
-from dpsynth_platform.synth.interface import SealedPlan, generator
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dpsynth_platform.ledger.records import CostRequest, Entry
+    from dpsynth_platform.source import PinnedSource
+    from dpsynth_platform.synth.interface import SealedPlan
 
 
 def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) -> SealedPlan:
@@ -44,6 +44,9 @@ def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) 
         ContractError: the method cannot do what the contract asks for, or may need more memory than there is for it.
         AccountingError: no noise scale meets the guarantee.
     """
+    from dpsynth_platform.synth.automatic import method_for
+    from dpsynth_platform.synth.interface import generator
+
     contract = settled(contract, Settings.from_environment())
     guarantee, chosen = Guarantee.target(contract), method_for(contract, period)
     plan = generator(chosen.method).plan(contract, schema, guarantee, period=period, why=chosen.why)
@@ -65,6 +68,9 @@ def _check_twice(contract: DataContract, plan: SealedPlan) -> None:
     Raises:
         ContractError: says what can be declared instead.
     """
+    from dpsynth_platform.privacy.accounting import delta_slack, epsilon
+    from dpsynth_platform.privacy.events import event_from_json, twice
+
     where = f"{contract.dataset}: audit.model: 'separate'"
     event, delta = event_from_json(plan.event), contract.privacy.delta
     if 2 * delta_slack(event) >= delta:
@@ -82,6 +88,9 @@ def _check_twice(contract: DataContract, plan: SealedPlan) -> None:
 
 def cost_request(plan: SealedPlan, runner: str) -> CostRequest:
     """What the ledger is asked for a plan."""
+    from dpsynth_platform.ledger.records import CostRequest
+    from dpsynth_platform.privacy.events import event_from_json
+
     return CostRequest.of(
         event_from_json(plan.event),
         dataset=plan.dataset,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from dpsynth_platform.contracts import WEAK_DELTA
 from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.privacy.guarantee import WEAK_DELTA
 from dpsynth_platform.privacy_arguments import (
     Asked,
     Mechanism,

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpsynth_platform.errors import VerificationFailed
 from dpsynth_platform.people import acting, recorded
-from dpsynth_platform.planning import load_dataset
 from dpsynth_platform.privacy.figures import moment
-from dpsynth_platform.quality.shown import LEGEND
-from dpsynth_platform.release.verify import exit_status
-from dpsynth_platform.reviewing import decisions, releases, verification
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place, Storage
 from dpsynth_platform.terminal import Dataset, Json, Period, Shown, command
+
+if TYPE_CHECKING:
+    from dpsynth_platform.reviewing.decisions import Review
 
 _KEPT = "kept in the ledger for ever, so it must hold no data"
 
@@ -32,6 +30,8 @@ release_app = typer.Typer(no_args_is_help=True, help="Release candidates and rel
 @command
 def release_list(as_json: Json = False) -> None:
     """Candidates that wait for a decision, and published releases."""
+    from dpsynth_platform.reviewing import releases
+
     shown = Shown(as_json)
     listing = releases.listing(Settings.from_environment())
     shown.json(listing)
@@ -48,6 +48,9 @@ def release_list(as_json: Json = False) -> None:
 @command
 def release_show(dataset: Dataset, period: Period = None, as_json: Json = False) -> None:
     """A candidate as a reviewer needs it: guarantee, audit, quality, approvals; and its whole dossier (restricted)."""
+    from dpsynth_platform.reviewing import decisions
+    from dpsynth_platform.storage import Place
+
     shown = Shown(as_json)
     review = decisions.review(Settings.from_environment(), Place(dataset, period))
     shown.json(review.to_json())
@@ -72,6 +75,9 @@ def release_approve(
     Not by whoever ran any of its steps, or withdrew a release of it; and only of what could be released otherwise.
     """
     from dpsynth_platform.operating import publish_if_approved
+    from dpsynth_platform.planning import load_dataset
+    from dpsynth_platform.reviewing import decisions
+    from dpsynth_platform.storage import Place
 
     shown = Shown(as_json)
     settings = Settings.from_environment()
@@ -102,6 +108,10 @@ def release_refuse(
     as_json: Json = False,
 ) -> None:
     """Records a refusal of this content, under whatever description; an approval afterwards takes it back."""
+    from dpsynth_platform.planning import load_dataset
+    from dpsynth_platform.reviewing import decisions, releases
+    from dpsynth_platform.storage import Place, Storage
+
     shown = Shown(as_json)
     settings = Settings.from_environment()
     load_dataset(settings, dataset)
@@ -163,6 +173,9 @@ def release_verify(
     Several are also held against one another: their heads must be of one chain. With --json, a list if several. Exit
     status 4: all is as it was signed, but a release was withdrawn.
     """
+    from dpsynth_platform.release.verify import exit_status
+    from dpsynth_platform.reviewing import verification
+
     shown = Shown(as_json)
     reports = verification.verify_all(Settings.from_environment(), names, public_key, ledger)
     shown.json([report.to_json() for report in reports] if len(reports) > 1 else reports[0].to_json())
@@ -181,22 +194,27 @@ def release_verify(
 @command
 def release_key(as_json: Json = False) -> None:
     """Prints this deployment's public key (PEM), for those who verify its releases."""
+    from dpsynth_platform.reviewing import verification
+
     shown = Shown(as_json)
     pem, fingerprint = verification.public_key(Settings.from_environment())
     shown.json({"public_key": pem, "fingerprint": fingerprint})
     shown.say(pem.rstrip())
 
 
-def review_text(shown: Shown, review: decisions.Review) -> None:
+def review_text(shown: Shown, review: Review) -> None:
     """A candidate in text: what the demo and `release show` print."""
+    from dpsynth_platform.quality.shown import LEGEND
+    from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, QUALITY_HEADER
+
     shown.head("Guarantee")
     for sentence in review.guarantee:
         shown.say(sentence)
     shown.head("Audit")
     shown.say(review.audit_summary)
-    shown.table(decisions.AUDIT_HEADER, review.audit_rows)
+    shown.table(AUDIT_HEADER, review.audit_rows)
     shown.head("Quality (restricted: compares with real data, for reviewers only)")
-    shown.table(decisions.QUALITY_HEADER, review.quality_rows)
+    shown.table(QUALITY_HEADER, review.quality_rows)
     if review.quality_rows:
         shown.say(LEGEND)
     shown.head("Decision")

@@ -24,13 +24,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.digests import canonical_digest, digest_file
 from dpsynth_platform.errors import ConfigurationError, StaleInput
 from dpsynth_platform.permissions import private_directory, private_files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 STEPS = (
     "raw",
@@ -316,6 +317,7 @@ def write_table(uri: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch])
 
     An exception of `batches` is raised as it is: the writer would wrap its text, and ours must stay safe.
     """
+    import pyarrow as pa
     from deltalake import write_deltalake
 
     rows = 0

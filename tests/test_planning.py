@@ -98,7 +98,7 @@ def test_each_of_two_mechanisms_is_planned_as_one_alone() -> None:
 
 
 def test_thresholds_that_two_mechanisms_cannot_share_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpsynth_platform.planning.delta_slack", lambda event: contract().privacy.delta / 2)
+    monkeypatch.setattr("dpsynth_platform.privacy.accounting.delta_slack", lambda event: contract().privacy.delta / 2)
     with pytest.raises(ContractError, match="thresholds of two mechanisms take all of delta"):
         plan_release(audited_apart(), source_schema_of(audited_apart()), None)
 

@@ -19,7 +19,6 @@ from dpsynth_platform.errors import AccountingError, BudgetExceeded, LedgerError
 from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.filter import Cost, RenyiFilter, add_up
 from dpsynth_platform.ledger.records import Account, CostRequest
-from dpsynth_platform.privacy.events import event_from_json, matches_claim
 
 
 def terms_of(family: FamilyBudget, key_ids: Sequence[str]) -> dict[str, Any]:
@@ -81,6 +80,8 @@ def check_request(account: Account, request: CostRequest) -> None:
         AccountingError: its event is of an unknown kind, impossible, or not of its guarantee's adjacency and bound; or
             its slack is not below the guarantee's delta, or too small to be added up.
     """
+    from dpsynth_platform.privacy.events import event_from_json, matches_claim
+
     mine = request.guarantee
     for name, asked, sealed in (
         ("unit", mine.unit, account.unit),

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 Tier = Literal["strong", "reasonable", "weak"]
 
 STRONG_EPSILON = 1.0
-REASONABLE_EPSILON = 10.0
+WEAK_EPSILON = 10.0
+# About here delta promises little, whatever epsilon is: it is far from small against one in the number of people.
+WEAK_DELTA = 1e-3
 
 
 @dataclass(frozen=True)
@@ -125,4 +127,4 @@ def tier(epsilon: float) -> Tier:
     """Tier of a guarantee (Ponomareva et al. 2023, section 5.2): up to 1 strong, up to 10 reasonable, else weak."""
     if epsilon <= STRONG_EPSILON:
         return "strong"
-    return "reasonable" if epsilon <= REASONABLE_EPSILON else "weak"
+    return "reasonable" if epsilon <= WEAK_EPSILON else "weak"

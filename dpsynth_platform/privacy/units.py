@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeVar, get_args
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 from dpsynth_platform.errors import AccountingError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 Unit = Literal["example", "user", "group"]
 Adjacency = Literal["add-or-remove", "zero-out", "replace-one", "fixed-graph"]
@@ -28,7 +29,7 @@ ADJACENCIES: tuple[str, ...] = get_args(Adjacency)
 WEIGHTINGS: tuple[str, ...] = get_args(Weighting)
 RECORD_PARTS = 2**16
 """Weights, counts of weighted rows and scores are whole numbers of such parts of a record: nothing is rounded."""
-_Rows = TypeVar("_Rows", int, npt.NDArray[np.int64])
+_Rows = TypeVar("_Rows", int, "npt.NDArray[np.int64]")
 _REPLACING: tuple[Adjacency, ...] = ("replace-one", "fixed-graph")
 
 

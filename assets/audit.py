@@ -21,9 +21,6 @@ from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import AccountingError, ReleaseRefused, StaleInput
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import Entry
-from dpsynth_platform.lineage import facets
-from dpsynth_platform.privacy.accounting import epsilon
-from dpsynth_platform.privacy.events import event_from_json, twice
 from dpsynth_platform.release.evidence import AUDIT_REPORT, check_content
 from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_row
 from dpsynth_platform.storage import SCORES, StepRecord, read_table
@@ -43,6 +40,7 @@ def body(step: StepContext) -> Outcome:
     from dpsynth_platform.audit.scoring import score_canaries
     from dpsynth_platform.audit.text_scoring import as_the_model_saw, reconstructed_texts, score_texts
     from dpsynth_platform.audit.verdict import judge
+    from dpsynth_platform.lineage import facets
     from dpsynth_platform.synth.tabular.model import load_model
     from dpsynth_platform.synth.text.dp_finetune import columns_model
 
@@ -140,6 +138,8 @@ def _rows(
 def _apart(entry: Entry) -> Apart:
     """The attacked model's entry, and what it costs together with the released model, which runs by the same plan."""
     from dpsynth_platform.audit.verdict import Apart
+    from dpsynth_platform.privacy.accounting import epsilon
+    from dpsynth_platform.privacy.events import event_from_json, twice
 
     cost = entry.request
     both = epsilon(twice(event_from_json(cost.event)), cost.guarantee.delta)

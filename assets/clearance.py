@@ -17,7 +17,6 @@ from dpsynth_platform import planning
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ClearanceRefused, SpendRepeated
 from dpsynth_platform.ledger.records import Entry
-from dpsynth_platform.lineage import facets
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
 from dpsynth_platform.lineage.overlaps import Overlaps
 from dpsynth_platform.owner_keys import KEY_IDS
@@ -28,6 +27,8 @@ from dpsynth_platform.synth.interface import generator
 
 def body(step: StepContext) -> Outcome:
     """Reserves the run's cost, once. A run that is paid for keeps its entry."""
+    from dpsynth_platform.lineage import facets
+
     contract, raw = step.sealed()
     entries = _entries(step, contract, raw)
     entry = entries[-1]

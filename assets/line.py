@@ -8,22 +8,24 @@ what a step does (its own module).
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 import resources as res
 from assets import audit, audited, bounded, canaries, clearance, model, quality, raw, released, scrubbed, synthetic
 from assets.guard import Caught, guarded
-from assets.lineage import finished_run, step_run
 from assets.process import die_with_run
 from assets.shown import actual_columns, console_page, declared_columns, metadata_value
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.console.addresses import dataset_page
 from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.lineage.emitter import Delivery, StepRun
 from dpsynth_platform.people import REQUESTED_BY_TAG, recorded
 from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.storage import Place
+
+if TYPE_CHECKING:
+    from dpsynth_platform.lineage.emitter import Delivery, StepRun
 
 LINE: tuple[Step, ...] = (
     raw.STEP,
@@ -114,12 +116,14 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, 
         accelerator: dg.ResourceParam[res.AcceleratorResource],
     ) -> dg.MaterializeResult[None]:
         die_with_run()
+        from assets.lineage import finished_run, step_run
+
         place = Place(contract.dataset, context.partition_key if context.has_partition_key else None)
         store, emitter = storage.open(), lineage.open()
         run = step_run(context, step, contract, place, store)
         _warn(context, emitter.start(run))
 
-        def body() -> tuple[Outcome, StepRun]:
+        def body() -> "tuple[Outcome, StepRun]":
             storage.check()
             outcome = step.body(
                 StepContext(
@@ -184,7 +188,7 @@ def _result(
     )
 
 
-def _warn(context: dg.AssetExecutionContext, delivery: Delivery) -> None:
+def _warn(context: dg.AssetExecutionContext, delivery: "Delivery") -> None:
     """A lineage event that did not arrive is told, and never fails the run."""
     for warning in delivery.warnings:
         context.log.warning(warning)

@@ -2,6 +2,8 @@
 
 What belongs here: datasets and facets of one attempt. What does not: emitting, how a step's columns descend from those
 before it (`lineage.columns`), and any count or hash of restricted content: events are exported.
+
+With it comes OpenLineage's client: it is imported where a step runs, and not where assets are declared.
 """
 
 from collections.abc import Mapping

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from assets.lineage import paid_by
 from assets.roles import Role, attacked_role, released_role, roles_of
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.compute.choice import write_choice
@@ -24,8 +23,6 @@ from dpsynth_platform.errors import MechanismFailed, SpendRepeated, StaleInput
 from dpsynth_platform.ledger.grants import issue_grant
 from dpsynth_platform.ledger.owners import Participants
 from dpsynth_platform.ledger.records import Entry
-from dpsynth_platform.privacy.accounting import epsilon
-from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.retention import HANDED
 from dpsynth_platform.scrub.fingerprints import write_fingerprints
@@ -343,6 +340,10 @@ def _record(
 
 def _outcome(contract: DataContract, entry: Entry, plan: SealedPlan, record: StepRecord, reused: bool) -> Outcome:
     """With the guarantee as it is claimed, and the entry that paid for it."""
+    from assets.lineage import paid_by
+    from dpsynth_platform.privacy.accounting import epsilon
+    from dpsynth_platform.privacy.events import event_from_json
+
     result = epsilon(event_from_json(plan.event), contract.privacy.delta)
     shown = {
         "guarantee": str(replace(Guarantee.target(contract), epsilon=result.epsilon, delta=result.delta)),

@@ -10,7 +10,6 @@ from dpsynth_platform import planning, source
 from dpsynth_platform.contracts import TEXT_METHODS
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.release.dossier import expected_errors
-from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.storage import StepRecord
 from dpsynth_platform.synth.interface import SealedPlan
 
@@ -18,6 +17,7 @@ from dpsynth_platform.synth.interface import SealedPlan
 def body(step: StepContext) -> Outcome:
     """Pins, plans, admits, seals. A source that has not changed keeps its plan and its run."""
     from dpsynth_platform.audit.policy import attacks_on, check_gates
+    from dpsynth_platform.scrub.scrub import check_source_schema
 
     contract, place = step.contract, step.place
     check_gates(contract, attacks_on(contract))

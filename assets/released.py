@@ -4,18 +4,17 @@ What belongs here: collecting evidence, having it checked, publishing. What does
 release looks (`release`).
 """
 
+from __future__ import annotations
+
 import datetime as dt
 import json
 from pathlib import Path
-from typing import Any
-
-from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet
+from typing import TYPE_CHECKING, Any
 
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.ledger.records import Head
-from dpsynth_platform.lineage import facets, naming
-from dpsynth_platform.privacy.statement import PrivacyStatement
+from dpsynth_platform.lineage import naming
 from dpsynth_platform.release.commitments import NonceBook
 from dpsynth_platform.release.dossier import (
     CANDIDATE,
@@ -39,9 +38,16 @@ from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.reviewers import write_reviewers_dossier
 from dpsynth_platform.storage import AUDITED, TEXTS_DRAWN, read_table, table_schema
 
+if TYPE_CHECKING:
+    from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet
+
+    from dpsynth_platform.privacy.statement import PrivacyStatement
+
 
 def body(step: StepContext) -> Outcome:
     """Refuses unless everything that the release rests on is there, current, of this content and approved."""
+    from dpsynth_platform.lineage import facets
+
     contract, raw = step.sealed()
     runners = candidate_runners(step.storage, step.place)
     checked = check_evidence(step.storage, step.place, contract, step.ledger, runners=runners)
@@ -115,6 +121,8 @@ def _announce(step: StepContext, contract: DataContract, checked: CheckedEvidenc
 
 def _release_facet(made: Published) -> dict[str, DatasetFacet]:
     """What the published dossier says, also where it was published by an earlier run under an earlier ledger head."""
+    from dpsynth_platform.lineage import facets
+
     dossier = json.loads((made.path / DOSSIER).read_text(encoding="utf-8"))
     return facets.release(
         release_id=made.release_id,
@@ -125,6 +133,8 @@ def _release_facet(made: Published) -> dict[str, DatasetFacet]:
 
 def _declared_rows(contract: DataContract, made: Published) -> dict[str, dict[str, InputDatasetFacet]]:
     """The declared figure of quality, where there is one, as a check on the synthetic dataset."""
+    from dpsynth_platform.lineage import facets
+
     declared = contract.generate.rows
     if declared == "auto":
         return {}

@@ -9,33 +9,35 @@ import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet, RunFacet
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform import owner_keys
-from dpsynth_platform.compute.choice import EngineChoice
 from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.erasure import Erasure, erasure_of, honoured
 from dpsynth_platform.errors import StaleInput
-from dpsynth_platform.ledger.records import Account, CostRequest, Entry
-from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.lineage.clearance import Clearance, clear
-from dpsynth_platform.lineage.emitter import StepRun
-from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.release.publish import Published
-from dpsynth_platform.scrub.scrub import ScrubKeys
 from dpsynth_platform.storage import Place, StepRecord, Storage
-from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.vault import Vault
-from dpsynth_platform.worker.job import WorkerJob
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet, RunFacet
+
+    from dpsynth_platform.compute.choice import EngineChoice
+    from dpsynth_platform.erasure import Erasure
+    from dpsynth_platform.ledger.records import Account, CostRequest, Entry
+    from dpsynth_platform.ledger.store import Ledger
+    from dpsynth_platform.lineage.clearance import Clearance
+    from dpsynth_platform.lineage.emitter import StepRun
+    from dpsynth_platform.lineage.store import LineageStore
+    from dpsynth_platform.release.publish import Published
+    from dpsynth_platform.scrub.scrub import ScrubKeys
+    from dpsynth_platform.synth.interface import SealedPlan
+    from dpsynth_platform.vault import Vault
+    from dpsynth_platform.worker.job import WorkerJob
 
 Fields = tuple[tuple[str, str, str], ...]
 """Columns of a record-like output: name, type, meaning."""
 
 
-RunWorker = Callable[[WorkerJob], None]
+RunWorker = Callable[["WorkerJob"], None]
 """Runs the mechanism in a worker process of its own, to its end; raises `MechanismFailed` unless it ends well."""
 
 CheckWorker = Callable[[Sequence[Path]], None]
@@ -78,6 +80,8 @@ class StepContext:
 
     def plan(self, raw: StepRecord) -> SealedPlan:
         """The plan that `raw` sealed."""
+        from dpsynth_platform.synth.interface import SealedPlan
+
         return SealedPlan.from_json(
             (raw.directory / "plan.json").read_text(encoding="utf-8"), expected_digest=raw.facts["plan_digest"]
         )
@@ -85,6 +89,8 @@ class StepContext:
     @staticmethod
     def source_schema(raw: StepRecord) -> pa.Schema:
         """Arrow schema of the pinned source."""
+        import pyarrow as pa
+
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(raw.facts["source_schema"])))
 
     def reusable(self, raw: StepRecord, name: str, *inputs: StepRecord) -> StepRecord | None:
@@ -139,6 +145,8 @@ class StepContext:
         self, contract: DataContract, *, request: CostRequest | None = None, entry_id: str | None = None
     ) -> Clearance:
         """What is known now of what a run adds to, by public facts; see `lineage.clearance.clear`."""
+        from dpsynth_platform.lineage.clearance import clear
+
         return clear(self.ledger, self.graph, contract, self.family, request=request, entry_id=entry_id)
 
     def account(self) -> Account:
@@ -166,6 +174,8 @@ class StepContext:
         To the ledger owners of other keys would be strangers. Where participants come from the ledger, read them first:
         then they are of the keys that this finds.
         """
+        from dpsynth_platform.erasure import honoured
+
         account = self.account()
         if not self.keyed_alike(scrubbed, account):
             raise StaleInput(
@@ -185,10 +195,14 @@ class StepContext:
 
     def erasure(self, account: Account) -> Erasure | None:
         """The last request for erasure in the account's namespace."""
+        from dpsynth_platform.erasure import erasure_of
+
         return erasure_of(self.ledger, account.namespace)
 
     def scrub_keys(self, contract: DataContract, account: Account) -> ScrubKeys:
         """The secrets of scrubbing: owners by namespace, records and hashed columns by family."""
+        from dpsynth_platform.scrub.scrub import ScrubKeys
+
         return ScrubKeys(
             owner=owner_keys.keys_in_use(self.vault, account),
             record=self.vault.create(f"record-{contract.family}"),

@@ -6,11 +6,9 @@ What belongs here: post-processing only. This step is handed the model, never th
 import json
 from pathlib import Path
 
-from assets.lineage import paid_by
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.lineage import facets
 from dpsynth_platform.storage import TEXTS_DRAWN, table_schema, write_durably, write_table
 from dpsynth_platform.synth.interface import Drawing, generator
 
@@ -20,6 +18,8 @@ def body(step: StepContext) -> Outcome:
 
     Texts that a language model writes are drawn by the contract's settings, and a drawing that was cut short goes on.
     """
+    from assets.lineage import paid_by
+    from dpsynth_platform.lineage import facets
     from dpsynth_platform.synth.text.terms import terms_of
 
     contract, raw = step.sealed()

@@ -31,7 +31,7 @@ from dpsynth_platform.errors import BoundingError, DpsynthError, SpendRepeated, 
 from dpsynth_platform.ledger.owners import Participants, place_of
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.lineage import facets, naming
+from dpsynth_platform.lineage import naming
 from dpsynth_platform.lineage.emitter import DatasetRef, Delivery, LineageEmitter, StepRun
 from dpsynth_platform.lineage.redaction import safe_error
 from dpsynth_platform.privacy.guarantee import Guarantee, tier
@@ -213,6 +213,8 @@ def _records_per_owner(scrubbed: StepRecord, charged: Participants) -> npt.NDArr
 
 def _lineage_run(contract: DataContract, place: Place, storage: Storage) -> StepRun:
     """The attempt as it starts. No Dagster run is above it, so it has a parent of its own."""
+    from dpsynth_platform.lineage import facets
+
     scrubbed = facets.symlink(naming.logical_name(place.dataset, "scrubbed", place.period))
     return StepRun(
         dagster_run_id=str(uuid.uuid4()),
@@ -233,6 +235,7 @@ def _finished(
     """The attempt as it completed, with public facts only: the guarantee, the entry that paid, who took part by their
     commitment.
     """
+    from dpsynth_platform.lineage import facets
     from dpsynth_platform.privacy.accounting import epsilon
     from dpsynth_platform.privacy.events import event_from_json
 

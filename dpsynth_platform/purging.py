@@ -21,7 +21,7 @@ from dpsynth_platform.errors import LedgerError, PurgeFailed, file_problem
 from dpsynth_platform.holds import Hold, covering, holds
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.lineage import facets, naming
+from dpsynth_platform.lineage import naming
 from dpsynth_platform.lineage.emitter import DatasetRef, LineageEmitter, StepRun
 from dpsynth_platform.lineage.redaction import safe_error
 from dpsynth_platform.retention import Expired, OnError
@@ -145,6 +145,8 @@ def _purged(settings: Settings, found: list[Expired], onerror: OnError) -> list[
 
 def _emit(emitter: LineageEmitter, place: Place, item: Expired) -> None:
     """A run of the job `<dataset>.purge` whose output is the dataset's end."""
+    from dpsynth_platform.lineage import facets
+
     name, version = naming.output_name(item.path)
     ended = DatasetRef(
         name,

@@ -21,7 +21,7 @@ from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ContractError, VerificationFailed
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.lineage import facets, naming
+from dpsynth_platform.lineage import naming
 from dpsynth_platform.lineage.emitter import DatasetRef, Delivery, LineageEmitter, StepRun
 from dpsynth_platform.people import visible
 from dpsynth_platform.planning import load_dataset
@@ -145,6 +145,8 @@ def _emit(settings: Settings, place: Place, release_id: str, directory: Path) ->
 
     One for each directory: lineage names a dataset by its place.
     """
+    from dpsynth_platform.lineage import facets
+
     ended = DatasetRef(
         naming.dataset_name(directory / DATA),
         facets.merge(

@@ -1,9 +1,13 @@
 """Where lineage events are kept; a further transport comes from the standard OpenLineage configuration."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dpsynth_platform.lineage.emitter import LineageEmitter
+if TYPE_CHECKING:
+    from dpsynth_platform.lineage.emitter import LineageEmitter
 
 
 @dataclass(frozen=True)
@@ -15,4 +19,6 @@ class LineageResource:
 
     def open(self) -> LineageEmitter:
         """The library's emitter into this graph."""
+        from dpsynth_platform.lineage.emitter import LineageEmitter
+
         return LineageEmitter(self.url, Path(self.directory))

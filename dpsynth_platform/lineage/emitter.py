@@ -1,7 +1,8 @@
 """The emitter: one START and exactly one terminal event for every attempt at every step.
 
-What belongs here: building run events, having them recorded, and what becomes of them while the database is away. What
-does not: facets (see `facets`), the rules of recording (`store`), deliveries (`outbox`, `receivers`), orchestration.
+What belongs here: what happened to a run, having it recorded, and what becomes of it while the database is away. What
+does not: the shape of events (`events`, `facets`), the rules of recording (`store`), deliveries (`outbox`,
+`receivers`), orchestration.
 
 The stored graph decides what was emitted. A second START or a second terminal event of a run is not recorded, whoever
 sends it, so that a failure hook, a sensor and the step itself may all report an end and only the first one counts.
@@ -18,14 +19,10 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
-
-from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
-from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet, OutputDatasetFacet, RunFacet
-from openlineage.client.serde import Serde
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpsynth_platform.errors import LineageRefused
-from dpsynth_platform.lineage import facets, naming, outbox
+from dpsynth_platform.lineage import naming, outbox
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.nodes import OpenRun
 from dpsynth_platform.lineage.outbox import Receiver, Report, TargetStatus, told_of
@@ -35,11 +32,15 @@ from dpsynth_platform.lineage.redaction import safe_error
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.settings import Settings
 
+if TYPE_CHECKING:
+    from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet, OutputDatasetFacet, RunFacet
+
+    from dpsynth_platform.lineage.events import Event
+
 RECORD = "events.jsonl"
 SPOOL = "spool.jsonl"
 UNRECORDED = "unrecorded.jsonl"
 INTERRUPTED = "interrupted"
-_TERMINAL = {"COMPLETE": RunState.COMPLETE, "FAIL": RunState.FAIL, "ABORT": RunState.ABORT}
 _SECONDS_IN_A_STEP = 10.0
 """After that a step leaves further deliveries to the sensor."""
 _KILLED = "The process ended without a word of its own; the run was closed afterwards."
@@ -167,7 +168,9 @@ class LineageEmitter:
 
     def start(self, run: StepRun) -> Delivery:
         """Emits START with what is known of inputs and outputs beforehand."""
-        return self._emit(_event(run, RunState.START))
+        from dpsynth_platform.lineage.events import step_event
+
+        return self._emit(step_event(run, "START"))
 
     def complete(self, run: StepRun) -> Delivery:
         """Emits COMPLETE with the real inputs and outputs."""
@@ -175,11 +178,11 @@ class LineageEmitter:
 
     def fail(self, run: StepRun, error: BaseException) -> Delivery:
         """Emits FAIL with what may safely be said of the error."""
-        return self._end(run, "FAIL", facets.error_message(*safe_error(error)))
+        return self._end(run, "FAIL", safe_error(error))
 
     def abort(self, run: StepRun, reason: str = "The run was cancelled.") -> Delivery:
         """Emits ABORT; `reason` is a sentence of our own, never a library's message."""
-        return self._end(run, "ABORT", facets.error_message(INTERRUPTED, reason))
+        return self._end(run, "ABORT", (INTERRUPTED, reason))
 
     def open_runs(self) -> list[OpenRun]:
         """Runs that started and have no terminal event, oldest first. Raises LedgerError if the database is away."""
@@ -191,8 +194,12 @@ class LineageEmitter:
         Only the caller can know that a Dagster run has ended, so nothing else is closed. Raises LedgerError if the
         database is away.
         """
+        from dpsynth_platform.lineage.events import closing_event
+
         ended = {naming.parent_run_id(run_id) for run_id in dagster_run_ids}
-        closing = [_closing_event(run.start) for run in self.open_runs() if run.parent_run_id in ended]
+        closing = [
+            closing_event(run.start, (INTERRUPTED, _KILLED)) for run in self.open_runs() if run.parent_run_id in ended
+        ]
         return [self._emit(event) for event in closing]
 
     def flush(self, *, now: bool = True, seconds: float | None = None) -> Report:
@@ -208,14 +215,17 @@ class LineageEmitter:
         targets = outbox.status(self._opened())
         return Status(tuple(targets), sum(1 for _ in self._spool.read()), sum(1 for _ in self._unrecorded.read()))
 
-    def _end(self, run: StepRun, kind: Literal["COMPLETE", "FAIL", "ABORT"], extra: Any = None) -> Delivery:
-        started = self._emit(_event(run, RunState.START))  # only recorded if there is no START yet
-        ended = self._emit(_event(run, _TERMINAL[kind], extra or {}))
+    def _end(
+        self, run: StepRun, kind: Literal["COMPLETE", "FAIL", "ABORT"], error: tuple[str, str] | None = None
+    ) -> Delivery:
+        from dpsynth_platform.lineage.events import step_event
+
+        started = self._emit(step_event(run, "START"))  # only recorded if there is no START yet
+        ended = self._emit(step_event(run, kind, error))
         return Delivery(ended.recorded, started.warnings + ended.warnings)
 
-    def _emit(self, event: RunEvent) -> Delivery:
+    def _emit(self, entry: Event) -> Delivery:
         """A failed emission never fails a run, whatever the database, the disk or a receiver says."""
-        entry = Serde.to_dict(event)
         try:
             store = self._opened()
             if not store.record(entry, targets=[receiver.target for receiver in self._to()]).new:
@@ -263,7 +273,7 @@ class LineageEmitter:
         return self._receivers
 
     def _unrecordable(self, entry: Mapping[str, Any], error: Exception) -> str:
-        note = {"at": _now(), "error": safe_error(error)[1], "event": entry}
+        note = {"at": dt.datetime.now(dt.UTC).isoformat(), "error": safe_error(error)[1], "event": entry}
         return self._kept(self._unrecorded, note, error, "it cannot be", told_of(entry))
 
     def _kept(
@@ -277,46 +287,3 @@ class LineageEmitter:
         except Exception as second:
             return f"{warning}, nor could it be kept in {place.path.name} ({safe_error(second)[1]})."
         return f"{warning}; {hope}; it is kept in {place.path.name}."
-
-
-def _event(run: StepRun, state: RunState, extra: Mapping[str, RunFacet] | None = None) -> RunEvent:
-    run_facets = facets.parent(naming.parent_run_id(run.dagster_run_id), run.launcher, run.dagster_job)
-    if run.launcher == naming.PARENT_NAMESPACE:
-        run_facets |= facets.processing_engine()
-    if run.period is not None:
-        run_facets |= facets.nominal_time(run.period)
-    return RunEvent(
-        eventType=state,
-        eventTime=_now(),
-        run=Run(run.run_id, {**run_facets, **run.run_facets, **(extra or {})}),
-        job=Job(naming.JOB_NAMESPACE, run.job_name, facets.job(run.description, run.owners)),
-        inputs=[
-            InputDataset(ref.name.namespace, ref.name.name, facets=dict(ref.facets), inputFacets=dict(ref.input_facets))
-            for ref in run.inputs
-        ],
-        outputs=[
-            OutputDataset(
-                ref.name.namespace, ref.name.name, facets=dict(ref.facets), outputFacets=dict(ref.output_facets)
-            )
-            for ref in run.outputs
-        ],
-        producer=facets.PRODUCER,
-    )
-
-
-def _closing_event(start: Mapping[str, Any]) -> RunEvent:
-    """FAIL for a run of which only its START event is left; the outputs that it announced were never completed."""
-    parent = start["run"]["facets"]["parent"]
-    run_facets = facets.parent(parent["run"]["runId"], parent["job"]["namespace"], parent["job"]["name"])
-    return RunEvent(
-        eventType=RunState.FAIL,
-        eventTime=_now(),
-        run=Run(start["run"]["runId"], run_facets | facets.error_message(INTERRUPTED, _KILLED)),
-        job=Job(start["job"]["namespace"], start["job"]["name"]),
-        inputs=[InputDataset(item["namespace"], item["name"]) for item in start.get("inputs", [])],
-        producer=facets.PRODUCER,
-    )
-
-
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).isoformat()

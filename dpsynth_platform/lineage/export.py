@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsynth_platform.errors import DpsynthError, LineageRefused
-from dpsynth_platform.lineage import columns, facets
+from dpsynth_platform.lineage import columns, own_facets
 from dpsynth_platform.lineage.allow import (
     NAME,
     WITHHELD,
@@ -120,7 +120,7 @@ _TRANSFORMATION = Record(
 _INPUT_FIELD = Record({**DATASET, "field": NAME}, {"transformations": listed(_TRANSFORMATION)})
 _COLUMN = Record({"inputFields": listed(_INPUT_FIELD)}, {"transformationDescription": one_of(*columns.SENTENCES)})
 _ASSERTION = Record(
-    {"assertion": one_of(facets.AUDIT_ASSERTION, facets.ROWS_ASSERTION), "success": flag},
+    {"assertion": one_of(own_facets.AUDIT_ASSERTION, own_facets.ROWS_ASSERTION), "success": flag},
     {
         "severity": one_of("error", "warn"),
         "name": one_of("privacy-audit", "declared-rows"),
@@ -233,10 +233,10 @@ def _facet(bearer: str, name: str, value: Any) -> Any:
     if envelope is WITHHELD or content is WITHHELD:
         return WITHHELD
     url, facet = envelope["_schemaURL"], {**envelope, **content}
-    if name not in facets.CUSTOM_FACETS:
+    if name not in own_facets.CUSTOM_FACETS:
         return facet if _standard_url(bearer, name).fullmatch(url) else WITHHELD
-    schema = facets.schema_of(name, url)
-    required = set() if schema is None else set(schema["$defs"][facets.CUSTOM_FACETS[name]]["required"])
+    schema = own_facets.schema_of(name, url)
+    required = set() if schema is None else set(schema["$defs"][own_facets.CUSTOM_FACETS[name]]["required"])
     return facet if schema is not None and required <= facet.keys() else WITHHELD
 
 

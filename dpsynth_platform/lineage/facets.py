@@ -1,20 +1,17 @@
 """The facets of our events: the standard ones through openlineage-python, our own for what has none.
 
-What belongs here: building facets from public facts, and the classes of our own facets, whose JSON schemas lie in
-`schemas/`. What does not: emitting, or reading data. Events are exported, so nothing in a facet may tell of the data:
-no counts of restricted tables, no content hashes; row counts only of a published release (`output_statistics`).
+What belongs here: building facets from public facts, and the classes of our own facets. What does not: their names and
+schemas (`own_facets`), emitting, or reading data. Events are exported, so nothing in a facet may tell of the data: no
+counts of restricted tables, no content hashes; row counts only of a published release (`output_statistics`).
 
-Our schemas are named by URNs, which identify and are not addresses: the files ship with the package.
+With it comes OpenLineage's client, which takes its time: import it where facets are made.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version as package_version
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import attr
@@ -48,6 +45,7 @@ from openlineage.client.facet_v2 import (
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.lineage.columns import ColumnDescent, ColumnOrigin
 from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName
+from dpsynth_platform.lineage.own_facets import AUDIT_ASSERTION, ROWS_ASSERTION, schema_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,52 +55,6 @@ if TYPE_CHECKING:
 PSEUDONYMS = frozenset({"_owner", "_owners", "_record"})
 """Columns of our own that stand for one person or record."""
 PRODUCER = f"urn:dpsynth-platform:{package_version('dpsynth-platform')}"
-CUSTOM_FACETS = {
-    "dpsynth_privacyUnit": "PrivacyUnitDatasetFacet",
-    "dpsynth_guarantee": "GuaranteeDatasetFacet",
-    "dpsynth_clearance": "ClearanceRunFacet",
-    "dpsynth_auditVerdict": "AuditVerdictRunFacet",
-    "dpsynth_participants": "ParticipantsRunFacet",
-    "dpsynth_release": "ReleaseDatasetFacet",
-    "dpsynth_baseModel": "BaseModelDatasetFacet",
-    "dpsynth_training": "TrainingDatasetFacet",
-    "dpsynth_use": "UseRunFacet",
-}
-FIRST_VERSION = "1-0-0"
-VERSIONS = {"GuaranteeDatasetFacet": "1-1-0"}
-"""The version of each facet's schema that is written now, where it is not the first. A schema that was shipped never
-changes: another one gets the next version and lies beside it, so that old events can be read for ever."""
-_URN = re.compile(r"urn:dpsynth-platform:facets:(\d+-\d+-\d+):(\w+)\.json#/\$defs/(\w+)")
-
-
-def schema_url(name: str) -> str:
-    """The `_schemaURL` of one of our own facets, by its class name, as it is written now."""
-    return f"urn:dpsynth-platform:facets:{VERSIONS.get(name, FIRST_VERSION)}:{name}.json#/$defs/{name}"
-
-
-def custom_schema(name: str, version: str | None = None) -> dict[str, Any]:
-    """The JSON schema of one of our own facets, by its class name: the present version's, or another's.
-
-    Raises:
-        FileNotFoundError: the facet has no such version.
-    """
-    place = ("schemas", version or VERSIONS.get(name, FIRST_VERSION), f"{name}.json")
-    schema: dict[str, Any] = json.loads(files("dpsynth_platform.lineage").joinpath(*place).read_text(encoding="utf-8"))
-    return schema
-
-
-def schema_of(facet: str, url: object) -> dict[str, Any] | None:
-    """The schema that one of our own facets, by its key in an event, names as its `_schemaURL`; None if there is none.
-
-    Validate `{facet: value}` against it.
-    """
-    match = _URN.fullmatch(url) if isinstance(url, str) else None
-    if match is None or not match[2] == match[3] == CUSTOM_FACETS.get(facet):
-        return None
-    try:
-        return custom_schema(match[2], match[1])
-    except FileNotFoundError:
-        return None
 
 
 @attr.define
@@ -478,10 +430,6 @@ def audit_verdict(
         producer=PRODUCER,
     )
     return {"dpsynth_auditVerdict": facet}
-
-
-AUDIT_ASSERTION = "epsilon_lower_bound_at_most"
-ROWS_ASSERTION = "row_count"
 
 
 def audit_assertion(*, verdict: str, threshold: float, lower_bound: float) -> dict[str, InputDatasetFacet]:

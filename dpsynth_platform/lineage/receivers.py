@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
-
-from openlineage.client.client import OpenLineageClient
-from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
-from openlineage.client.transport.noop import NoopConfig, NoopTransport
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dpsynth_platform.errors import DpsynthError
 from dpsynth_platform.lineage.export import public_event
 from dpsynth_platform.lineage.outbox import FILE, TRANSPORT, Refusal
 from dpsynth_platform.lineage.record import JsonLines
+
+if TYPE_CHECKING:
+    from openlineage.client.event_v2 import RunEvent
 
 _OF_THE_RECEIVER = (401, 403, 404, 405, 407, 408, 425, 429)
 """Answers that speak of the receiver or its configuration and not of the event: another try may do."""
@@ -49,6 +48,9 @@ def standard_client() -> Client | None:
     Raises:
         ValueError: the configuration is there but does not name a usable transport.
     """
+    from openlineage.client.client import OpenLineageClient
+    from openlineage.client.transport.noop import NoopConfig, NoopTransport
+
     if not OpenLineageClient(transport=NoopTransport(NoopConfig())).config.transport:
         return None
     client = OpenLineageClient()
@@ -85,6 +87,8 @@ class StandardTransport:
 
     def send(self, event: Mapping[str, Any]) -> None:
         """Sends the event's public part; see `outbox.Receiver`."""
+        from dpsynth_platform.lineage.events import run_event
+
         client = self._found()
         try:
             leaving = run_event(public_event(event))
@@ -106,36 +110,6 @@ class StandardTransport:
         if self._client is None:
             raise NotConfirmed("the OpenLineage configuration names no transport any more")
         return self._client
-
-
-def run_event(event: Mapping[str, Any]) -> RunEvent:
-    """A recorded run event as OpenLineage's client takes it. Raises KeyError or ValueError for what is none of ours."""
-    run, job = event["run"], event["job"]
-    return RunEvent(
-        eventType=RunState(event["eventType"]),
-        eventTime=event["eventTime"],
-        run=Run(run["runId"], dict(run.get("facets", {}))),
-        job=Job(job["namespace"], job["name"], dict(job.get("facets", {}))),
-        inputs=[
-            InputDataset(
-                item["namespace"],
-                item["name"],
-                facets=dict(item.get("facets", {})),
-                inputFacets=dict(item.get("inputFacets", {})),
-            )
-            for item in event.get("inputs", [])
-        ],
-        outputs=[
-            OutputDataset(
-                item["namespace"],
-                item["name"],
-                facets=dict(item.get("facets", {})),
-                outputFacets=dict(item.get("outputFacets", {})),
-            )
-            for item in event.get("outputs", [])
-        ],
-        producer=event["producer"],
-    )
 
 
 def _confirm(client: Client, failed_before: int) -> None:

@@ -17,15 +17,11 @@ a name that was ever derived from something may still hold it.
 
 from __future__ import annotations
 
-import datetime as dt
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
-from openlineage.client.serde import Serde
 from sqlalchemy import Connection, insert
 
 from dpsynth_platform.errors import LineageRefused
@@ -34,8 +30,8 @@ from dpsynth_platform.ledger import rows as ledger_rows
 from dpsynth_platform.ledger.database import Database
 from dpsynth_platform.ledger.records import ChainEvent
 from dpsynth_platform.lineage import distrust as distrusting
-from dpsynth_platform.lineage import facets, intake, tables
 from dpsynth_platform.lineage import graph_rows as rows
+from dpsynth_platform.lineage import intake, tables
 from dpsynth_platform.lineage.distrust import Distrust
 from dpsynth_platform.lineage.graph import LineageGraph
 from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName, canonical, dataset_name, is_place
@@ -280,12 +276,14 @@ class LineageStore:
             ConfigurationError: a name or the reason says nothing.
             LineageRefused: there is no such release, several, or no such purpose; the product is our own.
         """
+        from dpsynth_platform.lineage.events import use_event
+
         if purpose not in PURPOSES:
             raise LineageRefused(f"purpose {purpose!r}; accepted: {', '.join(PURPOSES)}")
         who, why = recorded(by, "who registers it"), recorded(reason, "the reason")
         found = self.release(release)
         made = self._product(product) if product else None
-        event = _use_event(found, made, purpose, who, why)
+        event = use_event(found, made, purpose, who, why)
         sequence = self.record(event, targets=("file",)).sequence
         assert sequence is not None  # noqa: S101 - its run id is new
         return Use(found.name, purpose, made, sequence)
@@ -402,19 +400,3 @@ def _declaration(event: ChainEvent) -> Declaration:
     told = event.payload
     name = canonical(DatasetName(told["namespace"], told["name"]))
     return Declaration(name, told["by"], told["reason"], event.at, event.sequence)
-
-
-def _use_event(release: Node, product: DatasetName | None, purpose: Purpose, by: str, reason: str) -> Event:
-    """A run of a job of ours that read the release and, if anything was named, made the product."""
-    named = release.facets.get("version", {}).get("datasetVersion") or str(release.name)
-    use = facets.use(named, purpose=purpose, product=str(product or ""), by=by, reason=reason)
-    event = RunEvent(
-        eventType=RunState.COMPLETE,
-        eventTime=dt.datetime.now(dt.UTC).isoformat(),
-        run=Run(str(uuid.uuid4()), dict(use)),
-        job=Job(JOB_NAMESPACE, f"use.{purpose}", facets.job("", ())),
-        inputs=[InputDataset(release.name.namespace, release.name.name)],
-        outputs=[OutputDataset(product.namespace, product.name)] if product else [],
-        producer=facets.PRODUCER,
-    )
-    return Serde.to_dict(event)

@@ -16,7 +16,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.digests import canonical_digest
@@ -28,17 +28,12 @@ from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
 from dpsynth_platform.people import person_key
 from dpsynth_platform.planning import audited_key, mechanism_keys
 from dpsynth_platform.privacy.figures import moment
-from dpsynth_platform.privacy.statement import (
-    NOWHERE,
-    WORDS,
-    Elsewhere,
-    PrivacyStatement,
-    Tuning,
-    privacy_statement,
-)
 from dpsynth_platform.retention import EXPIRED
 from dpsynth_platform.storage import AUDITED, MODELS, STEPS, Place, StepRecord, Storage, digest_directory
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries
+
+if TYPE_CHECKING:
+    from dpsynth_platform.privacy.statement import Elsewhere, PrivacyStatement
 
 SPENT = "spent"
 APPROVE = "approve"
@@ -472,6 +467,8 @@ def statement_of(
     Args:
         cleared: what the release's clearance found of mechanisms on the same people elsewhere.
     """
+    from dpsynth_platform.privacy.statement import NOWHERE, WORDS, Tuning, privacy_statement
+
     entry = ledger.entry(entry_id)
     started = [
         item.key
@@ -495,6 +492,8 @@ def statement_of(
 
 
 def _elsewhere(cleared: Clearance) -> Elsewhere:
+    from dpsynth_platform.privacy.statement import Elsewhere
+
     upstream = {item.entry for item in cleared.findings if item.kind == "base-model"}
     return Elsewhere(
         families=cleared.families,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.digests import canonical_digest
@@ -19,7 +19,6 @@ from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.clearance import Clearance
 from dpsynth_platform.planning import load_dataset
 from dpsynth_platform.privacy.figures import moment
-from dpsynth_platform.privacy.statement import PrivacyStatement
 from dpsynth_platform.purging import kept_until
 from dpsynth_platform.release import evidence
 from dpsynth_platform.release.evidence import Candidate
@@ -32,6 +31,9 @@ from dpsynth_platform.release.reviewers import (
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
+
+if TYPE_CHECKING:
+    from dpsynth_platform.privacy.statement import PrivacyStatement
 
 AUDIT_HEADER = (
     "attack",

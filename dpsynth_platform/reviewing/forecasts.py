@@ -25,7 +25,6 @@ from dpsynth_platform.lineage.clearance import Clearance, clear
 from dpsynth_platform.planning import changes, check_choice, cost_request, load_dataset, plan_release, run_key
 from dpsynth_platform.privacy.figures import number_of, rounded, upper_bound
 from dpsynth_platform.privacy.guarantee import Guarantee, tier
-from dpsynth_platform.privacy.statement import HIDDEN, WORDS, privacy_statement
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.settings import Settings, embedded_ledger
 from dpsynth_platform.source import PinnedSource, at_version, pin
@@ -92,6 +91,8 @@ class Forecast:
 
     def rows(self) -> list[tuple[str, str]]:
         """The forecast as a table of two columns, for readers who are no experts; the last row is for those who are."""
+        from dpsynth_platform.privacy.statement import HIDDEN
+
         target = self.target
         return [
             (
@@ -200,6 +201,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     """
     from dpsynth_platform.audit.canary_cost import share_in_words
     from dpsynth_platform.audit.shortage import shortage_of
+    from dpsynth_platform.privacy.statement import WORDS, privacy_statement
     from dpsynth_platform.synth.mock import source_schema_of
 
     contract, family = load_dataset(settings, dataset)

@@ -10,6 +10,7 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpsynth_platform.errors import ConfigurationError, VerificationFailed, file_problem
 from dpsynth_platform.ledger.records import Head
@@ -19,10 +20,12 @@ from dpsynth_platform.release.layout import ATTESTATION
 from dpsynth_platform.release.tombstone import is_withdrawn
 from dpsynth_platform.release.verify import VerificationReport, verify_release, verify_releases
 from dpsynth_platform.reviewing import accounts, releases
-from dpsynth_platform.reviewing.chronicle import Chronicle
 from dpsynth_platform.reviewing.kept import Kept, state_of, tree_state
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.vault import SIGNING_KEY, Vault
+
+if TYPE_CHECKING:
+    from dpsynth_platform.reviewing.chronicle import Chronicle
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,6 @@ from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.privacy.figures import rounded
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.selection import calibrate_selection
 from dpsynth_platform.synth.interface import DECLARED
 from dpsynth_platform.synth.tabular.domain import domain_of
 from dpsynth_platform.synth.tabular.resolution import COARSE_GROUPS
@@ -106,6 +105,7 @@ def method_for(contract: DataContract, period: str | None = None) -> Choice:
 
 def facts_of(contract: DataContract, period: str | None) -> Facts:
     """What the choice depends on; arguments and errors as for `method_for`."""
+    from dpsynth_platform.privacy.selection import calibrate_selection
     from dpsynth_platform.synth.tabular.aim import work_of
     from dpsynth_platform.synth.tabular.marginals import MAX_CELLS, expected_error, pair_cells
     from dpsynth_platform.synth.tabular.mst import work_of as tree_work

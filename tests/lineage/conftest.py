@@ -18,7 +18,7 @@ from referencing import Registry, Resource
 from dpsynth_platform import contracts
 from dpsynth_platform.contracts import DataContract, parse_contract
 from dpsynth_platform.ledger import Ledger
-from dpsynth_platform.lineage import facets
+from dpsynth_platform.lineage import own_facets
 from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.lineage.store import LineageStore
 
@@ -137,8 +137,8 @@ def specification() -> bool:
 
 def _check(event: dict[str, Any]) -> None:
     for name, facet in _all_facets(event):
-        if name in facets.CUSTOM_FACETS:
-            schema = facets.schema_of(name, facet["_schemaURL"])
+        if name in own_facets.CUSTOM_FACETS:
+            schema = own_facets.schema_of(name, facet["_schemaURL"])
             assert schema is not None, f"{name} names a schema that is not shipped"
             validator = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
             validator.validate({name: facet})
@@ -157,7 +157,7 @@ def _check_against_specification(event: dict[str, Any]) -> None:
         ).validate(event)
     known = {schema["$id"] for schema in schemas}
     for name, facet in _all_facets(event):
-        if name not in facets.CUSTOM_FACETS:
+        if name not in own_facets.CUSTOM_FACETS:
             assert facet["_schemaURL"].partition("#")[0] in known, f"{name} is of a version that the spec does not have"
             Draft202012Validator({"$ref": facet["_schemaURL"]}, registry=registry).validate(facet)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import BudgetExceeded, LineageRefused
-from dpsynth_platform.lineage import columns, facets
+from dpsynth_platform.lineage import columns, facets, own_facets
 from dpsynth_platform.lineage.export import NOT_COMPLETED, OPERATOR_ONLY, PUBLIC, public_event
 from dpsynth_platform.lineage.redaction import safe_error
 
@@ -97,13 +97,13 @@ def fields_of(_: str, name: str, facet: dict[str, Any]) -> Iterator[tuple[str, s
 
 
 def test_custom_facets_are_public_field_by_field() -> None:
-    for key, name in facets.CUSTOM_FACETS.items():
+    for key, name in own_facets.CUSTOM_FACETS.items():
         (table,) = [rules for rules in PUBLIC.values() if key in rules]
         rule = table[key]
         known = {*rule.required, *rule.optional, *OPERATOR_ONLY.get(key, ())}  # type: ignore[attr-defined]
         declared = {item.name for item in attr.fields(getattr(facets, name))} - {"_producer", "_schemaURL", "_deleted"}
         assert known == declared
-        properties = facets.custom_schema(name)["$defs"][name]["properties"]
+        properties = own_facets.custom_schema(name)["$defs"][name]["properties"]
         assert known == properties.keys() - {"_producer", "_schemaURL", "_deleted"}
 
 
@@ -152,7 +152,7 @@ def test_of_real_data_no_assertion_leaves(event: dict[str, Any]) -> None:
     facet = event["inputs"][0]["inputFacets"]["dataQualityAssertions"]
     facet["assertions"].append({"assertion": "total_variation_at_most", "success": True, "actual": "0.123"})
     (left,) = public_event(event)["inputs"][0]["inputFacets"]["dataQualityAssertions"]["assertions"]
-    assert left["assertion"] == facets.AUDIT_ASSERTION
+    assert left["assertion"] == own_facets.AUDIT_ASSERTION
 
 
 def test_only_fixed_words_describe_columns(event: dict[str, Any]) -> None:
@@ -220,7 +220,7 @@ def test_nothing_unknown_leaves(event: dict[str, Any], check: Any, data: st.Data
     for _ in range(data.draw(st.integers(1, 4))):
         place = data.draw(st.sampled_from(inside))
         key = data.draw(st.sampled_from(["dpsynth_counts", "rowCounts", "dataQualityMetrics", "note", SECRET]))
-        envelope = {"_producer": facets.PRODUCER, "_schemaURL": facets.schema_url("GuaranteeDatasetFacet")}
+        envelope = {"_producer": facets.PRODUCER, "_schemaURL": own_facets.schema_url("GuaranteeDatasetFacet")}
         at(planted, place)[key] = data.draw(
             st.sampled_from([SECRET, NUMBER, [SECRET], {"rows": NUMBER}, {**envelope, "rowCount": NUMBER}])
         )

@@ -12,7 +12,7 @@ from facet_cases import SCHEMA, every_facet
 from jsonschema import Draft202012Validator, ValidationError
 
 from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.lineage import facets
+from dpsynth_platform.lineage import facets, own_facets
 from dpsynth_platform.lineage.emitter import LineageEmitter
 
 FROZEN = {
@@ -97,20 +97,20 @@ def test_shipped_schemas_never_change() -> None:
 def test_a_schema_is_named_by_its_place(shipped: str) -> None:
     version, _, file = shipped.partition("/")
     name = file.removesuffix(".json")
-    schema = facets.custom_schema(name, version)
+    schema = own_facets.custom_schema(name, version)
     assert schema["$id"] == f"urn:dpsynth-platform:facets:{version}:{name}.json"
     (key,) = schema["properties"]
-    assert facets.CUSTOM_FACETS[key] == name
-    assert facets.schema_of(key, f"{schema['$id']}#/$defs/{name}") == schema
+    assert own_facets.CUSTOM_FACETS[key] == name
+    assert own_facets.schema_of(key, f"{schema['$id']}#/$defs/{name}") == schema
 
 
 def test_facets_name_the_schema_that_they_are_written_by() -> None:
-    assert set(facets.VERSIONS) <= set(facets.CUSTOM_FACETS.values())
-    for key, name in facets.CUSTOM_FACETS.items():
-        assert getattr(facets, name)._get_schema() == facets.schema_url(name)
-        assert facets.schema_of(key, facets.schema_url(name)) == facets.custom_schema(name)
+    assert set(own_facets.VERSIONS) <= set(own_facets.CUSTOM_FACETS.values())
+    for key, name in own_facets.CUSTOM_FACETS.items():
+        assert getattr(facets, name)._get_schema() == own_facets.schema_url(name)
+        assert own_facets.schema_of(key, own_facets.schema_url(name)) == own_facets.custom_schema(name)
         latest = max(version for version, _, file in (item.partition("/") for item in FROZEN) if file == f"{name}.json")
-        assert f":{latest}:" in facets.schema_url(name)
+        assert f":{latest}:" in own_facets.schema_url(name)
 
 
 @pytest.mark.parametrize(
@@ -126,14 +126,14 @@ def test_facets_name_the_schema_that_they_are_written_by() -> None:
     ],
 )
 def test_no_other_schema_is_taken_for_one_of_ours(url: object) -> None:
-    assert facets.schema_of("dpsynth_guarantee", url) is None
+    assert own_facets.schema_of("dpsynth_guarantee", url) is None
 
 
-@pytest.mark.parametrize("name", sorted(facets.CUSTOM_FACETS))
+@pytest.mark.parametrize("name", sorted(own_facets.CUSTOM_FACETS))
 def test_our_schemas_are_strict(name: str) -> None:
-    schema = facets.custom_schema(facets.CUSTOM_FACETS[name])
+    schema = own_facets.custom_schema(own_facets.CUSTOM_FACETS[name])
     Draft202012Validator.check_schema(schema)
-    definition = schema["$defs"][facets.CUSTOM_FACETS[name]]
+    definition = schema["$defs"][own_facets.CUSTOM_FACETS[name]]
     optional = {"by", "reason"} if name == "dpsynth_use" else set()
     assert set(definition["required"]) | {"_deleted"} | optional == set(definition["properties"]) | {"_deleted"}
     with pytest.raises(ValidationError):

@@ -17,7 +17,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -35,11 +35,13 @@ from dpsynth_platform.contracts import (
     TimeColumn,
 )
 from dpsynth_platform.errors import ContractError, MechanismFailed
-from dpsynth_platform.privacy.partitions import Learning, Partitions
 from dpsynth_platform.source import period_bounds
 from dpsynth_platform.synth.tabular import shapes
 from dpsynth_platform.synth.tabular.binning import real_edges, whole_edges
 from dpsynth_platform.synth.tabular.scales import Scale, Steps
+
+if TYPE_CHECKING:
+    from dpsynth_platform.privacy.partitions import Learning, Partitions
 
 Kind = Literal["integer", "float", "date", "datetime", "time", "categorical", "boolean"]
 Cutting = Literal["declared", "adaptive", "quantile"]
@@ -244,6 +246,8 @@ class ColumnDomain:
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> ColumnDomain:
         """Reads `to_json` back."""
+        from dpsynth_platform.privacy.partitions import Learning
+
         tuples = {"edges": tuple(document["edges"]), "values": tuple(document["values"])}
         learning = {"learning": Learning(**document["learning"])} if document.get("learning") else {}
         return cls(**(document | tuples | learning))
@@ -289,6 +293,8 @@ class Domain:
     @property
     def partitions(self) -> Partitions:
         """What learning them takes of a plan's budget."""
+        from dpsynth_platform.privacy.partitions import Partitions
+
         return Partitions(len(self.unknown))
 
     def to_be_learned(self, learning: Learning) -> Domain:

@@ -23,7 +23,18 @@ from dpsynth_platform.settings import Settings
 from sensors import build_sensors
 from sensors.monthly import monthly_schedule
 
-PRELOADED = ["dpsynth_platform.definitions", "torch", "pandas", "sklearn.ensemble", "duckdb", "deltalake"]
+PRELOADED = [
+    "dpsynth_platform.definitions",
+    "assets.lineage",
+    "dpsynth_platform.lineage.events",
+    "dpsynth_platform.scrub.scrub",
+    "openlineage.client.client",
+    "torch",
+    "pandas",
+    "sklearn.ensemble",
+    "duckdb",
+    "deltalake",
+]
 """What a run's steps, which are processes of their own, find imported: most of them need it, and it takes seconds."""
 
 

@@ -19,11 +19,10 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, insert
 
-from dpsynth_platform.contracts import FamilyBudget
 from dpsynth_platform.errors import (
     BudgetExceeded,
     DpsynthError,
@@ -50,6 +49,9 @@ from dpsynth_platform.ledger.records import (
     VerificationReport,
 )
 from dpsynth_platform.ledger.spending import OwnerSpending, owner_spending
+
+if TYPE_CHECKING:
+    from dpsynth_platform.contracts import FamilyBudget
 
 RESERVATION_LIFETIME = dt.timedelta(hours=24)
 OVERLAP_POLICIES: tuple[OverlapPolicy, ...] = ("compose", "exclude", "block")

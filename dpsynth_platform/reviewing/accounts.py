@@ -7,14 +7,15 @@ not: what a run would cost (`forecasts`), deciding (`ledger`).
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.errors import ConfigurationError, LedgerError
-from dpsynth_platform.ledger import chain
-from dpsynth_platform.ledger.records import Account
-from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place
+
+if TYPE_CHECKING:
+    from dpsynth_platform.ledger.records import Account
+    from dpsynth_platform.ledger.store import Ledger
 
 
 def ledger(settings: Settings) -> Ledger:
@@ -23,6 +24,8 @@ def ledger(settings: Settings) -> Ledger:
     Raises:
         ConfigurationError: there is none; looking at one makes none.
     """
+    from dpsynth_platform.ledger.store import Ledger
+
     if not has_ledger(settings):
         raise ConfigurationError(
             f"there is no ledger in {settings.home} (DPSYNTH_HOME); the first run of a dataset makes it"
@@ -51,6 +54,8 @@ def check_given_up(settings: Settings, place: Place, entry_id: str) -> None:
 
 def listing(settings: Settings) -> list[dict[str, Any]]:
     """All accounts: cap, what is left (for a Gaussian-like mechanism at the cap's delta), raises asked for, entries."""
+    from dpsynth_platform.ledger.chain import RAISE_ASKED
+
     if not has_ledger(settings):
         return []
     store = ledger(settings)
@@ -64,7 +69,7 @@ def listing(settings: Settings) -> list[dict[str, Any]]:
             "epsilon_left": store.left(account.family, account.delta),
             "raises_asked": [
                 {"event": event.sequence, "at": event.at[:19]} | event.payload
-                for event in store.history(kinds=[chain.RAISE_ASKED], subject=account.family)
+                for event in store.history(kinds=[RAISE_ASKED], subject=account.family)
                 if event.payload["was"] == cap_of(account)
             ],
             "entries": [entry.summary() for entry in store.entries(account.family)],

@@ -130,6 +130,15 @@ def test_plan_and_cost_do_not_hang_on_the_model_s_family(base, tmp_path, make):
         planned(tmp_path / "other", adapter="none")
 
 
+def test_a_model_that_no_text_can_be_drawn_from_is_refused_with_its_plan(base, monkeypatch):
+    def failing(model, tokens):
+        raise RuntimeError("no cache")
+
+    monkeypatch.setattr("dpsynth_platform.synth.text.rows.check_slots", failing)
+    with pytest.raises(ConfigurationError, match=r"no text can be drawn .* RuntimeError \(no cache\)"):
+        planned(base)
+
+
 def test_no_tokens_of_real_texts_are_on_disk_while_training(base, bounded, tmp_path, monkeypatch):
     """Whatever ends the process, nothing that outlives the bounded data is left."""
     seen = []

@@ -145,6 +145,20 @@ def test_rows_are_of_the_model_s_family() -> None:
         check_rows(tiny_bart(positions=40), 60)
 
 
+def test_a_model_that_fails_token_by_token_is_refused_with_words() -> None:
+    model = tiny_t5()
+    plain = model.forward
+
+    def forward(**others):
+        if "encoder_outputs" in others:
+            raise AttributeError("no router_logits")
+        return plain(**others)
+
+    model.forward = forward
+    with pytest.raises(ConfigurationError, match=r"no text can be drawn .* AttributeError \(no router_logits\)"):
+        check_rows(model, 64)
+
+
 @pytest.fixture(scope="module", params=[tiny_t5, tiny_bart])
 def model(request):
     """In double precision, where the order of sums decides no draw; ends a text now and then."""

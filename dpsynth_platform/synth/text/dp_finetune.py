@@ -361,12 +361,15 @@ def _prepared(base: BaseModel, parameters: TextParameters, device: str = "cpu") 
     """The model as it will be trained, found sound on random texts, and the layout in its tokens, found to keep records
     apart on made-up ones.
 
-    Where it will be trained, too: kernels and precision are those of the device.
+    Where it will be trained, too: kernels and precision are those of the device. And texts can be drawn from it: to
+    find otherwise after it was paid for would be too late.
 
     Raises:
         TrainingRefused: names everything that is wrong with it.
+        ConfigurationError: it cannot be loaded, or no text can be drawn from it.
     """
     from dpsynth_platform.synth.text.batch_trial import refuse_batches
+    from dpsynth_platform.synth.text.rows import check_rows
     from dpsynth_platform.training.adapter import with_adapter
     from dpsynth_platform.training.soundness import refuse_unsound
 
@@ -375,6 +378,7 @@ def _prepared(base: BaseModel, parameters: TextParameters, device: str = "cpu") 
     refuse_batches(encoder)
     model = with_adapter(model, parameters.training).to(device)
     refuse_unsound(model, parameters.training, vocabulary=len(tokenizer), longest=parameters.layout.max_tokens)
+    check_rows(model, parameters.layout.max_tokens)
     return model, encoder
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.synth.text.slots import Slots, check_slots
 from dpsynth_platform.synth.text.waves import Waves, check_waves
 from dpsynth_platform.training.families import has_encoder
@@ -59,6 +60,14 @@ def check_rows(model: Any, tokens: int) -> None:
         tokens: the most of one text, prompt included.
 
     Raises:
-        ConfigurationError: it does not, or it sees fewer tokens than one text has.
+        ConfigurationError: it does not, it fails, or it sees fewer tokens than one text has.
     """
-    (check_waves if has_encoder(model) else check_slots)(model, tokens)
+    try:
+        (check_waves if has_encoder(model) else check_slots)(model, tokens)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # made-up tokens only: its words cannot quote the data
+        raise ConfigurationError(
+            f"no text can be drawn from the base model: it fails token by token with {type(error).__name__} ({error}); "
+            "accepted: a causal or encoder-decoder language model with plain attention"
+        ) from None

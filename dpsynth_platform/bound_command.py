@@ -108,13 +108,13 @@ def bound_learn(
     """Learns a bound with differential privacy, and charges the family's budget; asked again, it costs nothing."""
     from dpsynth_platform.bound_learning import learn_bound
     from dpsynth_platform.lineage.emitter import LineageEmitter
-    from dpsynth_platform.planning import load_dataset
-    from dpsynth_platform.reviewing import accounts, forecasts
+    from dpsynth_platform.planning import check_period, load_dataset
+    from dpsynth_platform.reviewing import accounts
     from dpsynth_platform.storage import Storage
 
     shown, settings = Shown(as_json), Settings.from_environment()
     contract, _ = load_dataset(settings, dataset)
-    forecasts.check_period(contract, period)
+    check_period(contract, period)
     found = learn_bound(
         contract,
         period,

@@ -17,25 +17,12 @@ from assets.checks import build_checks
 from assets.line import build_line, partitions_of
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.errors import ContractError
+from dpsynth_platform.forking import PRELOADED
 from dpsynth_platform.planning import load_all, load_dataset
 from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.settings import Settings
 from sensors import build_sensors
 from sensors.monthly import monthly_schedule
-
-PRELOADED = [
-    "dpsynth_platform.definitions",
-    "assets.lineage",
-    "dpsynth_platform.lineage.events",
-    "dpsynth_platform.scrub.scrub",
-    "openlineage.client.client",
-    "torch",
-    "pandas",
-    "sklearn.ensemble",
-    "duckdb",
-    "deltalake",
-]
-"""What a run's steps, which are processes of their own, find imported: most of them need it, and it takes seconds."""
 
 
 def build_definitions(settings: Settings, **overrides: object) -> dg.Definitions:
@@ -75,7 +62,7 @@ def _assembled(
         sensors=build_sensors(settings, contracts, candidates, releases, faults),
         resources=_resources(settings) | dict(overrides),
         executor=dg.multiprocess_executor.configured(
-            {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": PRELOADED}}}
+            {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": list(PRELOADED)}}}
         ),
     )
 

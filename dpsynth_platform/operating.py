@@ -2,23 +2,28 @@
 
 What belongs here: which jobs run in which order, and what to tell the person next. What does not: how a job is run
 (`running`), what a reviewer sees (`reviewing`).
+
+Light at load, with nothing of Dagster: whatever is refused is refused at once, and steps' own imports begin before
+those of the command (`forking`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dpsynth_platform import running
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ConfigurationError, ReleaseRefused
-from dpsynth_platform.planning import load_dataset
-from dpsynth_platform.release import evidence
-from dpsynth_platform.reviewing import accounts, forecasts
-from dpsynth_platform.running import LineResult
+from dpsynth_platform.forking import forked_from_now_on
+from dpsynth_platform.planning import check_period, load_dataset
+from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage, steps_of
+
+if TYPE_CHECKING:
+    from dpsynth_platform.running import LineResult
 
 Say = Callable[[str], None]
 
@@ -79,35 +84,23 @@ def run_dataset(
         DpsynthError: the contract is not acceptable, or period or step do not fit it.
     """
     contract, _ = load_dataset(settings, dataset)
-    forecasts.check_period(contract, period)
+    check_period(contract, period)
     place = Place(dataset, period)
     steps = _steps_up_to(contract, up_to, spend_again)
     if spend_again is not None:
         accounts.check_given_up(settings, place, spend_again)
-    known = _entries(settings, place)
-    with running.open_instance(settings) as instance:
-        for run_id in running.reconcile(settings, instance):
-            say(f"an earlier run was killed; it is closed as failed now: {run_id}")
-        result = running.run_line(
-            settings,
-            instance,
-            f"{dataset}_candidate",
-            period=period,
-            assets=[(dataset, step) for step in steps],
-            spend_again=(dataset, spend_again) if spend_again else None,
-            in_process=in_process,
-            progress=say,
-        )
-    outcome = _outcome(
-        contract, period, result, tuple(entry for entry in _entries(settings, place) if entry not in known)
-    )
-    if outcome.failures or not result.success:
-        return outcome
-    if up_to is not None:
-        return replace(outcome, next_steps=_partial_steps(place, up_to, outcome.new_entries))
-    if not outcome.new_entries:
-        say("nothing new was spent: the model of this run was there already")
-    published = publish_if_approved(settings, place, say, in_process=in_process)
+    with nullcontext() if in_process else forked_from_now_on(settings):
+        known = _entries(settings, place)
+        result = _ran(settings, place, steps, spend_again, say, in_process=in_process)
+        new_entries = tuple(entry for entry in _entries(settings, place) if entry not in known)
+        outcome = _outcome(contract, period, result, new_entries)
+        if outcome.failures or not result.success:
+            return outcome
+        if up_to is not None:
+            return replace(outcome, next_steps=_partial_steps(place, up_to, outcome.new_entries))
+        if not outcome.new_entries:
+            say("nothing new was spent: the model of this run was there already")
+        published = publish_if_approved(settings, place, say, in_process=in_process)
     return replace(
         published,
         run_ids=outcome.run_ids + published.run_ids,
@@ -116,8 +109,38 @@ def run_dataset(
     )
 
 
+def _ran(
+    settings: Settings,
+    place: Place,
+    steps: tuple[str, ...],
+    spend_again: str | None,
+    say: Say,
+    *,
+    in_process: bool,
+) -> LineResult:
+    """Runs the steps, all of them where none is named, after what killed runs left was closed."""
+    from dpsynth_platform import running
+
+    with running.open_instance(settings) as instance:
+        for run_id in running.reconcile(settings, instance):
+            say(f"an earlier run was killed; it is closed as failed now: {run_id}")
+        return running.run_line(
+            settings,
+            instance,
+            f"{place.dataset}_candidate",
+            period=place.period,
+            assets=[(place.dataset, step) for step in steps],
+            spend_again=(place.dataset, spend_again) if spend_again else None,
+            in_process=in_process,
+            progress=say,
+        )
+
+
 def publish_if_approved(settings: Settings, place: Place, say: Say, *, in_process: bool = False) -> Outcome:
     """Publishes the present candidate if its evidence holds; otherwise says what is missing."""
+    from dpsynth_platform import running
+    from dpsynth_platform.release import evidence
+
     storage = Storage(settings.restricted)
     contract = DataContract.model_validate(storage.require(place, "raw").facts["contract"])
     runners = evidence.candidate_runners(storage, place)

@@ -8,9 +8,12 @@ What plans and costs are made with is imported where they are made: who only ask
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 from dpsynth_platform.contracts import (
     DataContract,
@@ -24,7 +27,7 @@ from dpsynth_platform.contracts import (
     read_yaml,
 )
 from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.errors import ConfigurationError, ContractError
 from dpsynth_platform.privacy.guarantee import WEAK_EPSILON, Guarantee
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import AUDITED, Place, StepRecord
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from dpsynth_platform.ledger.records import CostRequest, Entry
     from dpsynth_platform.source import PinnedSource
     from dpsynth_platform.synth.interface import SealedPlan
+
+_MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])", re.ASCII)
 
 
 def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) -> SealedPlan:
@@ -160,6 +165,27 @@ def check_choice(
         f"({contract.generate.why}), and this version of the source is paid for by {then!r}; accepted: method: {then} "
         f"to go on with what is paid for, or method: {now} for another spend"
     )
+
+
+def check_period(contract: DataContract, period: str | None) -> None:
+    """Refuses a period for a dataset without a cadence; for one with, all but a month that it has and that has ended.
+
+    Raises:
+        ConfigurationError: names the period and what is accepted.
+    """
+    if contract.release.cadence is None:
+        if period is not None:
+            raise ConfigurationError(f"{contract.dataset} has no cadence; leave --period out")
+        return
+    first = str(contract.release.start)
+    this_month = dt.datetime.now(ZoneInfo(contract.release.time_zone)).strftime("%Y-%m")
+    if period is None:
+        raise ConfigurationError(f"{contract.dataset} is released by month; say which: --period YYYY-MM, from {first}")
+    # Text of this form sorts as time does.
+    if not _MONTH.fullmatch(period) or not first <= period < this_month:
+        raise ConfigurationError(
+            f"{contract.dataset}: --period {period!r}; accepted: a month (YYYY-MM) from {first} that has ended"
+        )
 
 
 def changes(before: DataContract, now: DataContract) -> list[str]:

@@ -6,23 +6,28 @@ anything, or reading a record.
 
 from __future__ import annotations
 
-import datetime as dt
 import math
-import re
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import BudgetExceeded, ConfigurationError, ContractError, LedgerError, SourceError
+from dpsynth_platform.errors import BudgetExceeded, ContractError, LedgerError, SourceError
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import Account, CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.clearance import Clearance, clear
-from dpsynth_platform.planning import changes, check_choice, cost_request, load_dataset, plan_release, run_key
+from dpsynth_platform.planning import (
+    changes,
+    check_choice,
+    check_period,
+    cost_request,
+    load_dataset,
+    plan_release,
+    run_key,
+)
 from dpsynth_platform.privacy.figures import number_of, rounded, upper_bound
 from dpsynth_platform.privacy.guarantee import Guarantee, tier
 from dpsynth_platform.reviewing import accounts
@@ -30,8 +35,6 @@ from dpsynth_platform.settings import Settings, embedded_ledger
 from dpsynth_platform.source import PinnedSource, at_version, pin
 from dpsynth_platform.storage import Place, StepRecord, Storage
 from dpsynth_platform.synth.tabular.domain import Domain, filled_in_words
-
-_MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -264,27 +267,6 @@ def _not_cleared(
         url = settings.ledger_url if store is not None else embedded_ledger(Path(nowhere))
         cleared = clear(store or Ledger(url), LineageStore(url), contract, family, request=request)
     return cleared.reason if cleared.decision == "refuse" else None
-
-
-def check_period(contract: DataContract, period: str | None) -> None:
-    """Refuses a period for a dataset without a cadence; for one with, all but a month that it has and that has ended.
-
-    Raises:
-        ConfigurationError: names the period and what is accepted.
-    """
-    if contract.release.cadence is None:
-        if period is not None:
-            raise ConfigurationError(f"{contract.dataset} has no cadence; leave --period out")
-        return
-    first = str(contract.release.start)
-    this_month = dt.datetime.now(ZoneInfo(contract.release.time_zone)).strftime("%Y-%m")
-    if period is None:
-        raise ConfigurationError(f"{contract.dataset} is released by month; say which: --period YYYY-MM, from {first}")
-    # Text of this form sorts as time does.
-    if not _MONTH.fullmatch(period) or not first <= period < this_month:
-        raise ConfigurationError(
-            f"{contract.dataset}: --period {period!r}; accepted: a month (YYYY-MM) from {first} that has ended"
-        )
 
 
 def _last_run(settings: Settings, contract: DataContract, period: str | None) -> tuple[StepRecord, PinnedSource] | None:

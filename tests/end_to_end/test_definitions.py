@@ -16,7 +16,8 @@ from line_cases import STEPS, run_here, small_deployment, storage_of
 
 import resources as res
 from assets.line import LINE
-from dpsynth_platform.definitions import PRELOADED, build_definitions
+from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.forking import PRELOADED
 from dpsynth_platform.planning import load_dataset
 from dpsynth_platform.rehearsal import _mock_deployment
 from dpsynth_platform.settings import PACKAGE_ROOT

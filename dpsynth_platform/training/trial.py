@@ -54,10 +54,11 @@ class Maker:
         vocabulary: token ids are below it.
         length: tokens of the longest example, at least 8.
         device: of the batches.
-        told: whether the first half of an example is its prompt, which has no labels.
+        told: the part of an example that is its prompt, which has no labels: at least one of its tokens and not all of
+            them, or none at 0.
     """
 
-    def __init__(self, vocabulary: int, length: int, device: torch.device, *, told: bool = False) -> None:
+    def __init__(self, vocabulary: int, length: int, device: torch.device, *, told: float = 0.0) -> None:
         self.vocabulary = vocabulary
         self.length = max(length, 8)
         self.device = device
@@ -68,7 +69,7 @@ class Maker:
     @classmethod
     def like(cls, model: nn.Module, vocabulary: int, length: int, device: torch.device | None = None) -> Self:
         """For a model: on its device, if none is named; with prompts where it has an encoder, which reads them."""
-        return cls(vocabulary, length, device or device_of(model), told=has_encoder(model))
+        return cls(vocabulary, length, device or device_of(model), told=0.5 if has_encoder(model) else 0.0)
 
     @property
     def reserved(self) -> int:
@@ -97,11 +98,15 @@ class Maker:
             ids[row, : len(example)] = torch.tensor(example)
             mask[row, : len(example)] = 1
             if row not in unlabelled:
-                begin = len(example) // 2 if self.told else 0
+                begin = self._prompt(len(example))
                 labels[row, begin : len(example)] = ids[row, begin : len(example)]
         positions = torch.arange(width).repeat(len(examples), 1)
         made = {"input_ids": ids, "attention_mask": mask, "labels": labels, "position_ids": positions}
         return {name: tensor.to(self.device) for name, tensor in made.items()}
+
+    def _prompt(self, length: int) -> int:
+        """How many tokens of an example are its prompt."""
+        return min(max(1, int(length * self.told)), length - 1) if self.told else 0
 
 
 def tolerance(model: nn.Module) -> float:
@@ -156,6 +161,16 @@ def state(model: nn.Module) -> dict[str, Any]:
             if name not in _TORCH_OWN:
                 remembered[f"{path}.{name}".lstrip(".")] = _print_of(value, _DEPTH)
     return remembered
+
+
+def switches(model: nn.Module) -> dict[str, str | bool]:
+    """Words and yes or no among the attributes of a model's modules, by path: by these, modules choose what they do."""
+    return {
+        f"{path}.{name}".lstrip("."): value
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, (str, bool)) and name not in _TORCH_OWN
+    }
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dpsynth_platform.errors import MechanismFailed, TrainingRefused
 from dpsynth_platform.training import trial
+from dpsynth_platform.training.families import has_encoder
 from dpsynth_platform.training.interface import Batch
 from dpsynth_platform.training.layers import rule_for
 from dpsynth_platform.training.trial import Losses, Maker
@@ -99,23 +100,29 @@ def faults_of_forward(model: nn.Module, losses: Losses, *, vocabulary: int, leng
         length: tokens of the longest random example.
     """
     maker = Maker.like(model, vocabulary, length)
+    before = trial.switches(model)
     with trial.left_as_found(model):
         try:
-            return [
+            faults = [
                 *_calls(model, losses, maker),
                 *_learning_state(model, losses, maker),
                 *_mixing(model, losses, maker),
             ]
         except Exception as error:  # random tokens only: its words cannot quote the data
             return [f"the model fails on random tokens with {type(error).__name__} ({error}); try it by itself first"]
+    return _turned(model, before) + faults
 
 
 _SHORT_ONES = 8
 """One alone might have the same loss by chance, where layers compute in bfloat16."""
+_MOSTLY_WRITTEN, _MOSTLY_TOLD = 1 / 16, 15 / 16
+"""Parts of an example that are its prompt, so that the decoder is nearly as wide as can be, or the encoder."""
 
 
 def faults_of_width(model: nn.Module, losses: Losses, *, vocabulary: int, short: int, longest: int) -> list[str]:
     """Whether a short example's loss changes beside one of the planned length: some models compute by a batch's width.
+
+    A model with an encoder is tried with short prompts and with long ones: either of its stacks may do so.
 
     Args:
         model: as training will use it.
@@ -124,22 +131,29 @@ def faults_of_width(model: nn.Module, losses: Losses, *, vocabulary: int, short:
         short: tokens of the short examples.
         longest: tokens of the longest example that is planned.
     """
-    maker = Maker.like(model, vocabulary, longest)
-    own, near = [maker.example(short) for _ in range(_SHORT_ONES)], trial.tolerance(model)
-    with trial.left_as_found(model), torch.no_grad():
-        try:
-            alone = losses(model, maker.batch(own)).double()
-            beside = losses(model, maker.batch([*own, maker.example(longest)]))[: len(own)].double()
-        except Exception as error:  # random tokens only: its words cannot quote the data
-            return [
-                f"the model fails on {longest} random tokens with {type(error).__name__} ({error}); shorten examples"
-            ]
-    if bool(((alone - beside).abs() <= near * alone.abs()).all()):
-        return []
-    return [
-        f"the loss of an example of {short} tokens changes beside one of {longest}; shorten the examples, or take a "
-        "model that computes each example by itself, however wide the batch is"
-    ]
+    parts = (_MOSTLY_WRITTEN, _MOSTLY_TOLD) if has_encoder(model) else (0.0,)
+    for told in parts:
+        maker = Maker(vocabulary, longest, trial.device_of(model), told=told)
+        own, near = [maker.example(short) for _ in range(_SHORT_ONES)], trial.tolerance(model)
+        before = trial.switches(model)
+        with trial.left_as_found(model), torch.no_grad():
+            try:
+                alone = losses(model, maker.batch(own)).double()
+                beside = losses(model, maker.batch([*own, maker.example(longest)]))[: len(own)].double()
+            except Exception as error:  # random tokens only: its words cannot quote the data
+                return [
+                    f"the model fails on {longest} random tokens with {type(error).__name__} ({error}); shorten "
+                    "examples"
+                ]
+        faults = _turned(model, before)
+        if not bool(((alone - beside).abs() <= near * alone.abs()).all()):
+            faults.append(
+                f"the loss of an example of {short} tokens changes beside one of {longest}; shorten the examples, or "
+                "take a model that computes each example by itself, however wide the batch is"
+            )
+        if faults:
+            return faults
+    return []
 
 
 def faults_of_batches(batch: Callable[[Sequence[int]], Batch], tokens: Sequence[Sequence[int]]) -> list[str]:
@@ -359,6 +373,22 @@ def _calls(model: nn.Module, losses: Losses, maker: Maker) -> list[str]:
                 "their gradients cannot be told apart; give it a row for each example (GPT-2: repeat position_ids)"
             )
     return faults
+
+
+def _turned(model: nn.Module, before: Mapping[str, str | bool]) -> list[str]:
+    """Whatever an example has decided for all that come after it.
+
+    Args:
+        model: after examples have passed through.
+        before: `trial.switches` of it before they did.
+    """
+    after = trial.switches(model)
+    return [
+        f"{path}: turned from {before[path]!r} to {after[path]!r} by an example, for all that come after it; load the "
+        f"model with {after[path]!r}, or take another"
+        for path in sorted(before.keys() & after.keys())
+        if before[path] != after[path]
+    ]
 
 
 def _learning_state(model: nn.Module, losses: Losses, maker: Maker) -> list[str]:

@@ -17,6 +17,7 @@ from dpsynth_platform.training.clipping import ClippedSums
 from dpsynth_platform.training.families import as_called, decoder_start, has_encoder
 from dpsynth_platform.training.plan import Adapter
 from dpsynth_platform.training.soundness import losses, refuse_unsound
+from dpsynth_platform.training.validators import faults_of_width
 
 LENGTHS = [9, 12, 3, 7, 1, 12]
 EXACT, CLIPPED = 1e-5, 5e-5
@@ -158,6 +159,30 @@ def test_an_encoder_that_mixes_examples_is_refused_by_the_lists_and_by_the_numbe
     monkeypatch.setattr("dpsynth_platform.training.validators.faults_of_forward", lambda *_, **__: [])
     monkeypatch.setattr("dpsynth_platform.training.validators.faults_of_width", lambda *_, **__: [])
     assert any("clipped gradient of an example depends on the others" in fault for fault in judged(made, RANK_2))
+
+
+class Stretching(nn.Module):
+    """A norm of wide batches, which is another one than that of narrow ones."""
+
+    def __init__(self, plain: nn.Module) -> None:
+        super().__init__()
+        self.plain = plain
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        found = self.plain(hidden)
+        return found if hidden.shape[1] <= 24 else 0.5 * found
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_a_stack_that_computes_otherwise_in_wide_batches_is_refused(stack: str) -> None:
+    """Prompts that are half of an example would make neither stack as wide as training does."""
+    made = model("t5")
+    wide = getattr(made, stack)
+    wide.final_layer_norm = Stretching(wide.final_layer_norm)
+    made = with_adapter(made, RANK_2)
+    assert faults_of_width(made, losses, vocabulary=61, short=16, longest=24) == []
+    [said] = faults_of_width(made, losses, vocabulary=61, short=16, longest=32)
+    assert said.startswith("the loss of an example of 16 tokens changes beside one of 32")
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])

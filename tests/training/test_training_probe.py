@@ -371,7 +371,13 @@ def test_a_step_moves_what_is_trainable_and_nothing_else() -> None:
             model.middle.centre.add_(1)
             model.head.weight.add_(1)
 
+    def failing() -> None:
+        raise RuntimeError("out of range")
+
     assert faults_of_step(model, step) == []
+    assert faults_of_step(model, failing) == [
+        "a step of training fails on random tokens with RuntimeError (out of range); mend that first"
+    ]
     assert faults_of_step(model, careless) == [
         "embedding.weight: is frozen, but a step changes it",
         "middle.centre: a step changes it; nothing but trainable parameters may move",

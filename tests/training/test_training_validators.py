@@ -352,6 +352,28 @@ def test_a_model_that_computes_otherwise_in_wide_batches() -> None:
     assert said.startswith("the loss of an example of 16 tokens changes beside one of 33; shorten")
 
 
+class Turning(nn.Module):
+    """Goes another way for good once it has read something short."""
+
+    def __init__(self, shortest: int) -> None:
+        super().__init__()
+        self.attention_type, self.shortest = "sparse", shortest
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] < self.shortest:
+            self.attention_type = "full"
+        return x if self.attention_type == "full" else 0.5 * x
+
+
+def test_a_model_that_an_example_turns_for_all_that_come_after_it() -> None:
+    said = "middle.attention_type: turned from 'sparse' to 'full' by an example, for all that come after it; load the "
+    assert tried(Toy(Turning(32)))[0].startswith(said)
+    assert tried(Toy(Turning(2))) == []
+    turning = Toy(Turning(17))
+    assert faults_of_width(turning, losses, vocabulary=VOCABULARY, short=16, longest=33)[0].startswith(said)
+    assert faults_of_width(turning, losses, vocabulary=VOCABULARY, short=16, longest=33) == []
+
+
 def test_gradients_from_elsewhere() -> None:
     made = Toy()
     made.head.weight.register_hook(lambda gradient: 2 * gradient)

@@ -30,7 +30,7 @@ from dpsynth_platform.training.families import IGNORED, as_called, has_encoder
 from dpsynth_platform.training.fused import FusedAdapter, is_fusible
 from dpsynth_platform.training.head import FrozenHead, is_plain
 from dpsynth_platform.training.interface import Batch
-from dpsynth_platform.training.layers import Grams, Use, multiplies_by_weights, rule_for, square_norms
+from dpsynth_platform.training.layers import Grams, Use, multiplies_by_weights, rule_for, slack_of, square_norms
 from dpsynth_platform.training.norm import FusedNorm
 from dpsynth_platform.training.plan import TrainingPlan
 from dpsynth_platform.training.precision import EXACT, lowered
@@ -177,11 +177,16 @@ class ClippedSums:
         """
         before = self.totals
         self.totals = {name: torch.zeros_like(total) for name, total in before.items()}
+        lengths: defaultdict[str, list[Tensor | None]] = defaultdict(list)
         for batch, weights in parts:
             uses = self._gradients(batch, weights)
+            for name, of_one in uses.items():
+                lengths[name] += [use.lengths for use in of_one]
             whole = torch.ones(len(weights), device=weights.device)
             self._accumulate(uses, whole, torch.zeros_like(whole, dtype=torch.bool))
-        norm = torch.stack([total.double().square().sum() for total in self.totals.values()]).sum().sqrt()
+        # In parts or not, a unit is clipped alike: in how many it comes may hang on what memory the others take.
+        squares = torch.stack([total.double().square().sum() for total in self.totals.values()]).sum()
+        norm = (squares + sum(slack_of(found) for found in lengths.values())).squeeze().sqrt()
         unit, self.totals = self.totals, before
         coefficient = clipping_coefficients(norm, self._plan)
         if coefficient > 0:

@@ -13,15 +13,17 @@ of the units are both cheaper and smaller, and are made (their *mixed* clipping)
 two tokens is computed in single precision; its error is in proportion to the tokens' lengths, some 25 times 2^-24 of
 them at most as measured (widths up to 150,000), and not of random sign: where a text repeats its tokens, it repeats
 their errors. So the error of the sum, which is taken in double precision, is up to that part of the same sum over the
-lengths alone, (sum over t of |g_t| |a_t|)^2 for a linear layer. Of this, 64 times 2^-24 are added (`SLACK`): with T
-tokens at most T / 2^19 of the norm, where nothing cancels. Everything is summed up in single precision at least,
-whatever precision the model computes in.
+lengths alone, (sum over t of |g_t| |a_t|)^2 for a linear layer; a table's rows are taken for one. Of this, 64 times
+2^-24 are added (`SLACK`): with T tokens at most T / 2^19 of the norm, where nothing cancels. As much is added where
+gradients are made, which need it not: the width of a batch decides which way is taken, and what a unit's gradient is
+clipped to must not tell what it stood beside. Everything is summed up in single precision at least, whatever precision
+the model computes in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
@@ -62,6 +64,10 @@ class Grams:
 class Use(Protocol):
     """The gradients of one parameter, for each unit, by one use of a layer."""
 
+    @property
+    def lengths(self) -> Tensor | None:
+        """Their sums over the tokens' lengths alone, [units] in double precision; None where none are covered."""
+
     def add_(self, total: Tensor, coefficients: Tensor) -> None:
         """Adds the sum over units of coefficient times gradient to `total`, which has the parameter's shape."""
 
@@ -71,9 +77,15 @@ class Use(Protocol):
 
 @dataclass(frozen=True)
 class Stacked:
-    """Gradients that are there: [units, *shape]."""
+    """Gradients that are there.
+
+    Attributes:
+        gradients: [units, *shape].
+        lengths: see `Use`; None where gradients are always made.
+    """
 
     gradients: Tensor
+    lengths: Tensor | None = None
 
     def add_(self, total: Tensor, coefficients: Tensor) -> None:
         """See `Use`."""
@@ -81,7 +93,7 @@ class Stacked:
 
     def without(self, units: Tensor) -> Stacked:
         """See `Use`."""
-        return Stacked(_cleared(self.gradients, units))
+        return replace(self, gradients=_cleared(self.gradients, units))
 
 
 @dataclass(frozen=True)
@@ -104,10 +116,14 @@ class Outer:
         """See `Use`."""
         return Outer(_cleared(self.rows, units), _cleared(self.columns, units))
 
-    def products(self, grams: Grams) -> tuple[Tensor, Tensor]:
-        """Squared norms, and the same sums over the tokens' lengths alone; [units] in double precision."""
-        pairs = grams.of(self.rows).double() * grams.of(self.columns)
-        return pairs.sum((1, 2)), _lengths(pairs).sum(1).square()
+    @property
+    def lengths(self) -> Tensor:
+        """See `Use`."""
+        return _outer_lengths(self.rows, self.columns)
+
+    def squares(self, grams: Grams) -> Tensor:
+        """Squared norms, [units] in double precision."""
+        return (grams.of(self.rows).double() * grams.of(self.columns)).sum((1, 2))
 
 
 @dataclass(frozen=True)
@@ -126,12 +142,15 @@ class Lookup:
         """See `Use`."""
         return Lookup(self.positions, _cleared(self.gradients, units))
 
-    def products(self, grams: Grams) -> tuple[Tensor, Tensor]:
-        """Squared norms, and the same sums over the tokens' lengths alone; [units] in double precision."""
+    @property
+    def lengths(self) -> Tensor:
+        """See `Use`."""
+        return _token_lengths(self.gradients).sum(1, dtype=torch.float64)
+
+    def squares(self, grams: Grams) -> Tensor:
+        """Squared norms, [units] in double precision."""
         same = self.positions[:, :, None] == self.positions[:, None, :]
-        pairs = grams.of(self.gradients).double() * same
-        lengths = _lengths(pairs)
-        return pairs.sum((1, 2)), (_between(lengths, lengths) * same).sum((1, 2))
+        return (grams.of(self.gradients).double() * same).sum((1, 2))
 
 
 def square_norms(uses: Sequence[Use], grams: Grams) -> Tensor:
@@ -147,6 +166,16 @@ def square_norms(uses: Sequence[Use], grams: Grams) -> Tensor:
     Raises:
         MechanismFailed: `Stacked` and others are mixed, as where a layer runs several times over other tokens.
     """
+    return _square_norms(uses, grams) + slack_of(use.lengths for use in uses)
+
+
+def slack_of(lengths: Iterable[Tensor | None]) -> Tensor | float:
+    """What covers the rounding of a parameter's squared norms, [units], of the `lengths` of all its uses."""
+    covered = [part for part in lengths if part is not None]
+    return SLACK * _sum(covered).square() if covered else 0.0
+
+
+def _square_norms(uses: Sequence[Use], grams: Grams) -> Tensor:
     stacked = [use.gradients for use in uses if isinstance(use, Stacked)]
     if stacked and len(stacked) < len(uses):
         raise MechanismFailed("a layer's uses are of different lengths; accepted: layers that all tokens pass alike")
@@ -154,17 +183,12 @@ def square_norms(uses: Sequence[Use], grams: Grams) -> Tensor:
         return _squares(_sum(stacked).flatten(1))
     outer, lookup = _joined(uses)
     if lookup is None or outer is None:
-        squares, most = (outer or lookup).products(grams)  # type: ignore[union-attr]
-        return squares + SLACK * most
-    squares, most = outer.products(grams)
-    more, further = lookup.products(grams)
+        return (outer or lookup).squares(grams)  # type: ignore[union-attr]
     # <sum of outer products, rows of a table>: of each outer product, the rows that are looked up.
     units, tokens = lookup.positions.shape
     picked = outer.rows.gather(2, lookup.positions[:, None, :].expand(units, outer.rows.shape[1], tokens)).double()
-    columns, looked_up = outer.columns.float(), lookup.gradients.float()
-    along = torch.bmm(columns, looked_up.transpose(1, 2))
-    crossing = (picked.abs() * _between(columns.norm(dim=2), looked_up.norm(dim=2))).sum((1, 2))
-    return squares + more + 2 * (picked * along).sum((1, 2)) + SLACK * (most + further + 2 * crossing)
+    along = torch.bmm(outer.columns.float(), lookup.gradients.float().transpose(1, 2))
+    return outer.squares(grams) + lookup.squares(grams) + 2 * (picked * along).sum((1, 2))
 
 
 Uses: TypeAlias = Iterable[tuple["Tensor", Use]]
@@ -219,7 +243,7 @@ def _matrix(rows: Tensor, columns: Tensor, shared: bool) -> Stacked | Outer:
     tokens, height, width = rows.shape[1], rows.shape[2], columns.shape[2]
     if shared or height * width > tokens * (height + width):
         return Outer(rows, columns)
-    return Stacked(torch.bmm(rows.transpose(1, 2), columns).float())
+    return Stacked(torch.bmm(rows.transpose(1, 2), columns).float(), _outer_lengths(rows, columns))
 
 
 def _embedding(layer: nn.Embedding, inputs: Tensor, gradients: Tensor, shared: Shared) -> Uses:
@@ -295,14 +319,15 @@ def _sum(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
-def _lengths(pairs: Tensor) -> Tensor:
-    """[units, tokens] of [units, tokens, tokens] products of tokens."""
-    return pairs.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
+def _outer_lengths(rows: Tensor, columns: Tensor) -> Tensor:
+    """[units] in double precision: of outer products, summed up over tokens."""
+    return (_token_lengths(rows) * _token_lengths(columns)).sum(1, dtype=torch.float64)
 
 
-def _between(one: Tensor, other: Tensor) -> Tensor:
-    """Products of all pairs of lengths: [units, tokens, other tokens]."""
-    return one[:, :, None] * other[:, None, :]
+def _token_lengths(vectors: Tensor) -> Tensor:
+    """[units, tokens] of [units, tokens, width], in single precision."""
+    found: Tensor = torch.linalg.vector_norm(vectors, dim=2, dtype=torch.float32)
+    return found
 
 
 def _cleared(values: Tensor, units: Tensor) -> Tensor:

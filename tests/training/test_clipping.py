@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 from training_cases import KINDS, batch, flat, gradients_one_by_one, model, plan
+from transformers.pytorch_utils import Conv1D
 
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.training import clipping, fused
 from dpsynth_platform.training.clipping import ClippedSums, clipping_coefficients, example_losses
-from dpsynth_platform.training.layers import Grams, Lookup, Outer, Stacked, square_norms
+from dpsynth_platform.training.layers import Grams, Lookup, Outer, Stacked, rule_for, square_norms
 
 LENGTHS = [9, 12, 3, 7, 1, 12]
 EXACT = 1e-5
@@ -92,7 +93,8 @@ def test_long_rows_take_the_other_way(adapter):
     """With more tokens than p d / (p + d), gradients are made instead of their norms alone."""
     made, rows = model("llama", True, adapter), batch([60, 50])
     single = gradients_one_by_one(made, rows)
-    for bound, near in ((1.0, CLIPPED), (1e4, EXACT)):
+    # Norms are rounded up by as much as 60 tokens take, twice each: to be looked up, and to be predicted.
+    for bound, near in ((1.0, 120 / 2**19), (1e4, EXACT)):
         expected = (factors(single.norm(dim=1), "flat", bound)[:, None] * single).sum(0)
         found = ours(made, plan(clipping_norm=bound, clipping="flat"), rows).totals
         assert (flat(found.values()) - expected).norm() <= near * expected.norm()
@@ -128,6 +130,27 @@ def test_norms_are_not_underestimated_where_tokens_cancel():
     table = torch.zeros(50, tokens // 2, width, dtype=torch.float64)
     table.scatter_add_(1, positions[:, :, None].expand_as(rows), rows.double())
     assert (square_norms([Lookup(positions, rows)], grams) >= table.square().sum((1, 2))).all()
+
+
+@pytest.mark.parametrize("kind", [nn.Linear, Conv1D], ids=lambda kind: kind.__name__)
+def test_a_bound_on_a_norm_does_not_tell_how_wide_the_batch_is(kind):
+    """Beside longer rows gradients are made, beside short ones they are not: the bound is the same, also where tokens
+    nearly cancel, and most of it is for rounding."""
+    tokens, height, width = 6, 8, 512
+    layer = kind(width, height) if kind is nn.Linear else kind(height, width)
+    for apart in (1.0, 1e-1, 1e-2, 1e-3):
+        gradients = torch.randn(1, tokens, height)
+        gradients[:, 1::2] = -gradients[:, ::2] * (1 + apart * torch.randn(1, tokens // 2, 1))
+        inputs = torch.randn(1, tokens, width)
+        inputs[:, 1::2] = inputs[:, ::2]
+        ways, bounds = [], []
+        for wide in (tokens, 64):
+            padded = [nn.functional.pad(values, (0, 0, 0, wide - tokens)) for values in (inputs, gradients)]
+            _, use = next(iter(rule_for("", layer)(layer, *padded, lambda _: False)))
+            ways.append(type(use))
+            bounds.append(float(square_norms([use], Grams())))
+        assert ways == [Outer, Stacked]
+        assert bounds[1] == pytest.approx(bounds[0], rel=0.01)
 
 
 @pytest.mark.parametrize("apart", [1e-3, 1e-4, 1e-5, 1e-6])

@@ -103,7 +103,8 @@ def test_units_of_several_examples_are_drawn_and_clipped_as_one(fixed, monkeypat
     fixed([[0, 1, 2]])
     expected = clipped_sum(made, rows, chosen, users[:3]) / chosen.batch_size
     notes, _ = run(made, chosen, rows, units=users)
-    assert (flat(notes.gradients[0].values()) - expected).norm() <= 2e-5 * expected.norm()
+    near = 48 / 2**19  # by so much norms of four records of 12 tokens are rounded up
+    assert (flat(notes.gradients[0].values()) - expected).norm() <= near * expected.norm()
 
 
 def test_where_layers_compute_coarsely_parts_have_shapes_of_their_own(fixed, monkeypatch):

@@ -11,7 +11,7 @@ from unittest.mock import Mock, call
 import pytest
 import torch
 from scipy import stats
-from training_cases import Records, batch, flat, gradients_one_by_one, model, plan
+from training_cases import Records, assert_clipped, batch, flat, gradients_one_by_one, model, plan
 
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.training import loop, physical
@@ -68,9 +68,13 @@ def fixed(monkeypatch):
     return fix
 
 
-def clipped_sum(made, rows, chosen, users=None):
+def gradients_of(made, rows, users=None):
     single = gradients_one_by_one(made, rows)
-    units = single if users is None else torch.stack([single[list(user)].mean(0) for user in users])
+    return single if users is None else torch.stack([single[list(user)].mean(0) for user in users])
+
+
+def clipped_sum(made, rows, chosen, users=None):
+    units = gradients_of(made, rows, users)
     return ((chosen.clipping_norm / units.norm(dim=1)).clamp(max=1)[:, None] * units).sum(0)
 
 
@@ -84,14 +88,13 @@ def test_a_step_is_the_clipped_sum_over_the_planned_batch_size(fixed, monkeypatc
     deviations = fixed([[0, 1, 2, 4, 5, 7]])
     before = flat(value.detach() for value in made.parameters())
     drawn = {name: values[[0, 1, 2, 4, 5, 7]] for name, values in rows.items()}
-    expected = clipped_sum(made, drawn, chosen) / chosen.batch_size
+    units = gradients_of(made, drawn)
     notes, _ = run(made, chosen, rows)
     found = flat(notes.gradients[0].values())
     # Norms are rounded up, by as much as each token takes, twice: to be looked up, and to be predicted.
-    near = 2 * max(LENGTHS) / 2**19
-    assert (found - expected).norm() <= near * expected.norm()
+    assert_clipped(chosen.batch_size * found, units, chosen.clipping_norm, 2 * max(LENGTHS) / 2**19)
     moved = before - flat(value.detach() for value in made.parameters())
-    assert (moved - expected).norm() <= 1e-4 * moved.norm()  # the weights are of single precision
+    assert (moved - found).norm() <= 1e-4 * moved.norm()  # the weights are of single precision
     assert deviations == [chosen.noise_deviation] * len(notes.gradients[0])  # each parameter, once
 
 
@@ -103,10 +106,10 @@ def test_units_of_several_examples_are_drawn_and_clipped_as_one(fixed, monkeypat
     chosen = plan(steps=1, sampled=sampled, max_contributions=4, clipping_norm=0.3)
     users = [[3], [0, 1, 5, 6], [2, 7], [4]]
     fixed([[0, 1, 2]])
-    expected = clipped_sum(made, rows, chosen, users[:3]) / chosen.batch_size
+    units = gradients_of(made, rows, users[:3])
     notes, _ = run(made, chosen, rows, units=users)
-    near = 48 / 2**19  # by so much norms of four records of 12 tokens are rounded up
-    assert (flat(notes.gradients[0].values()) - expected).norm() <= near * expected.norm()
+    found = chosen.batch_size * flat(notes.gradients[0].values())
+    assert_clipped(found, units, chosen.clipping_norm, 4 * 2 * max(LENGTHS) / 2**19)  # of up to four records each
 
 
 def test_where_layers_compute_coarsely_parts_have_shapes_of_their_own(fixed, monkeypatch):

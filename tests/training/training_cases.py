@@ -152,6 +152,25 @@ def scores_of_written(made, tokens, labels):
     return made(input_ids=told[None], decoder_input_ids=begun[None], use_cache=False).logits[0], labels[first:]
 
 
+def assert_clipped(found, units, bound, shorter):
+    """A sum is of these units' gradients and nothing beside, each as long as it is or as the bound.
+
+    Args:
+        found: the sum.
+        units: their gradients, [units, coordinates].
+        bound: the clipping norm.
+        shorter: by which part clipped ones may be, since norms are rounded up. None is any longer.
+    """
+    norms = units.norm(dim=1)
+    units, norms = units[norms > 0], norms[norms > 0]
+    ways = units / norms[:, None]
+    lengths = torch.linalg.lstsq(ways.T, found[:, None]).solution[:, 0]
+    assert (found - lengths @ ways).norm() <= 1e-5 * found.norm()
+    clipped = norms.clamp(max=bound)
+    assert (lengths <= (1 + 1e-6) * clipped).all()
+    assert (lengths >= (1 - shorter) * clipped).all()
+
+
 def flat(tensors):
     return torch.cat([part.flatten() for part in tensors]).double()
 

@@ -27,7 +27,7 @@ demo: setup     ## the whole line on demonstration data, ending in a published, 
 
 # Test files run side by side, a process for each core (four at most: each may hold gigabytes), in the order of their
 # names, each file whole in one process. One thread a process: more would only wait for the others' cores.
-# They write to memory where it has room for them (some hundred megabytes), unless TMPDIR says where: every
+# They write to memory where it has room for them (about a gigabyte), unless TMPDIR says where: every
 # commit of a database waits for a disk.
 MEMORY := $(if $(TMPDIR),,$(shell [ "$$(df -Pm /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -ge 4096 ] 2>/dev/null && echo /dev/shm))
 test: setup     ## every test

@@ -24,6 +24,7 @@ from dpsynth_platform.synth.text.choice import (
 
 PLENTY = TextFacts(
     endpoint=False,
+    bundled=False,
     epsilon=4.0,
     records=10_000,
     cpu_only=False,
@@ -32,7 +33,7 @@ PLENTY = TextFacts(
     longest=SHORT_TOKENS,
     divisible=True,
 )
-SLOW = {"cpu_only": True}
+SLOW, BUNDLED = {"cpu_only": True}, {"bundled": True}
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,12 @@ SLOW = {"cpu_only": True}
         ({"records": 9_999}, "ctcl", "public topics help"),
         ({"records": 5_000}, "ctcl", "5,000 records planned"),
         ({"records": 4_999}, "aug_pe", "4,999 records planned are too few"),
+        (BUNDLED | {"records": 4_999}, "ctcl", "hardly writes what could be voted for"),
+        (BUNDLED | {"records": 1_000}, "ctcl", "1,000 records planned are few"),
+        (BUNDLED | {"records": 999}, "aug_pe", "999 records planned are too few"),
+        (BUNDLED | {"records": 5_000}, "ctcl", "public topics help"),
+        (BUNDLED, "dp_finetune", "enough"),
+        (BUNDLED | {"epsilon": 0.99}, "aug_pe", "at epsilon 0.99"),
         ({"epsilon": 1.0}, "dp_finetune", "enough"),
         ({"epsilon": 0.99}, "aug_pe", "at epsilon 0.99"),
         ({"endpoint": True}, "aug_pe", "an endpoint has the language model"),
@@ -80,7 +87,7 @@ def settings(tmp_path, **variables):
 
 def test_facts_are_those_that_the_contract_and_the_deployment_declare(tmp_path):
     facts = text_facts(contract_for(), settings(tmp_path))
-    assert facts == TextFacts(False, 4.0, 12_000, False, 100 * 1_500 * 64, 200, 64, True)
+    assert facts == TextFacts(False, True, 4.0, 12_000, False, 100 * 1_500 * 64, 200, 64, True)
     declared = {"expected_records": 7_000, "batch_size": 1_000, "steps": 10}
     facts = text_facts(contract_for(generate={"training": declared}), settings(tmp_path, DPSYNTH_DEVICE="cpu"))
     assert (facts.records, facts.tokens, facts.cpu_only) == (7_000, 10 * 1_000 * 64, True)
@@ -105,7 +112,9 @@ def test_no_record_is_read_and_nobody_is_asked(tmp_path, monkeypatch):
     [
         ({}, "dp_finetune"),
         ({"privacy": {"expected_units": 4_000}}, "ctcl"),
-        ({"privacy": {"expected_units": 2_000}}, "aug_pe"),
+        ({"privacy": {"expected_units": 2_000}}, "ctcl"),
+        ({"privacy": {"expected_units": 2_000}, "generate": {"base_model": "m"}}, "aug_pe"),
+        ({"privacy": {"expected_units": 400}}, "aug_pe"),
         ({"privacy": {"guarantee": {"epsilon": 0.5, "delta": "auto"}}}, "aug_pe"),
     ],
 )
@@ -142,7 +151,7 @@ def test_an_endpoint_is_asked_whatever_else_holds(tmp_path):
 
 
 def test_another_choice_is_another_run(tmp_path):
-    units = {"privacy": {"expected_units": 2_499}}, {"privacy": {"expected_units": 2_500}}
+    units = {"privacy": {"expected_units": 499}}, {"privacy": {"expected_units": 500}}
     one, other = (settled(contract_for(**declared), settings(tmp_path)) for declared in units)
     assert "method" in changes(one, other)
     long = contract_for(generate={"training": {"steps": 1_000}})

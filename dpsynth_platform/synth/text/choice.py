@@ -8,7 +8,9 @@ The rules, the first that applies (after the guide, table 10):
 
 1. An endpoint has the model: `aug_pe`, the only one that can do without weights.
 2. Epsilon below 1, or fewer than 5,000 records planned: `aug_pe`, whose votes stand above their noise where gradients
-   do not.
+   do not. With the model that comes along, fewer than 1,000: it hardly writes anything that could be voted for (MAUVE
+   0.08 at epsilon 8, where it is 0.61 after training at epsilon 1, both on 3,600 sentences of financial news;
+   `tests/benchmarks/bench_text_utility.py`).
 3. Training would be long on a deployment without an accelerator (`DPSYNTH_DEVICE=cpu`): `dp_inference`, if few and
    short texts are asked for, epsilon is 4 or more, and the contract's owners can be divided into contexts; else
    `aug_pe`.
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpsynth_platform.contracts import DataContract, Training, training_units
+from dpsynth_platform.contracts import DEFAULT_BASE_MODEL, DataContract, Training, training_units
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.privacy.figures import rounded
 from dpsynth_platform.settings import Settings
@@ -28,8 +30,8 @@ from dpsynth_platform.synth.automatic import Choice
 
 LEAST_EPSILON = 1.0
 """For training."""
-LEAST_RECORDS, PLENTY_OF_RECORDS = 5_000, 10_000
-"""For training, and for training without topics."""
+LEAST_RECORDS, LEAST_FOR_BUNDLED, PLENTY_OF_RECORDS = 5_000, 1_000, 10_000
+"""For training, for training the model that comes along, and for training without topics."""
 LONG_TOKENS = 20_000_000
 """Of a training: about a day of one core, at 220 tokens a second (SmolLM2-135M with an adapter)."""
 FEW_TEXTS, SHORT_TOKENS, INFERENCE_EPSILON = 500, 64, 4.0
@@ -42,6 +44,7 @@ class TextFacts:
 
     Attributes:
         endpoint: whether an endpoint has the model.
+        bundled: whether it is the one that comes along.
         epsilon: of the guarantee.
         records: that training is planned for, declared or the most that the expected units may have.
         cpu_only: whether the deployment is declared to have no accelerator.
@@ -52,6 +55,7 @@ class TextFacts:
     """
 
     endpoint: bool
+    bundled: bool
     epsilon: float
     records: int
     cpu_only: bool
@@ -76,6 +80,7 @@ def text_facts(contract: DataContract, settings: Settings) -> TextFacts:
     batch = training.batch_size or max(1, sampled // 8)
     return TextFacts(
         endpoint=generate.endpoint is not None,
+        bundled=(generate.base_model or DEFAULT_BASE_MODEL) == DEFAULT_BASE_MODEL,
         epsilon=contract.privacy.guarantee.epsilon,
         records=sampled,
         cpu_only=settings.device == "cpu",
@@ -95,7 +100,7 @@ def choose_for_texts(facts: TextFacts) -> Choice:
         return Choice(
             "aug_pe", f"auto: votes stand above their noise at epsilon {facts.epsilon:g}, and gradients hardly would"
         )
-    if facts.records < LEAST_RECORDS:
+    if facts.records < (LEAST_FOR_BUNDLED if facts.bundled else LEAST_RECORDS):
         return Choice("aug_pe", f"auto: {records} are too few to train a language model with privacy")
     if facts.cpu_only and facts.tokens > LONG_TOKENS:
         read = rounded(facts.tokens)
@@ -106,6 +111,11 @@ def choose_for_texts(facts: TextFacts) -> Choice:
         return Choice("aug_pe", f"{long}, and votes need none")
     if facts.records >= PLENTY_OF_RECORDS:
         return Choice("dp_finetune", f"auto: {records} are enough to train a language model with privacy")
+    if facts.records < LEAST_RECORDS:
+        return Choice(
+            "ctcl",
+            f"auto: {records} are few to train on, but the bundled model hardly writes what could be voted for",
+        )
     return Choice("ctcl", f"auto: public topics help a language model that is trained on few records: {records}")
 
 

@@ -42,6 +42,7 @@ def body(step: StepContext) -> Outcome:
     from dpsynth_platform.audit.verdict import judge
     from dpsynth_platform.lineage import facets
     from dpsynth_platform.synth.tabular.model import load_model
+    from dpsynth_platform.synth.text.counted import counts_columns
     from dpsynth_platform.synth.text.dp_finetune import columns_model
 
     contract, raw = step.sealed()
@@ -71,7 +72,8 @@ def body(step: StepContext) -> Outcome:
         cost, claim = entry.request, entry.request.guarantee
         curve = renyi_profile(cost.curve, cost.delta_slack, epsilon=claim.epsilon, delta=claim.delta)
         # What is released has no canary in it, where another model was attacked: they cost budget, and no quality.
-        lost = None if contract.audited_apart else canary_cost(contract, bait, load_model(columns), rows)
+        counts = load_model(columns) if counts_columns(contract) and not contract.audited_apart else None
+        lost = None if contract.audited_apart else canary_cost(contract, bait, counts, rows)
         alone = judge(
             contract,
             step.place.period,

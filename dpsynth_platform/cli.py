@@ -268,7 +268,9 @@ def contract_check(
             "audit_shortage": shortage,
         }
     )
-    shown.say(f"{file}: valid; dataset {contract.dataset}, {len(contract.modelled)} modelled columns")
+    texts = "no modelled column, texts alone"
+    columns = f"{len(contract.modelled)} modelled columns" if contract.modelled else texts
+    shown.say(f"{file}: valid; dataset {contract.dataset}, {columns}")
     shown.say(f"method {chosen.method}: {chosen.why}")
     if shortage:
         shown.say(f"audit: {shortage}")

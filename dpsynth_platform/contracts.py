@@ -910,7 +910,10 @@ class TextGeneration(_Part):
         default=0.1,
         gt=0,
         lt=1,
-        description="Part of epsilon for the modelled columns; the rest is for the text. `ctcl` goes by topics.noise.",
+        description=(
+            "Part of epsilon for the modelled columns; the rest is for the text, and all of it where no column is "
+            "modelled. `ctcl` goes by topics.noise."
+        ),
     )
     topics: Topics | None = Field(default=None, description="Of `ctcl`.")
     inference: Inference | None = Field(default=None, description="Of `dp_inference`.")
@@ -972,7 +975,8 @@ class Generate(_Part):
     """How the synthetic rows are made.
 
     The number of real rows is not public: `rows` is declared, or `auto`, which is what the noisy counts say of the
-    number of records that the mechanism read (after holdout and bounding, with the canaries that joined them).
+    number of records that the mechanism read (after holdout and bounding, with the canaries that joined them). Where no
+    column is modelled nothing is counted, and it must be declared; `dp_inference` has as many as it pays documents for.
     """
 
     method: MethodName = Field(
@@ -1526,7 +1530,7 @@ class _Parts:
         yield from self._canary_kinds()
         yield from self._audited_apart()
         if not _modelled(self.columns, self.privacy) and all(self.columns.values()):
-            yield f"columns: at least one of {', '.join(MODELLED_TYPES)} is needed to model anything"
+            yield from self._unmodelled()
 
     def _undeclared(self) -> Iterator[str]:
         """Names that are no column's, or not of one that is modelled."""
@@ -1543,12 +1547,56 @@ class _Parts:
                 if name not in self.columns:
                     yield f"{path}: column {name!r} is not declared; accepted: {', '.join(self.columns)}"
                 elif path.startswith("quality.") and self.columns[name] and name not in modelled:
-                    yield f"{path}: column {name!r} is not modelled; accepted: {', '.join(modelled)}"
+                    yield f"{path}: column {name!r} is not modelled; accepted: {', '.join(modelled) or 'none'}"
+
+    def _unmodelled(self) -> Iterator[str]:
+        """What asks for modelled columns where there are none: nothing is counted, and no budget goes there."""
+        generate, none = self.generate, "no column is modelled"
+        if generate is None:
+            return  # whether a text is written cannot be said yet
+        if generate.text is None:
+            kept = any(column.type == "text" and column.pii != "drop" for column in self.columns.values())
+            texts = f"; or, for texts alone, generate.method: auto or {', '.join(TEXT_METHODS)}, with generate.text"
+            needed = f"columns: at least one of {', '.join(MODELLED_TYPES)} is needed to model anything"
+            yield needed + (texts if kept else "")
+            return
+        if generate.rows == "auto" and generate.method not in INFERENCE_METHODS:
+            yield (
+                f"generate.rows: 'auto', but {none}, and nobody pays for counts that would say how many rows there "
+                f"are: give generate.rows a number; accepted: 1 to {MOST_ROWS}"
+            )
+        share, default = generate.text.columns_share, TextGeneration.model_fields["columns_share"].default
+        if share != default:
+            yield (
+                f"generate.text.columns_share: {share:g}, but {none}: the whole guarantee is for the text; accepted: "
+                "none"
+            )
+        if generate.constraints:
+            yield f"generate.constraints: {none} that they could be about; accepted: none"
+        if generate.workload != Workload():
+            yield f"generate.workload: {none} that it could be about; accepted: none"
+        yield from self._audited_by_columns(none)
+
+    def _audited_by_columns(self, none: str) -> Iterator[str]:
+        """What an audit is asked to do with columns where none is modelled."""
+        if self.audit is None:
+            return
+        if self.audit.canary_rows:
+            yield (
+                f"audit.canary_rows: {', '.join(self.audit.canary_rows)}, but {none}: canaries are texts alone; "
+                "accepted: none"
+            )
+        from dpsynth_platform.audit.attacks import ATTACKS  # late: no contract with columns needs it
+
+        on_columns = [attack.name for attack in ATTACKS]
+        for gate in self.audit.gates or ():
+            if gate in on_columns:
+                yield f"audit.gates: {gate!r} does not apply, since {none}; accepted: attacks on texts"
 
     def _constraints(self) -> Iterator[str]:
         """Constraints about columns or values that there are not."""
         constraints = self.generate.constraints if self.generate else []
-        if not constraints or not all(self.columns.values()):
+        if not constraints or not all(self.columns.values()) or not _modelled(self.columns, self.privacy):
             return
         from dpsynth_platform.synth.tabular.constraints import Conditions  # late: it is made of contracts
         from dpsynth_platform.synth.tabular.domain import declared_domain

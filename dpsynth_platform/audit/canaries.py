@@ -207,8 +207,10 @@ def _kinds(contract: DataContract, count: int) -> tuple[list[str], list[str]]:
 def _rows(
     contract: DataContract, schema: pa.Schema, period: str | None, kinds: Sequence[str], generator: np.random.Generator
 ) -> pa.Table:
-    """The modelled values of one record each, of these kinds."""
+    """The modelled values of one record each, of these kinds; a table of nothing where no column is modelled."""
     domain = domain_of(contract, period)
+    if not domain.names:
+        return pa.table({})
     for name in domain.names:
         if name not in schema.names:
             raise SourceError(f"{contract.dataset}: modelled column {name!r} is not in the scrubbed table")
@@ -284,7 +286,8 @@ def _texts(contract: DataContract, values: pa.Table, chosen: Sequence[str]) -> l
     if written:
         from dpsynth_platform.audit.texts.canary_texts import base_texts
 
-        records = values.take(written).to_pylist()
+        # A table without modelled columns has no rows that could be taken: nothing is told then.
+        records = values.take(written).to_pylist() if values.column_names else [{} for _ in written]
         by_model = base_texts(contract, records, [chosen[place] == UNLIKELY_ENDING for place in written])
         for place, text in zip(written, by_model, strict=True):
             texts[place] = text

@@ -72,7 +72,8 @@ class CanaryCost:
     Attributes:
         counted: what the included canaries count for: their records, or owners where owners are weighed alike.
         owners: whether owners are counted.
-        share: of what the mechanism counted altogether, as its noisy counts tell; canaries are in it.
+        share: of what the mechanism counted altogether, as its noisy counts tell; canaries are in it. None where it
+            counted no column: nothing tells then.
         declared: what the share is by the contract alone, if all expected units that are not held out take part, with
             one record each (with more it is less); None where records have several owners, so that nothing follows.
         columns: of the modelled columns, in their order.
@@ -81,7 +82,7 @@ class CanaryCost:
 
     counted: int
     owners: bool
-    share: float
+    share: float | None
     declared: float | None
     columns: tuple[ColumnCost, ...]
     echo: Echo | None = None
@@ -97,15 +98,16 @@ class CanaryCost:
     def words(self) -> str:
         """What a reader of the release should know of it."""
         what = number_of(self.counted, "owner" if self.owners else "record")
-        declared = (
-            ""
-            if self.declared is None
-            else f" ({_percent(self.declared)} if all expected units take part with one record each)"
-        )
-        said = (
-            f"What the canaries cost: they were {what}, {_percent(self.share)} of what the mechanism counted by its "
-            f"noisy counts{declared}, so that they moved no share of the rows by more than {_percent(self.share)}."
-        )
+        expected = "if all expected units take part with one record each"
+        declared = "" if self.declared is None else f"{_percent(self.declared)} {expected}"
+        if self.share is None:
+            said = f"What the canaries cost: they were {what}{declared and f' ({declared})'}; no column was counted."
+        else:
+            said = (
+                f"What the canaries cost: they were {what}, {_percent(self.share)} of what the mechanism counted by "
+                f"its noisy counts{declared and f' ({declared})'}, so that they moved no share of the rows by more "
+                f"than {_percent(self.share)}."
+            )
         if self.columns:
             most = max(self.columns, key=lambda column: column.canaries)
             middle, noise = (
@@ -124,13 +126,13 @@ class CanaryCost:
         return said
 
 
-def canary_cost(contract: DataContract, canaries: CanarySet, model: Model, synthetic: pa.Table) -> CanaryCost:
+def canary_cost(contract: DataContract, canaries: CanarySet, model: Model | None, synthetic: pa.Table) -> CanaryCost:
     """What the included canaries cost the model and the rows drawn from it.
 
     Args:
         contract: as it was sealed.
         canaries: included and held-out ones.
-        model: of the columns, fitted with them.
+        model: of the columns, fitted with them; None where no column is counted.
         synthetic: rows drawn from it; at least one.
 
     Raises:
@@ -140,6 +142,10 @@ def canary_cost(contract: DataContract, canaries: CanarySet, model: Model, synth
     from dpsynth_platform.audit.tables.evidence import MOST_ROWS
 
     included = canaries.included
+    echo = _echo(contract, canaries, included, synthetic.slice(0, MOST_ROWS))
+    if model is None:
+        counted = int(included.sum()) * canaries.records_per_owner
+        return CanaryCost(counted, False, None, _declared_share(contract, counted), (), echo)
     evidence = canary_evidence(canaries, model, synthetic)
     counted = int(included.sum()) * evidence.counted
     # By much noise on few records, the noisy total may be anything; whoever is in it is in it.
@@ -161,7 +167,7 @@ def canary_cost(contract: DataContract, canaries: CanarySet, model: Model, synth
         share=share,
         declared=_declared_share(contract, counted),
         columns=tuple(columns),
-        echo=_echo(contract, canaries, included, synthetic.slice(0, MOST_ROWS)),
+        echo=echo,
     )
 
 
@@ -179,7 +185,8 @@ def share_in_words(contract: DataContract) -> str:
     said = f"{canaries}, of whom half join in the mean: {joining:g} {'owners' if owners else 'records'}"
     if share is None:
         return said
-    return f"{said}, {_percent(share)} of what is counted if all expected units take part with one record each"
+    whole = "what is counted" if contract.modelled else "what the mechanism reads"
+    return f"{said}, {_percent(share)} of {whole} if all expected units take part with one record each"
 
 
 def cost_rows(cost: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -77,10 +77,11 @@ class Policy:
 
 
 def attacks_on(contract: DataContract) -> tuple[Attack, ...]:
-    """The attacks that the line makes on a contract's model and rows."""
+    """The attacks that the line makes on a contract's model and rows: on columns only where some are modelled."""
+    on_columns = ATTACKS if contract.modelled else ()
     if contract.written is None:
-        return ATTACKS
-    return (*ATTACKS, *(attack for attack in TEXT_ATTACKS if attack.target == "data" or contract.generate.training))
+        return on_columns
+    return (*on_columns, *(attack for attack in TEXT_ATTACKS if attack.target == "data" or contract.generate.training))
 
 
 def check_gates(contract: DataContract, attacks: Sequence[Attack]) -> None:

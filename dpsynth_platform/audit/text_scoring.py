@@ -38,7 +38,8 @@ def score_texts(
 ) -> list[Scored]:
     """Scores of every attack of `policy.attacks_on`, in the order of `CanarySet.owners`.
 
-    Where no model was trained, texts alone are attacked: nothing that is left could be asked how likely one is.
+    Where no model was trained, nothing that is left could be asked how likely a text is; where no column is modelled,
+    texts alone are attacked.
 
     Args:
         contract: names the written column.
@@ -59,8 +60,13 @@ def score_texts(
     alike = alike_items(texts)  # the model is told other columns, too: that tells some of equal texts apart at most
     trained = plan.method in TRAINED_METHODS
     likelihoods = likelihood_scores(*log_likelihoods(plan, directory, values)) if trained else None
+    on_columns = (
+        score_canaries(_without(canaries, contract.written), columns_model(directory), synthetic)
+        if contract.modelled
+        else []
+    )
     return [
-        *score_canaries(_without(canaries, contract.written), columns_model(directory), synthetic),
+        *on_columns,
         *([] if likelihoods is None else [Scored(TEXT_LIKELIHOOD, likelihoods, alike)]),
         Scored(TEXT_OVERLAP, overlap_scores(texts, (text for text in written if text)), alike),
     ]

@@ -26,7 +26,7 @@ import numpy as np
 from scipy import stats
 
 from dpsynth_platform.audit import bounds, fdp
-from dpsynth_platform.audit.attacks import Scored
+from dpsynth_platform.audit.attacks import TEXT_ATTACKS, Scored
 from dpsynth_platform.audit.bounds import Coins, Rate, Scores
 from dpsynth_platform.audit.canaries import kinds_of
 from dpsynth_platform.audit.canary_cost import CanaryCost
@@ -259,7 +259,7 @@ class AuditReport:
         cost = self.cost.words if self.cost else ""
         back = [item.words for item in self.reconstructed]
         kinds = self._by_kind
-        told = [self._setting, self._finding, self._of_one, self._plainly, self._power]
+        told = [self._setting, self._unasked, self._finding, self._of_one, self._plainly, self._power]
         parts = [*told, kinds, together, loosened, *back, cost]
         return " ".join(part for part in parts if part)
 
@@ -284,6 +284,14 @@ class AuditReport:
             f"its own; what is released holds none of them. {len(self.attacks)} attacks then tried to tell from that "
             "model and from rows drawn from it which ones had joined."
         )
+
+    @property
+    def _unasked(self) -> str:
+        """What attacks there were not, since the release has nothing that they could ask about."""
+        on_texts = {attack.name for attack in TEXT_ATTACKS}
+        if not self.attacks or any(attack.name not in on_texts for attack in self.attacks):
+            return ""
+        return "Attacks on columns do not apply: no column is modelled, and canaries are texts alone."
 
     @property
     def _finding(self) -> str:

@@ -185,9 +185,16 @@ DP_FINETUNE_WORDS = replace(
 
 CTCL_WORDS = replace(
     DP_FINETUNE_WORDS,
-    counts="tables of counts of the columns beside the text and of the texts' public topics (one or two columns each)",
+    counts=(
+        "tables of counts of the texts' public topics and, where any are modelled, of the columns beside the text (one "
+        "or two columns each)"
+    ),
 )
 
+_IN_A_CONTEXT = (
+    "What is computed by one record is the same to the last bit whatever else is in the context, as tried on random "
+    "tokens in the shapes that are used; from clipping on, numbers are whole, and sums are exact."
+)
 DP_INFERENCE_WORDS = replace(
     MST_WORDS,
     counts="tables of counts of the columns beside the text (one or two columns each)",
@@ -200,25 +207,22 @@ DP_INFERENCE_WORDS = replace(
         holds="up to rounding",
         because=(
             "A unit's context is chosen by a fresh key, from this unit's records and the contexts' labels alone; all "
-            "contexts cost the same, so that it does not matter that labels follow from noisy counts. What is computed "
-            "by one record is the same to the last bit whatever else is in the context, as tried on random tokens in "
-            "the shapes that are used; from clipping on, numbers are whole, and sums are exact."
+            f"contexts cost the same, so that it does not matter that labels follow from noisy counts. {_IN_A_CONTEXT}"
         ),
     ),
 )
 
+_EVOLVED = (
+    "the noisy votes, and texts that a language model wrote from public words and, after the first votes, from texts "
+    "of its own that these had chosen"
+)
+_VOTES_FOR_TEXTS = "histograms of votes, one after the other, of each record for one text of a language model"
+_NEAREST = "nearest to it, by itself or by the mean of some variations of it"
 AUG_PE_WORDS = replace(
     MST_WORDS,
     counts="tables of counts of the columns beside the text (one or two columns each)",
-    result=(
-        "the noisy measurements, the noisy votes, and texts that a language model wrote from public words and, after "
-        "the first votes, from texts of its own that these had chosen"
-    ),
-    votes=(
-        "histograms of votes, one after the other, of each record for one text of a language model: among those that "
-        "were written for the record's own label, the one that is nearest to it, by itself or by the mean of some "
-        "variations of it"
-    ),
+    result=f"the noisy measurements, {_EVOLVED}",
+    votes=(f"{_VOTES_FOR_TEXTS}: among those that were written for the record's own label, the one that is {_NEAREST}"),
     noise=replace(
         _ROUNDED_GAUSSIAN,
         assumption=(
@@ -240,6 +244,30 @@ WORDS = {
     "aug_pe": AUG_PE_WORDS,
 }
 """The words of every generator's mechanism, by the method's name."""
+
+
+_COUNTS = (DiscreteGaussianCountsEvent, GaussianCountsEvent, ThresholdedCountsEvent, ThresholdedGaussianCountsEvent)
+_TEXTS_ALONE = {
+    "dp_finetune": replace(DP_FINETUNE_WORDS, result="the trained weights (and noisy votes, where there are any)"),
+    "dp_inference": replace(
+        DP_INFERENCE_WORDS,
+        choices="choices of next tokens (of all those of the one context that a unit is in)",
+        result="the documents",
+        branches=replace(
+            DP_INFERENCE_WORDS.branches,
+            because=f"A unit's context is chosen by a fresh key, from the unit's id alone. {_IN_A_CONTEXT}",
+        ),
+    ),
+    "aug_pe": replace(AUG_PE_WORDS, result=_EVOLVED, votes=f"{_VOTES_FOR_TEXTS}: the one that is {_NEAREST}"),
+}
+"""Those of methods whose plan may count no column, for such plans."""
+
+
+def words_of(method: str, event: DpEvent | dict[str, Any]) -> MechanismWords:
+    """The words of a generator's mechanism, of which the event says whether it counts columns beside its texts."""
+    tree = event_from_json(event) if isinstance(event, dict) else event
+    counted = any(isinstance(leaf, _COUNTS) for leaf, _ in leaves(tree))
+    return WORDS[method] if counted else _TEXTS_ALONE.get(method, WORDS[method])
 
 
 @dataclass(frozen=True)
@@ -442,7 +470,7 @@ def privacy_statement(
         contract: the sealed snapshot.
         family: the budget of the contract's family.
         event: the sealed plan's event, as a tree or as JSON: that of one mechanism.
-        words: the mechanism's own; of a generator's, those of the sealed plan's method (`WORDS`).
+        words: the mechanism's own; of a generator's, those of the sealed plan's method (`words_of`).
         tuning: the runs that its parameters may have been chosen by.
         attempts: how often the mechanism of this very run was started, the last time included; of two mechanisms, one
             less than how often both were.
@@ -615,7 +643,9 @@ def _output(contract: DataContract, words: MechanismWords) -> str:
 
 def _rows(contract: DataContract) -> str:
     """How many rows are published, in words."""
-    rows = contract.generate.rows
+    rows, text = contract.generate.rows, contract.generate.text
+    if rows == "auto" and text is not None and text.inference is not None:
+        return "synthetic rows, as many as documents were paid for and written"
     if rows == "auto":
         counted = "owners took part" if contract.privacy.weighting == "owners" else "the mechanism read"
         return f"synthetic rows, as many as the noisy counts say that {counted}"
@@ -639,7 +669,7 @@ def _unit(contract: DataContract) -> str:
 
 def covered_accesses(event: dict[str, Any], method: str) -> tuple[str, ...]:
     """The accesses to the data that a generator's sealed event (as JSON) covers, in its method's words."""
-    return _covered(event_from_json(event), WORDS[method])
+    return _covered(event_from_json(event), words_of(method, event))
 
 
 def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from dpsynth_platform.quality.shown import (
     fairness_rows,
     fidelity_rows,
     similarity_rows,
+    unavailable,
     utility_rows,
 )
 from dpsynth_platform.quality.similarity import Similarity, measure_similarity
@@ -39,6 +40,8 @@ NOTICE = (
     "Restricted: this report compares with real data and is not covered by the guarantee. It is for reviewers only; "
     "no automatic gate reads it."
 )
+NOT_MODELLED = "no column is modelled"
+"""In place of the cells, of a table of ids and texts alone."""
 MOST_ROWS = 200_000
 """Of larger tables, so many rows are drawn at random for all but the distances of marginals; always the same."""
 
@@ -81,6 +84,8 @@ class QualityReport:
 
     def table(self) -> list[Row]:
         """The report as a table of four columns, see `HEADER`."""
+        if self.cells == NOT_MODELLED:
+            return [unavailable("columns", NOT_MODELLED)]
         return [
             *fidelity_rows(self.fidelity),
             *similarity_rows(self.similarity, self.real_similarity),
@@ -107,6 +112,8 @@ def measure_quality(
         synthetic: the synthetic rows.
         holdout: real rows of owners that were kept from the mechanism; may be empty.
     """
+    if not contract.modelled:
+        return _without_columns(contract, period, real, synthetic, holdout)
     domain = _known(domain_of(contract, period, coarse=True), synthetic)
     kept, made = (domain.encode(table.combine_chunks()) for table in (real, synthetic))
     target = contract.quality.target
@@ -131,6 +138,24 @@ def measure_quality(
         utility=utility,
         fairness=measure_fairness(predictions, protected, outcome, name),
         closeness=_closeness(columns),
+    )
+
+
+def _without_columns(
+    contract: DataContract, period: str | None, real: pa.Table, synthetic: pa.Table, holdout: pa.Table
+) -> QualityReport:
+    """The report of a table of which no column is modelled: figures of its texts stand beside it."""
+    return QualityReport(
+        dataset=contract.dataset,
+        period=period,
+        cells=NOT_MODELLED,
+        rows={"held_out": len(holdout), "synthetic": len(synthetic), "real": len(real)},
+        fidelity=Fidelity(not_available=NOT_MODELLED),
+        similarity=None,
+        real_similarity=None,
+        utility=Utility(target=None, not_available=NOT_MODELLED),
+        fairness=(),
+        closeness=None,
     )
 
 

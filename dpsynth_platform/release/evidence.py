@@ -467,7 +467,7 @@ def statement_of(
     Args:
         cleared: what the release's clearance found of mechanisms on the same people elsewhere.
     """
-    from dpsynth_platform.privacy.statement import NOWHERE, WORDS, Tuning, privacy_statement
+    from dpsynth_platform.privacy.statement import NOWHERE, Tuning, privacy_statement, words_of
 
     entry = ledger.entry(entry_id)
     started = [
@@ -479,7 +479,7 @@ def statement_of(
     mine = sum(started.count(key) for key in own)
     attempts = mine - (len(own) - 1)
     tuning = Tuning(len(started) - mine)
-    words = WORDS[method]
+    words = words_of(method, entry.request.event)
     return privacy_statement(
         contract,
         family,

@@ -97,6 +97,7 @@ class Forecast:
         from dpsynth_platform.privacy.statement import HIDDEN
 
         target = self.target
+        survivors = "clearly more records than that" if self.error else "many records"
         return [
             (
                 "whom it protects",
@@ -118,7 +119,7 @@ class Forecast:
             ("what is counted", self.preparation),
             *([("who writes texts", self.training)] if self.training else []),
             *([("missing values", filled_in_words(self.filled))] if self.filled else []),
-            ("what survives", "what clearly more records than that have in common; the rest drowns in the noise"),
+            ("what survives", f"what {survivors} have in common; the rest drowns in the noise"),
             *((_plain(name), rounded(value, 4)) for name, value in self.size.items()),
             (
                 "what it costs",
@@ -204,14 +205,14 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     """
     from dpsynth_platform.audit.canary_cost import share_in_words
     from dpsynth_platform.audit.shortage import shortage_of
-    from dpsynth_platform.privacy.statement import WORDS, privacy_statement
+    from dpsynth_platform.privacy.statement import privacy_statement, words_of
     from dpsynth_platform.synth.mock import source_schema_of
 
     contract, family = load_dataset(settings, dataset)
     check_period(contract, period)
     plan = plan_release(contract, source_schema_of(contract), period)
     described, domain = plan.describe(), Domain.from_json(plan.columns)
-    statement = privacy_statement(contract, family, plan.event, WORDS[plan.method])
+    statement = privacy_statement(contract, family, plan.event, words_of(plan.method, plan.event))
     store = accounts.ledger(settings) if accounts.has_ledger(settings) else None
     request = cost_request(plan, settings.user)
     account, outdated = _account_of(store, family)

@@ -115,8 +115,8 @@ class SealedPlan:
     def describe(self) -> dict[str, Any]:
         """What the mechanism will do, in public words and numbers; see `Generator.describe`.
 
-        Where an owner may have several records, also the expected errors by either weighting: of counts of rows, in
-        rows, and of counts of owners, in owners.
+        Where columns are counted and an owner may have several records, also the expected errors by either weighting:
+        of counts of rows, in rows, and of counts of owners, in owners.
         """
         from dpsynth_platform.privacy.guarantee import Guarantee
 
@@ -124,7 +124,7 @@ class SealedPlan:
         guarantee = Guarantee.from_json(self.guarantee)
         if guarantee.weighting == "owners":
             described["event"] += WEIGHTED_WORDS
-        if guarantee.max_contributions > 1 and guarantee.adjacency != "fixed-graph":
+        if self.columns and guarantee.max_contributions > 1 and guarantee.adjacency != "fixed-graph":
             described |= {
                 "weighting": guarantee.weighting,
                 "expected_error_by_weighting": _by_weighting(described, guarantee),

@@ -14,11 +14,11 @@ from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.privacy.figures import number_of, upper_bound
 from dpsynth_platform.privacy.statement import (
     WEIGHTS,
-    WORDS,
     Assumption,
     PrivacyStatement,
     Tuning,
     privacy_statement,
+    words_of,
 )
 from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.domain import filled_in_words
@@ -215,7 +215,7 @@ class Further:
 
 def statement(contract: DataContract, family: FamilyBudget, plan: SealedPlan, run: Run) -> Statement:
     """The statement of a run, from public inputs."""
-    tuning, words = Tuning(run.others), WORDS[plan.method]
+    tuning, words = Tuning(run.others), words_of(plan.method, plan.event)
     common = privacy_statement(contract, family, plan.event, words, tuning=tuning, attempts=run.attempts)
     owners = contract.privacy.weighting == "owners"
     counted = (

@@ -347,6 +347,8 @@ class Domain:
     @property
     def _counted_in_words(self) -> str:
         fine = [column for column in self.columns if column.most_states < column.size]
+        if not self.columns:
+            return "nothing: no column is modelled"
         if not fine:
             return "every column is counted by the values or bins that the contract declares"
         cells = ", ".join(f"{column.name} in {column.size}" for column in fine)

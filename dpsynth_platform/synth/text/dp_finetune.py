@@ -4,10 +4,11 @@ What belongs here: the order of its parts, in all three moments. What does not: 
 columns beside the text (`synth.tabular`), texts as tokens (`layout`, `examples`), training (`training`), sampling
 (`sampling`, `filtering`), the trained weights (`trained`).
 
-The mechanism reads the data twice: noisy counts of the columns, then training. A model directory holds
+The mechanism reads the data twice: noisy counts of the columns, if there are any (`counted`), then training. A model
+directory holds
 
     claim.json      the ledger entry's one-time claim
-    columns/        measurements and model of the columns
+    columns/        measurements and model of the columns, where some are counted
     training/       the journal of executed steps, and the encrypted checkpoints while training goes on
     weights.safetensors, trained.json     what was trained, once it is complete
     resampling.json the noisy votes by which texts are chosen, where the plan has some
@@ -43,13 +44,12 @@ from dpsynth_platform.synth.interface import (
     Progress,
     Ranks,
     SealedPlan,
-    generator,
     silent,
 )
-from dpsynth_platform.synth.tabular.marginals import MarginalGenerator, model_under
+from dpsynth_platform.synth.tabular.marginals import model_under
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
-from dpsynth_platform.synth.tabular.sampling import drawing, drawing_counted
-from dpsynth_platform.synth.text import resampling, sealing, trained
+from dpsynth_platform.synth.tabular.sampling import drawing_counted
+from dpsynth_platform.synth.text import counted, resampling, sealing, trained
 from dpsynth_platform.synth.text.base_models import BaseModel, load
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.examples import Examples, write_examples
@@ -99,17 +99,20 @@ class DpFinetune:
     def describe(self, plan: SealedPlan) -> dict[str, Any]:
         """The columns' description, and the training's; see `Generator.describe`."""
         parameters = TextParameters.of(plan)
-        columns, training = parameters.columns.describe(), parameters.training
+        training = parameters.training
         what = "all weights" if training.adapter is None else f"an adapter of rank {training.adapter.rank}"
         unit = "records" if training.sampled == "record" else "owners"
         cost = epsilon(training.event, Guarantee.from_json(plan.guarantee).delta)
-        return columns | {
-            "event": (
-                f"{columns['event']}; then {training.paid_steps} steps of DP-SGD over {unit} "
+        columns = counted.described(
+            parameters.columns,
+            (
+                f"{training.paid_steps} steps of DP-SGD over {unit} "
                 f"(sampled with probability {training.sampling_probability:.3g}, noise {training.noise_multiplier:.3g} "
                 f"times the clipping norm), of which {training.replay_allowance} are for what an interruption repeats"
                 f"{_vote_in_words(parameters)}"
             ),
+        )
+        return columns | {
             "base_model": parameters.base_model,
             "trained": what,
             "training_in_words": _in_words(parameters, what),
@@ -152,9 +155,8 @@ class DpFinetune:
         model, encoder = _prepared(base, parameters, device)
         with self.told(parameters, bounded, directory, progress) as records:
             if not checkpoints.resume:
-                columns = of_columns(parameters.columns)
-                columns.measure(parameters.columns, records, _made(directory / COLUMNS), progress, engine)
-                columns.estimate(parameters.columns, directory / COLUMNS, progress=progress)
+                counted.measure(parameters.columns, records, directory / COLUMNS, progress, engine)
+                counted.estimate(parameters.columns, directory / COLUMNS, progress=progress)
             if not trained.is_trained(directory):
                 _train(plan, grant, model, encoder, records, directory, checkpoints, device, progress)
             _vote(plan, base, records, directory, device, progress)
@@ -191,9 +193,7 @@ class DpFinetune:
         if not self.is_complete(directory):
             raise MechanismFailed("training is not complete, so there is nothing to go on with")
         parameters = TextParameters.of(plan)
-        generator(parameters.columns.method).estimate(
-            parameters.columns, directory / COLUMNS, device=device, progress=progress
-        )
+        counted.estimate(parameters.columns, directory / COLUMNS, device=device, progress=progress)
         shutil.rmtree(directory / TRAINING, ignore_errors=True)
 
     def draw(
@@ -216,17 +216,24 @@ class DpFinetune:
             texts: how texts are drawn and kept; by default from the model's own distribution.
         """
         plan, terms = read_plan(directory), texts or TextTerms()
-        parameters = TextParameters.of(plan)
-        columns = model_under(directory / COLUMNS, constraints, progress=progress)
+        parameters, release = TextParameters.of(plan), ReleaseSchema.from_json(plan.release)
         if terms.counts is None:
-            drawn = drawing(columns, rows, given, progress=progress)
-        else:
+            drawn = counted.draw(
+                parameters.columns,
+                directory / COLUMNS,
+                release,
+                rows,
+                constraints=constraints,
+                given=given,
+                progress=progress,
+            )
+        else:  # of a column that the model is told, so that there is one
+            columns = model_under(directory / COLUMNS, constraints, progress=progress)
             drawn = drawing_counted(columns, terms.counts.column, terms.counts.rows, given)
         table = drawn.table()
         prompts = given_rows(table, parameters.layout)
         base = trained.deployed(parameters.base_model)
         written, kept = _written(parameters, base, prompts, directory, terms, device, progress)
-        release = ReleaseSchema.from_json(plan.release)
         whole = with_texts(table, release, parameters.layout.fields[0], prompts, written)
         told = TextsDrawn.of(kept, asked=table.num_rows, made=whole.num_rows)
         return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()), told)
@@ -257,14 +264,6 @@ def _vote_in_words(parameters: TextParameters) -> str:
         f"; then a histogram of votes for {plan.clusters} clusters of the model's texts, with noise of "
         f"{plan.sigma:.3g} votes"
     )
-
-
-def of_columns(columns: SealedPlan) -> MarginalGenerator:
-    """The generator of the columns beside the text. Raises `GrantRefused` if their plan is for one that counts none."""
-    made = generator(columns.method)
-    if not isinstance(made, MarginalGenerator):
-        raise GrantRefused(f"the plan's columns are for method {columns.method!r}, which counts none")
-    return made
 
 
 def read_base_model(path: Path) -> BaseModel:
@@ -503,7 +502,7 @@ def _vote(plan: SealedPlan, base: BaseModel, records: Path, directory: Path, dev
             if not resampling.has_votes(directory):
                 found = resampling.vote(
                     parameters.resampling,
-                    _pool(parameters, base, directory, device, progress),
+                    _pool(plan, parameters, base, directory, device, progress),
                     records,
                     parameters.layout,
                     SentenceEncoder("cpu"),
@@ -515,15 +514,18 @@ def _vote(plan: SealedPlan, base: BaseModel, records: Path, directory: Path, dev
         raise ResumeRefused("another process is at work on this model; wait for its end, or end it") from None
 
 
-def _pool(parameters: TextParameters, base: BaseModel, directory: Path, device: str, progress: Progress) -> list[str]:
+def _pool(
+    plan: SealedPlan, parameters: TextParameters, base: BaseModel, directory: Path, device: str, progress: Progress
+) -> list[str]:
     """Texts of the trained model, by which clusters are made: post-processing.
 
     By terms that are the same for all runs: what shapes the candidates of a vote decides what it is about, and the
     contract's terms are no part of the plan.
     """
     assert parameters.resampling is not None  # noqa: S101  (`_vote` asks)
-    columns = generator(parameters.columns.method)
-    prompts = given_rows(columns.draw(directory / COLUMNS, parameters.resampling.texts).table(), parameters.layout)
+    release = ReleaseSchema.from_json(plan.release)
+    drawn = counted.draw(parameters.columns, directory / COLUMNS, release, parameters.resampling.texts)
+    prompts = given_rows(drawn.table(), parameters.layout)
     written, _ = _drawn(parameters, base, _counted(prompts), directory, TextTerms(), device, progress)
     return [text for texts in written.values() for text in texts]
 

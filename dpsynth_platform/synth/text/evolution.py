@@ -9,7 +9,7 @@ vote, with noise, for the ones that are nearest to them; the best live on beside
 the data for noisy counts of the columns, and for the votes of each round. A model directory holds
 
     claim.json          the ledger entry's one-time claim
-    columns/            measurements and model of the columns
+    columns/            measurements and model of the columns, where some are counted (`counted`)
     evolution.jsonl     candidates and noisy votes of every round
     plan.json, survivors.json     what lived on, once the last round has voted
 
@@ -32,18 +32,17 @@ import pyarrow as pa
 from dpsynth_platform.constraints import Constraint, Values
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import GrantRefused, MechanismFailed
-from dpsynth_platform.permissions import private_directory
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import write_durably
-from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, generator, silent
+from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular import measurements
 from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
-from dpsynth_platform.synth.text import evolution_sealing, trained
+from dpsynth_platform.synth.text import counted, evolution_sealing, trained
 from dpsynth_platform.synth.text.base_models import BaseModel, load, refuse_decoder
-from dpsynth_platform.synth.text.dp_finetune import COLUMNS, PLAN, given_rows, of_columns, read_base_model, with_texts
+from dpsynth_platform.synth.text.dp_finetune import COLUMNS, PLAN, given_rows, read_base_model, with_texts
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.endpoint_access import Access, Endpoint, Transport
 from dpsynth_platform.synth.text.endpoints import EndpointWriter
@@ -103,12 +102,14 @@ class AugPe:
     def describe(self, plan: SealedPlan) -> dict[str, Any]:
         """The columns' description, and the evolution's; see `Generator.describe`."""
         parameters = EvolutionParameters.of(plan)
-        columns, rounds = parameters.columns.describe(), parameters.rounds
-        return columns | {
-            "event": (
-                f"{columns['event']}; then {rounds.rounds} histograms of votes with noise of {parameters.sigma:.3g} "
-                f"votes, where {_weighed(plan)}"
+        columns = counted.described(
+            parameters.columns,
+            (
+                f"{parameters.rounds.rounds} histograms of votes with noise of {parameters.sigma:.3g} votes, where "
+                f"{_weighed(plan)}"
             ),
+        )
+        return columns | {
             "base_model": parameters.base_model,
             "training_in_words": _in_words(plan, parameters),
             "vote_noise": parameters.sigma,
@@ -144,13 +145,13 @@ class AugPe:
         parameters = evolution_sealing.check(plan)
         base = None if checkpoints.base_model is None else read_base_model(checkpoints.base_model)
         writer, special = _writer(parameters, base, checkpoints.endpoint, device)
-        columns, place = of_columns(parameters.columns), directory / COLUMNS
+        place = directory / COLUMNS
         if not measurements.is_complete(place):
-            columns.measure(parameters.columns, bounded, private_directory(place), progress, engine)
-        columns.estimate(parameters.columns, place, progress=progress)
+            counted.measure(parameters.columns, bounded, place, progress, engine)
+        counted.estimate(parameters.columns, place, progress=progress)
         with EvolutionJournal.opened(directory, plan.digest) as journal:
             if journal.groups is None:
-                journal.settle(_sizes(parameters, place))
+                journal.settle(_sizes(plan, parameters, place))
             survivors = _evolved(plan, parameters, bounded, journal, writer, special, progress)
             groups = list(journal.groups or {})
         write_durably(directory / PLAN, plan.to_json())
@@ -171,9 +172,7 @@ class AugPe:
         if not self.is_complete(directory):
             raise MechanismFailed("the evolution is not complete, so there is nothing to go on with")
         parameters = EvolutionParameters.of(plan)
-        generator(parameters.columns.method).estimate(
-            parameters.columns, directory / COLUMNS, device=device, progress=progress
-        )
+        counted.estimate(parameters.columns, directory / COLUMNS, device=device, progress=progress)
 
     def draw(
         self,
@@ -200,15 +199,18 @@ class AugPe:
             ConfigurationError: the endpoint is none of the deployment's any more, or refuses.
         """
         plan = _read_plan(directory)
-        parameters = EvolutionParameters.of(plan)
-        table = (
-            generator(parameters.columns.method)
-            .draw(directory / COLUMNS, rows, constraints=constraints, given=given, progress=progress)
-            .table()
-        )
+        parameters, release = EvolutionParameters.of(plan), ReleaseSchema.from_json(plan.release)
+        table = counted.draw(
+            parameters.columns,
+            directory / COLUMNS,
+            release,
+            rows,
+            constraints=constraints,
+            given=given,
+            progress=progress,
+        ).table()
         prompts = given_rows(table, parameters.layout)
         written = _written(directory, parameters, prompts, transport or Transport(), device, progress)
-        release = ReleaseSchema.from_json(plan.release)
         whole = with_texts(table, release, parameters.layout.fields[0], prompts, written)
         return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()))
 
@@ -286,9 +288,10 @@ def _access(parameters: EvolutionParameters, transport: Transport) -> Access | N
     return None if endpoint is None else Access.of(endpoint, transport, Settings.from_environment())
 
 
-def _sizes(parameters: EvolutionParameters, columns: Path) -> dict[Given, int]:
+def _sizes(plan: SealedPlan, parameters: EvolutionParameters, columns: Path) -> dict[Given, int]:
     """How many texts of each label live on, by rows that the model of the noisy counts gives: at least one of each."""
-    drawn = generator(parameters.columns.method).draw(columns, _ROWS_PER_TEXT * parameters.population).table()
+    rows, release = _ROWS_PER_TEXT * parameters.population, ReleaseSchema.from_json(plan.release)
+    drawn = counted.draw(parameters.columns, columns, release, rows).table()
     counts: dict[Given, int] = {}
     for given in given_rows(drawn, parameters.layout):
         counts[given] = counts.get(given, 0) + 1

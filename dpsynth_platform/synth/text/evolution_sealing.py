@@ -5,7 +5,8 @@ running any of it (`evolution`).
 
 `generate.text.columns_share` of epsilon goes to noisy counts of the modelled columns, from which follows how many texts
 of each label there are; the noise of the votes of all rounds is calibrated beside these, in one composition. Which
-candidates a round has follows from the noisy votes before it, which full adaptive composition allows.
+candidates a round has follows from the noisy votes before it, which full adaptive composition allows. Where no column
+is counted (`counted`), the whole guarantee is for the votes.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from dpsynth_platform.contracts import DataContract, Evolution
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.calibration import noise_for
-from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent, event_from_json, event_to_json
+from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent, event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.synth.interface import SealedPlan, generator
+from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.restore import release_schema
+from dpsynth_platform.synth.text import counted
 from dpsynth_platform.synth.text.base_models import BaseModel
 from dpsynth_platform.synth.text.endpoint_access import Endpoint
 from dpsynth_platform.synth.text.evolution_loop import Rounds
@@ -46,7 +48,7 @@ class EvolutionParameters:
     """The parts of a sealed plan's `parameters`. Public.
 
     Attributes:
-        columns: the plan of the modelled columns.
+        columns: the plan of the modelled columns; None where none is counted.
         layout: the text column, and which columns a text is written for.
         rounds: how candidates are made and voted for.
         sigma: the noise of each round's votes, in votes.
@@ -60,7 +62,7 @@ class EvolutionParameters:
         memory_bytes: about how much writing takes beside the program itself.
     """
 
-    columns: SealedPlan
+    columns: counted.Columns
     layout: TextLayout
     rounds: Rounds
     sigma: float
@@ -85,7 +87,7 @@ class EvolutionParameters:
             return cls(
                 **parts
                 | {
-                    "columns": SealedPlan(**parts["columns"]),
+                    "columns": counted.from_json(parts["columns"]),
                     "layout": TextLayout.from_json(parts["layout"]),
                     "rounds": Rounds(**parts["rounds"]),
                     "wording": Wording.from_json(parts["wording"]),
@@ -99,7 +101,7 @@ class EvolutionParameters:
     def event(self, guarantee: Guarantee) -> DpEvent:
         """What counting the columns and all votes cost together."""
         votes = GaussianVotesEvent(self.sigma, guarantee.adjacency, guarantee.max_contributions)
-        return _together(self.columns, votes, self.rounds.rounds)
+        return _together(counted.event_of(self.columns), votes, self.rounds.rounds)
 
 
 def sealed(
@@ -132,9 +134,9 @@ def sealed(
         raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column, and evolution")
     evolution = text.evolution
     columns = columns_plan(contract, schema, guarantee, period)
-    neighbours = (guarantee.adjacency, guarantee.max_contributions)
+    neighbours, counts = (guarantee.adjacency, guarantee.max_contributions), counted.event_of(columns)
     sigma = noise_for(
-        lambda noise: _together(columns, GaussianVotesEvent(noise, *neighbours), evolution.rounds),
+        lambda noise: _together(counts, GaussianVotesEvent(noise, *neighbours), evolution.rounds),
         guarantee.epsilon,
         guarantee.delta,
     ).value
@@ -165,7 +167,7 @@ def sealed(
         dataset=contract.dataset,
         period=period,
         mechanism_digest=canonical_digest(contract.mechanism_snapshot()),
-        columns=columns.columns,
+        columns=counted.domains(columns),
         release=release_schema(contract, schema).to_json(),
         parameters=parameters.to_json(),
         event=event_to_json(parameters.event(guarantee)),
@@ -182,12 +184,12 @@ def check(plan: SealedPlan) -> EvolutionParameters:
     parameters = EvolutionParameters.of(plan)
     if event_to_json(parameters.event(Guarantee.from_json(plan.guarantee))) != plan.event:
         raise GrantRefused("the plan's privacy event is not that of its parts; materialize the line from raw")
-    generator(parameters.columns.method).check(parameters.columns)
+    counted.check(parameters.columns)
     return parameters
 
 
-def _together(columns: SealedPlan, votes: DpEvent, rounds: int) -> DpEvent:
-    return dp_event.ComposedDpEvent([event_from_json(columns.event), dp_event.SelfComposedDpEvent(votes, rounds)])
+def _together(counts: DpEvent | None, votes: DpEvent, rounds: int) -> DpEvent:
+    return counted.together(counts, dp_event.SelfComposedDpEvent(votes, rounds))
 
 
 def _population(contract: DataContract, evolution: Evolution, sigma: float) -> int:

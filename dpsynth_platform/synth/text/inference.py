@@ -6,11 +6,11 @@ draw (`inference_choice`), the loop (`inference_writing`), and the columns besid
 
 Nothing is trained. The mechanism reads the data twice: noisy counts of the columns, from which follows how many
 contexts each label has; then records, of which the documents are drawn. What it leaves is these documents, so that
-there are no more than were paid for: rows are drawn from the columns' model, as many as there are documents for. A
-model directory holds
+there are no more than were paid for: rows are drawn from the columns' model, as many as there are documents for. Where
+no column is counted (`counted`), contexts have no label, and every document makes a row. A model directory holds
 
     claim.json      the ledger entry's one-time claim
-    columns/        measurements and model of the columns
+    columns/        measurements and model of the columns, where some are counted
     texts.jsonl     the documents
     written.json    says that they are complete
 
@@ -34,21 +34,19 @@ from dpsynth_platform.constraints import Constraint, Values
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed, StaleInput
-from dpsynth_platform.permissions import private_directory
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
 from dpsynth_platform.storage import read_table, table_schema, write_durably
-from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, generator, silent
+from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
-from dpsynth_platform.synth.text import inference_sealing, trained
+from dpsynth_platform.synth.text import counted, inference_sealing, trained
 from dpsynth_platform.synth.text.base_models import BaseModel, load, refuse_decoder
 from dpsynth_platform.synth.text.dp_finetune import (
     COLUMNS,
     PLAN,
     by_given,
     given_rows,
-    of_columns,
     read_base_model,
     with_texts,
 )
@@ -112,13 +110,16 @@ class DpInference:
     def describe(self, plan: SealedPlan) -> dict[str, Any]:
         """The columns' description, and what is drawn; see `Generator.describe`."""
         parameters = InferenceParameters.of(plan)
-        columns, drawn = parameters.columns.describe(), parameters.inference
+        drawn = parameters.inference
         cost = epsilon(drawn.event, Guarantee.from_json(plan.guarantee).delta)
-        return columns | {
-            "event": (
-                f"{columns['event']}; then {drawn.tokens} tokens from each of {drawn.contexts} contexts of disjoint "
+        columns = counted.described(
+            parameters.columns,
+            (
+                f"{drawn.tokens} tokens from each of {drawn.contexts} contexts of disjoint "
                 f"owners, each drawn by the exponential mechanism (range {drawn.epsilon_of_choice:.3g})"
             ),
+        )
+        return columns | {
             "base_model": parameters.base_model,
             "training_in_words": _in_words(parameters),
             "contexts": drawn.contexts,
@@ -161,10 +162,11 @@ class DpInference:
         drawn = parameters.inference
         asked = _Asked.prepared(base, parameters.layout, parameters.about, drawn.document_tokens, device)
         writer = Writer(asked.model, asked.encoder, asked.prompts, drawn, never=asked.never, blank=asked.blank)
-        columns, place = of_columns(parameters.columns), private_directory(directory / COLUMNS)
-        columns.measure(parameters.columns, bounded, place, progress, engine)
-        columns.estimate(parameters.columns, place, progress=progress)
-        shares = Counter(given_rows(columns.draw(place, _ROWS_FOR_SHARES).table(), parameters.layout))
+        columns, place = parameters.columns, directory / COLUMNS
+        counted.measure(columns, bounded, place, progress, engine)
+        counted.estimate(columns, place, progress=progress)
+        drawn_rows = counted.draw(columns, place, ReleaseSchema.from_json(plan.release), _ROWS_FOR_SHARES).table()
+        shares = Counter(given_rows(drawn_rows, parameters.layout))
         contexts = Contexts.shared(drawn.contexts, shares)
         records = _records_of(bounded, parameters.layout)
         owners = placed(records, contexts, secrets.token_bytes(32), most=drawn.records_per_owner)
@@ -183,7 +185,7 @@ class DpInference:
         if not self.is_complete(directory):
             raise MechanismFailed("the documents are not complete, so there is nothing to go on with")
         columns = InferenceParameters.of(plan).columns
-        generator(columns.method).estimate(columns, directory / COLUMNS, device=device, progress=progress)
+        counted.estimate(columns, directory / COLUMNS, device=device, progress=progress)
 
     def draw(
         self,
@@ -218,11 +220,13 @@ class DpInference:
             )
         counts, layout = Counter(text.given for text in written), parameters.layout
         kept = filtered(written, counts, layout, _RULES, special)
-        columns, many = of_columns(parameters.columns), _ROWS_FOR_A_DOCUMENT * len(written)
-        table = columns.draw(directory / COLUMNS, many, constraints=constraints, given=given).table()
+        release, many = ReleaseSchema.from_json(plan.release), _ROWS_FOR_A_DOCUMENT * len(written)
+        table = counted.draw(
+            parameters.columns, directory / COLUMNS, release, many, constraints=constraints, given=given
+        ).table()
         prompts = given_rows(table, layout)
         documents = by_given(kept.rows, layout, {*counts, *prompts})
-        whole = with_texts(table, ReleaseSchema.from_json(plan.release), layout.fields[0], prompts, documents)
+        whole = with_texts(table, release, layout.fields[0], prompts, documents)
         whole = whole.slice(0, rows)
         progress(TEXTS, whole.num_rows, whole.num_rows)
         return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()))

@@ -4,12 +4,13 @@ What belongs here: how the guarantee is shared, the plan's parts and its event, 
 what a token costs (`inference_plan`), running any of it (`inference`).
 
 A part of epsilon goes to noisy counts of the modelled columns (`generate.text.columns_share`), from which follows how
-many contexts each label has. The rest is for tokens: as many as both together have room for.
+many contexts each label has. The rest is for tokens: as many as both together have room for. Where no column is counted
+(`counted`), all of it is.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -17,15 +18,16 @@ import pyarrow as pa
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError, GrantRefused
-from dpsynth_platform.privacy.events import DpEvent, event_from_json, event_to_json
+from dpsynth_platform.privacy.events import DpEvent, event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.synth.interface import SealedPlan, generator
+from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.restore import release_schema
+from dpsynth_platform.synth.text import counted
 from dpsynth_platform.synth.text.base_models import BaseModel
 from dpsynth_platform.synth.text.inference_model import MOST_ROWS
 from dpsynth_platform.synth.text.inference_plan import InferencePlan
 from dpsynth_platform.synth.text.layout import TextLayout
-from dpsynth_platform.synth.text.sealing import columns_plan, layout_of, memory_bytes, together
+from dpsynth_platform.synth.text.sealing import columns_plan, layout_of, memory_bytes
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class InferenceParameters:
     """The parts of a sealed plan's `parameters`. Public.
 
     Attributes:
-        columns: the plan of the modelled columns.
+        columns: the plan of the modelled columns; None where none is counted.
         inference: what is drawn, and of how many contexts.
         layout: how records are written for the model.
         about: what the texts are, in public words.
@@ -42,7 +44,7 @@ class InferenceParameters:
         memory_bytes: about how much one context takes beside the program itself.
     """
 
-    columns: SealedPlan
+    columns: counted.Columns
     inference: InferencePlan
     layout: TextLayout
     about: str
@@ -53,7 +55,7 @@ class InferenceParameters:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {
-            "columns": asdict(self.columns),
+            "columns": counted.to_json(self.columns),
             "inference": self.inference.to_json(),
             "layout": self.layout.to_json(),
             "about": self.about,
@@ -68,7 +70,7 @@ class InferenceParameters:
         try:
             parts = plan.parameters
             return cls(
-                columns=SealedPlan(**parts["columns"]),
+                columns=counted.from_json(parts["columns"]),
                 inference=InferencePlan.from_json(parts["inference"]),
                 layout=TextLayout.from_json(parts["layout"]),
                 about=parts["about"],
@@ -82,7 +84,7 @@ class InferenceParameters:
     @property
     def event(self) -> DpEvent:
         """What counting the columns and drawing tokens cost together."""
-        return together(event_from_json(self.columns.event), self.inference.event)
+        return counted.together(counted.event_of(self.columns), self.inference.event)
 
 
 def sealed(
@@ -117,13 +119,13 @@ def sealed(
     if generate.text is None or generate.text.inference is None or contract.written is None:
         raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column, and inference")
     columns = columns_plan(contract, schema, guarantee, period)
-    counted = event_from_json(columns.event)
+    counts = counted.event_of(columns)
     inference = InferencePlan.calibrated(
         guarantee,
         generate.text.inference,
         units=contract.privacy.expected_units,
         rows=None if generate.rows == "auto" else generate.rows,
-        beside=lambda drawn: together(counted, drawn),
+        beside=lambda drawn: counted.together(counts, drawn),
     )
     records = inference.records_kept + 2 * MOST_ROWS  # those left over of a batch, and one that is read again
     parameters = InferenceParameters(
@@ -141,7 +143,7 @@ def sealed(
         dataset=contract.dataset,
         period=period,
         mechanism_digest=canonical_digest(contract.mechanism_snapshot()),
-        columns=columns.columns,
+        columns=counted.domains(columns),
         release=release_schema(contract, schema).to_json(),
         parameters=parameters.to_json(),
         event=event_to_json(parameters.event),
@@ -166,5 +168,5 @@ def check(plan: SealedPlan) -> InferenceParameters:
     alike = (drawn.adjacency, drawn.max_contributions) == (guarantee.adjacency, guarantee.max_contributions)
     if not alike or event_to_json(parameters.event) != plan.event:
         raise GrantRefused("the plan's privacy event is not that of its parts; materialize the line from raw")
-    generator(parameters.columns.method).check(parameters.columns)
+    counted.check(parameters.columns)
     return parameters

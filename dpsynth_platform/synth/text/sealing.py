@@ -7,7 +7,8 @@ A part of epsilon goes to noisy counts of the modelled columns (`generate.text.c
 `generate.text.topics.noise` costs where texts are sorted by topics), by whichever method suits them; how often each
 label or topic occurs is known from these and from nothing else. The rest is for training: its noise is calibrated so
 that both together cost what the contract asks for, in one composition. Where texts are chosen by clustered votes
-(`generate.text.resample`), these are a part of it, with the noise that is declared.
+(`generate.text.resample`), these are a part of it, with the noise that is declared. Where no column is counted
+(`counted`), the whole guarantee is for the training, and for such votes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from dp_accounting import dp_event
 
 from dpsynth_platform.contracts import (
     KEYWORDS_COLUMN,
@@ -30,11 +30,12 @@ from dpsynth_platform.contracts import (
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import AccountingError, ContractError, GrantRefused
 from dpsynth_platform.privacy.accounting import epsilon
-from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent, event_from_json, event_to_json, histogram_event
+from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent, event_to_json, histogram_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import vote_sensitivity
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.restore import release_schema
+from dpsynth_platform.synth.text import counted
 from dpsynth_platform.synth.text.base_models import BaseModel
 from dpsynth_platform.synth.text.layout import Condition, TextLayout
 from dpsynth_platform.synth.text.resampling import Resampling
@@ -57,7 +58,7 @@ class TextParameters:
     """The parts of a sealed plan's `parameters`. Public.
 
     Attributes:
-        columns: the plan of the modelled columns.
+        columns: the plan of the modelled columns; None where none is counted.
         training: the plan of the training.
         layout: how records are written for the model.
         base_model: the name by which the contract names the model that training starts from.
@@ -67,7 +68,7 @@ class TextParameters:
         resampling: how texts are chosen by clustered votes, where they are.
     """
 
-    columns: SealedPlan
+    columns: counted.Columns
     training: TrainingPlan
     layout: TextLayout
     base_model: str
@@ -79,7 +80,7 @@ class TextParameters:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {
-            "columns": asdict(self.columns),
+            "columns": counted.to_json(self.columns),
             "training": self.training.to_json(),
             "layout": self.layout.to_json(),
             "base_model": self.base_model,
@@ -95,7 +96,7 @@ class TextParameters:
         try:
             parts = plan.parameters
             return cls(
-                columns=SealedPlan(**parts["columns"]),
+                columns=counted.from_json(parts["columns"]),
                 training=TrainingPlan.from_json(parts["training"]),
                 layout=TextLayout.from_json(parts["layout"]),
                 base_model=parts["base_model"],
@@ -116,7 +117,7 @@ class TextParameters:
         """What counting the columns, so many executed steps of training, and the votes cost together."""
         neighbours = (self.training.adjacency, self.training.max_contributions)
         votes = () if self.resampling is None else (GaussianVotesEvent(self.resampling.sigma, *neighbours),)
-        return together(event_from_json(self.columns.event), self.training.event_of(steps), *votes)
+        return counted.together(counted.event_of(self.columns), self.training.event_of(steps), *votes)
 
 
 def sealed(
@@ -149,14 +150,14 @@ def sealed(
         raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column, and training")
     topics = topics_of(contract, guarantee)
     columns = columns_plan(contract, schema, guarantee, period, topics)
-    counted, chosen = event_from_json(columns.event), _resampling_of(contract, guarantee)
+    counts, chosen = counted.event_of(columns), _resampling_of(contract, guarantee)
     neighbours = (guarantee.adjacency, guarantee.max_contributions)
     votes = () if chosen is None else (GaussianVotesEvent(chosen.sigma, *neighbours),)
     parameters = TextParameters(
         columns=columns,
         training=TrainingPlan.calibrated(
             guarantee,
-            beside=lambda trained: together(counted, trained, *votes),
+            beside=lambda trained: counted.together(counts, trained, *votes),
             **_training_parameters(contract, training),
         ),
         layout=layout_of(contract, topics),
@@ -172,7 +173,7 @@ def sealed(
         dataset=contract.dataset,
         period=period,
         mechanism_digest=canonical_digest(contract.mechanism_snapshot()),
-        columns=columns.columns,
+        columns=counted.domains(columns),
         release=release_schema(contract, schema).to_json(),
         parameters=parameters.to_json(),
         event=event_to_json(parameters.event),
@@ -205,7 +206,7 @@ def check(plan: SealedPlan) -> TextParameters:
     alike = (training.adjacency, training.max_contributions) == (guarantee.adjacency, guarantee.max_contributions)
     if not alike or event_to_json(parameters.event) != plan.event:
         raise GrantRefused("the plan's privacy event is not that of its parts; materialize the line from raw")
-    generator(parameters.columns.method).check(parameters.columns)
+    counted.check(parameters.columns)
     return parameters
 
 
@@ -251,11 +252,6 @@ def memory_bytes(base: BaseModel, *, full: bool) -> int:
     return weights * (COPIES_IN_FULL if full else 1) + ACTIVATION_BYTES
 
 
-def together(*parts: DpEvent) -> DpEvent:
-    """What counting the columns, learning or writing the texts, and whatever else there is cost together."""
-    return dp_event.ComposedDpEvent(list(parts))
-
-
 def _resampling_of(contract: DataContract, guarantee: Guarantee) -> Resampling | None:
     """How a contract's texts are chosen by clustered votes, if they are."""
     declared = None if contract.generate.text is None else contract.generate.text.resample
@@ -271,14 +267,16 @@ def columns_plan(
     guarantee: Guarantee,
     period: str | None,
     topics: TopicChoice | None = None,
-) -> SealedPlan:
+) -> counted.Columns:
     """The plan of the modelled columns alone, the topic among them, by the method that `auto` stands for.
 
     Arguments and errors as for `sealed`; `guarantee` is of the whole, of which it takes `generate.text.columns_share`
-    or what the noise of topics costs.
+    or what the noise of topics costs. None where no column is counted: then nothing is taken.
     """
     from dpsynth_platform.synth.automatic import method_for
 
+    if not counted.counts_columns(contract):
+        return None
     generate = contract.generate.model_copy(
         update={"method": "auto", "text": None, "training": None, "base_model": None}
     )

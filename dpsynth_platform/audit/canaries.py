@@ -191,6 +191,8 @@ def kinds_of(contract: DataContract) -> tuple[str, ...]:
 
 
 def _named(contract: DataContract, rows: Sequence[str], texts: Sequence[str]) -> list[str]:
+    if not contract.modelled:
+        return list(texts)
     return [", ".join(part) for part in zip(rows, texts, strict=True)] if contract.written else list(rows)
 
 

@@ -48,13 +48,22 @@ def letters_table(rows: int = 900, *, seed: int = 5) -> pa.Table:
     )
 
 
-@cache
 def public_model() -> Any:
     """A tiny model that writes short English sentences, as a public one would: without it, no text keeps the rules."""
+    return _writing(tuple(f"region: {region}\nletter:" for region in TEXTS))
+
+
+def public_note_writer() -> Any:
+    """The same, of a model that is told nothing before a text."""
+    return _writing(("letter:",) * len(TEXTS))
+
+
+@cache
+def _writing(prompts: tuple[str, ...]) -> Any:
     model, tokenizer = tiny_llama(), tiny_tokenizer()
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    texts = [f"region: {region}\nletter: {text}" for region in TEXTS for text in WORDS[:3]]
+    texts = [f"{prompt} {text}" for prompt in prompts for text in WORDS[:3]]
     rows = [[tokenizer.bos_token_id, *tokenizer(text)["input_ids"], tokenizer.eos_token_id] for text in texts]
     tokens = torch.tensor([row + [tokenizer.eos_token_id] * (64 - len(row)) for row in rows])
     labels = torch.tensor([row + [-100] * (64 - len(row)) for row in rows])
@@ -124,6 +133,23 @@ def text_deployment(
     deployment = Deployment(root, contract=contract)
     deployment.write().with_source(letters_table() if table is None else table)
     return deployment
+
+
+def notes_deployment(root: Path, *, table: pa.Table | None = None, **changes: Any) -> Deployment:
+    """As `text_deployment`, of a table that has ids and a letter alone: nothing is modelled beside the text.
+
+    Args:
+        table: of the source, its other columns left out.
+        changes: of `text_deployment`; what `generate` says of the text comes without columns that the model is told.
+    """
+    table = letters_table() if table is None else table
+    kept = [name for name in table.column_names if name not in ("region", "outcome")]
+    deployment = text_deployment(root, table=table.select(kept), **{"writer": public_note_writer} | changes)
+    for name in ("region", "outcome"):
+        del deployment.contract["columns"][name]
+    deployment.contract["generate"]["text"].pop("given", None)
+    deployment.contract["quality"] = {"holdout": 0.1}
+    return deployment.write()
 
 
 def declare_base_public(deployment: Deployment) -> None:

@@ -19,17 +19,26 @@ SENTENCES = [
 ABOUT = "Letters to the editor."
 
 
-@cache
 def reader(condition, values, field):
     """For records of one condition and one field."""
+    return _taught(TextLayout((field,), (Condition(condition, values),), max_tokens=48), tuple((v,) for v in values))
+
+
+def note_reader(field):
+    """For records of one field, of which nothing is told."""
+    return _taught(TextLayout((field,), max_tokens=48), ((),) * 4)
+
+
+@cache
+def _taught(layout, labels):
     tokenizer = tiny_tokenizer()
     model = tiny_llama(tokenizer, positions=256).train()
-    encoder = Encoder(TextLayout((field,), (Condition(condition, values),), max_tokens=48), tokenizer)
+    encoder = Encoder(layout, tokenizer)
     prompts, rows = Prompts(encoder, ABOUT), []
     bodies = encoder.bodies([f" {sentence}" for sentence in SENTENCES])
-    for place, value in enumerate(values * 2):
-        read = prompts.of_records((value,), [SENTENCES[place % 4], SENTENCES[(place + 1) % 4]])
-        asked = [*read, prompts.public((value,))]
+    for place, label in enumerate(labels * 2):
+        read = prompts.of_records(label, [SENTENCES[place % 4], SENTENCES[(place + 1) % 4]])
+        asked = [*read, prompts.public(label)]
         rows += [(prompt, [*bodies[(place + number) % 4], encoder.eos]) for number, prompt in enumerate(asked)]
     width = max(len(prompt) + len(body) for prompt, body in rows)
     tokens = torch.full((len(rows), width), encoder.eos)

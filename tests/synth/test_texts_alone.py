@@ -1,0 +1,257 @@
+"""Tables of ids and a text alone: nothing is counted, so that the whole guarantee is for the text's own mechanism."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+
+import dp_accounting
+import numpy as np
+import pyarrow as pa
+import pytest
+from inference_cases import ABOUT, SENTENCES, note_reader
+from text_cases import letters_contract, save_model
+
+from dpsynth_platform.errors import ContractError, GrantRefused
+from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.privacy.events import (
+    GaussianCountsEvent,
+    GaussianVotesEvent,
+    event_from_json,
+    event_to_json,
+    leaves,
+    token_selection_event,
+)
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.statement import covered_accesses, words_of
+from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
+from dpsynth_platform.storage import read_table, write_table
+from dpsynth_platform.synth.interface import Checkpoints, generator
+from dpsynth_platform.synth.text import counted, evolution_sealing, inference_sealing, sealing, trained
+from dpsynth_platform.synth.text.base_models import BaseModel
+from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
+from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
+from dpsynth_platform.synth.text.sealing import TextParameters, started_from
+
+SOURCE = pa.schema([("letter", pa.int64()), ("reader", pa.int64()), ("body", pa.string())])
+KIND = {"kind": {"type": "categorical", "values": ["mail", "note"]}}
+TRAINING = {"steps": 6, "batch_size": 40, "replay_steps": 4, "adapter": {"rank": 2, "alpha": 4}}
+PARTS = {
+    "dp_finetune": {},
+    "ctcl": {"topics": {"count": 16}},
+    "dp_inference": {"inference": {"about": ABOUT, "batch_size": 50, "document_tokens": 8, "temperature": 4.0}},
+    "aug_pe": {"evolution": {"population": 6, "variations": 1, "rounds": 3}},
+}
+DELTA = 1e-4
+
+
+def contract_for(method, base="some-model", *, columns=(), rows=12, generate=(), **text):
+    declared = {"method": method, "base_model": str(base), "rows": rows, "text": PARTS[method] | text}
+    trains = {"training": TRAINING} if method in ("dp_finetune", "ctcl") else {}
+    privacy = {"guarantee": {"epsilon": 8.0, "delta": DELTA}}
+    return letters_contract(dict(columns), declared | trains | dict(generate), privacy=privacy)
+
+
+def sealed(contract, base):
+    """A plan, but for trying the model, which needs its weights."""
+    method = contract.generate.method
+    source = SOURCE if not contract.modelled else SOURCE.insert(2, pa.field("kind", pa.string()))
+    given = (method, contract, source, Guarantee.target(contract), base)
+    if method == "dp_inference":
+        return inference_sealing.sealed(*given, row_bytes=1000, period=None, why="it is declared")
+    return (evolution_sealing if method == "aug_pe" else sealing).sealed(*given, period=None, why="it is declared")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPSYNTH_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def nowhere(tmp_path):
+    return BaseModel("some-model", tmp_path, "0" * 64, "some-model", "0" * 64)
+
+
+def kinds_of(event):
+    return {type(leaf) for leaf, _ in leaves(event_from_json(event))}
+
+
+@pytest.mark.parametrize("method", ["dp_finetune", "dp_inference", "aug_pe"])
+def test_nothing_is_counted_and_nothing_paid_for_counts(nowhere, method):
+    """With a column, counts are in the event; without, no part of it is of any, not even one that costs nothing."""
+    alone, beside = sealed(contract_for(method), nowhere), sealed(contract_for(method, columns=KIND), nowhere)
+    assert GaussianCountsEvent in kinds_of(beside.event)
+    assert GaussianCountsEvent not in kinds_of(alone.event) and len(kinds_of(alone.event)) == 1
+    assert alone.columns == [] and alone.parameters["columns"] is None
+    assert 7.9 < epsilon(event_from_json(alone.event), DELTA).epsilon <= 8.0 or method == "dp_inference"
+    said = generator(method).describe(alone)
+    assert not any(word in said["event"] for word in ("counts", "column", "sigma"))
+    assert "columns" not in " ".join(covered_accesses(alone.event, method))
+    assert "measurements" not in words_of(method, alone.event).result
+
+
+def test_training_has_the_whole_guarantee(nowhere):
+    """Its cost by `dp_accounting` alone, of nothing but the steps, is the plan's; a column takes some of it."""
+    plan = sealed(contract_for("dp_finetune"), nowhere)
+    training = TextParameters.of(plan).training
+    assert training.max_contributions == 2
+    q = training.sampling_probability
+    chances = [(1 - q) ** 2, 2 * q * (1 - q), q * q]  # of a step with none, one or both of an owner's records
+    step = dp_accounting.MixtureOfGaussiansDpEvent(training.noise_multiplier, [0.0, 1.0, 2.0], chances)
+    accountant = dp_accounting.pld.PLDAccountant()
+    accountant.compose(dp_accounting.SelfComposedDpEvent(step, training.paid_steps))
+    assert accountant.get_epsilon(DELTA) == pytest.approx(epsilon(event_from_json(plan.event), DELTA).epsilon, rel=0.01)
+    assert event_to_json(training.event) == plan.event
+    beside = TextParameters.of(sealed(contract_for("dp_finetune", columns=KIND), nowhere)).training
+    assert beside.noise_multiplier > training.noise_multiplier
+
+
+def test_votes_for_texts_are_paid_for_beside_training_alone(nowhere):
+    plan = sealed(contract_for("dp_finetune", resample={"clusters": 3}), nowhere)
+    first, second = event_from_json(plan.event).events
+    assert event_to_json(first) == event_to_json(TextParameters.of(plan).training.event)
+    assert isinstance(second, GaussianVotesEvent)
+
+
+def test_tokens_have_the_whole_guarantee(nowhere):
+    plan = sealed(contract_for("dp_inference", rows="auto"), nowhere)
+    drawn = InferenceParameters.of(plan).inference
+
+    def cost(tokens):
+        event = token_selection_event(
+            tokens=tokens,
+            clipping_norm=drawn.clipping_norm,
+            temperature=drawn.temperature,
+            batch_size=drawn.batch_size,
+            adjacency="add-or-remove",
+            max_contributions=2,
+            clipped="user",
+        )
+        return epsilon(event, DELTA).epsilon
+
+    assert cost(drawn.tokens) <= 8.0 < cost(drawn.tokens + 1)
+    beside = InferenceParameters.of(sealed(contract_for("dp_inference", columns=KIND, rows="auto"), nowhere))
+    assert beside.inference.tokens < drawn.tokens
+
+
+def test_votes_have_the_whole_guarantee(nowhere):
+    """The noise is the least that three Gaussian mechanisms may have, by `dp_accounting` alone."""
+    plan = sealed(contract_for("aug_pe"), nowhere)
+    sigma = EvolutionParameters.of(plan).sigma
+
+    def cost(noise):
+        accountant = dp_accounting.pld.PLDAccountant()
+        accountant.compose(dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(noise), 3))
+        return accountant.get_epsilon(DELTA)
+
+    assert cost(sigma) <= 8.0 * 1.001
+    assert cost(0.98 * sigma) > 8.0
+
+
+def test_topics_are_counted_whatever_else_there_is(nowhere):
+    """They are a text's own; what they cost is in the event, and nothing beside it is for columns."""
+    contract = contract_for("ctcl")
+    assert counted.counts_columns(contract) and not contract.modelled
+    plan = sealed(contract, nowhere)
+    assert [column["name"] for column in plan.columns] == ["keywords"]
+    assert GaussianCountsEvent in kinds_of(plan.event)
+    assert 7.9 < epsilon(event_from_json(plan.event), DELTA).epsilon <= 8.0
+    assert "public topics" in " ".join(covered_accesses(plan.event, "ctcl"))
+
+
+@pytest.mark.parametrize("method", ["dp_finetune", "dp_inference", "aug_pe"])
+def test_a_plan_whose_event_leaves_something_out_is_refused(nowhere, method):
+    """Also one that says that nothing is counted, of a plan that counts: the parts must be the event's."""
+    beside = sealed(contract_for(method, columns=KIND), nowhere)
+    hidden = replace(beside, parameters=beside.parameters | {"columns": None})
+    with pytest.raises(GrantRefused, match="event is not that of its parts"):
+        generator(method).check(hidden)
+    alone = sealed(contract_for(method), nowhere)
+    generator(method).check(alone)
+    added = replace(alone, parameters=alone.parameters | {"columns": beside.parameters["columns"]})
+    with pytest.raises(GrantRefused, match="event is not that of its parts"):
+        generator(method).check(added)
+    with pytest.raises(GrantRefused, match="materialize the line from raw again"):
+        generator(method).check(replace(alone, parameters=alone.parameters | {"columns": {"method": "aim"}}))
+
+
+# The mechanisms, on records that have nothing but an owner and a text.
+
+
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory):
+    rng = np.random.default_rng(3)
+    table = pa.table(
+        {
+            "body": [SENTENCES[number] for number in rng.integers(0, 4, 200)],
+            OWNER_COLUMN: [f"{number // 2:032x}" for number in range(200)],
+            RECORD_COLUMN: [f"{number:032x}" for number in range(200)],
+        }
+    )
+    place = tmp_path_factory.mktemp("bounded") / "table"
+    write_table(place, table.schema, table.to_batches())
+    return place
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("base"), note_reader("body"))
+
+
+def planned(contract):
+    return generator(contract.generate.method).plan(contract, SOURCE, Guarantee.target(contract))
+
+
+def fitted(plan, bounded, directory):
+    described = trained.deployed(started_from(plan)[0])
+    file = directory.parent / "base.json"
+    file.write_text(json.dumps(asdict(described) | {"directory": str(described.directory)}))
+    directory.mkdir(exist_ok=True)
+    grant = SimpleNamespace(plan_digest=plan.digest, entry_id="e" * 32)
+    generator(plan.method).fit(plan, bounded, grant, directory, checkpoints=Checkpoints(file, b"k" * 32))
+
+
+@pytest.mark.parametrize("method", ["dp_finetune", "dp_inference", "aug_pe"])
+def test_rows_have_fresh_ids_and_a_text(base, bounded, tmp_path, method):
+    text = {"max_tokens": 64} if method != "aug_pe" else {"max_tokens": 24}
+    plan, directory, made = planned(contract_for(method, base, **text)), tmp_path / "model", generator(method)
+    fitted(plan, bounded, directory)
+    assert made.is_complete(directory) and not made.can_resume(directory)
+    assert not (directory / "columns").exists(), "nothing was counted"
+    made.estimate(plan, directory)  # there is no model of columns that could be fitted again
+    drawn = made.draw(directory, None if method == "dp_inference" else 12).table()
+    assert drawn.schema.names == ["letter", "reader", "body"]
+    assert drawn.num_rows and drawn["body"].null_count == 0
+    assert drawn["letter"].to_pylist() == sorted(set(drawn["letter"].to_pylist()))
+    with pytest.raises(ContractError, match="no column is modelled that they could be about"):
+        made.draw(directory, 2, given={"kind": ["mail"]})
+    if method != "dp_inference":
+        with pytest.raises(ContractError, match="accepted: a number of rows"):
+            made.draw(directory)
+
+
+def test_texts_are_chosen_by_votes_without_columns(base, bounded, tmp_path):
+    plan = planned(contract_for("dp_finetune", base, max_tokens=64, resample={"clusters": 2, "pool": 2.0}))
+    fitted(plan, bounded, tmp_path / "model")
+    assert (tmp_path / "model" / "resampling.json").is_file()
+    assert generator("dp_finetune").draw(tmp_path / "model", 6).table().num_rows
+
+
+def test_contexts_owe_nothing_to_the_data(base, bounded, tmp_path, monkeypatch):
+    """Without labels, how many contexts there are and what they are called is public: a neighbour's are the same."""
+    seen = []
+    monkeypatch.setattr(
+        "dpsynth_platform.synth.text.inference.placed",
+        lambda records, contexts, key, most: seen.append((contexts, sorted(records))) or [{} for _ in contexts.labels],
+    )
+    monkeypatch.setattr("dpsynth_platform.synth.text.inference.Writer.texts", lambda *_: [])
+    plan = planned(contract_for("dp_inference", base, max_tokens=64))
+    table = pa.Table.from_batches(read_table(bounded))
+    fewer = tmp_path / "fewer"
+    write_table(fewer, table.schema, table.slice(2).to_batches())
+    for number, place in enumerate((bounded, fewer)):
+        fitted(plan, place, tmp_path / f"model-{number}")
+    (contexts, records), (others, rest) = seen
+    assert contexts == others and contexts.labels == ((), ())
+    assert len(records) == len(rest) + 2

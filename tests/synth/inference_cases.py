@@ -25,12 +25,12 @@ def reader(condition, values, field):
 
 
 def note_reader(field):
-    """For records of one field, of which nothing is told."""
-    return _taught(TextLayout((field,), max_tokens=48), ((),) * 4)
+    """For records of one field, of which nothing is told; it can begin with a record, too, where it reads none."""
+    return _taught(TextLayout((field,), max_tokens=48), ((),) * 4, begins=True)
 
 
 @cache
-def _taught(layout, labels):
+def _taught(layout, labels, begins=False):
     tokenizer = tiny_tokenizer()
     model = tiny_llama(tokenizer, positions=256).train()
     encoder = Encoder(layout, tokenizer)
@@ -38,7 +38,7 @@ def _taught(layout, labels):
     bodies = encoder.bodies([f" {sentence}" for sentence in SENTENCES])
     for place, label in enumerate(labels * 2):
         read = prompts.of_records(label, [SENTENCES[place % 4], SENTENCES[(place + 1) % 4]])
-        asked = [*read, prompts.public(label)]
+        asked = [*read, prompts.public(label), *([encoder.prompt(label)] if begins else [])]
         rows += [(prompt, [*bodies[(place + number) % 4], encoder.eos]) for number, prompt in enumerate(asked)]
     width = max(len(prompt) + len(body) for prompt, body in rows)
     tokens = torch.full((len(rows), width), encoder.eos)

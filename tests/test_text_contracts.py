@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dpsynth_platform.audit.policy import attacks_on, check_gates
 from dpsynth_platform.contracts import DEFAULT_BASE_MODEL, DataContract, parse_contract, told_values, training_units
 from dpsynth_platform.errors import ContractError
 
@@ -200,3 +201,92 @@ def test_what_cannot_be_is_refused_by_name(changes: dict[str, Any], said: str) -
     with pytest.raises(ContractError) as refused:
         mail(**changes)
     assert said in str(refused.value)
+
+
+# Tables of ids and a text alone.
+
+ALONE: dict[str, Any] = {"topic": None, "year": None}
+
+
+def notes(generate: dict[str, Any], **changes: Any) -> DataContract:
+    return mail(columns=ALONE | changes.pop("columns", {}), generate={"rows": 50} | generate, **changes)
+
+
+@pytest.mark.parametrize("method", ["auto", "dp_finetune", "ctcl", "dp_inference", "aug_pe"])
+def test_a_text_alone_can_be_written(method: str) -> None:
+    contract = notes({"method": method, "base_model": "some-model", "text": {}})
+    assert (contract.modelled, contract.given, contract.written) == ([], [], "body")
+    assert contract.read_by_mechanism == ["body"]
+    assert DataContract.model_validate(contract.snapshot()) == contract  # also as it was sealed
+
+
+def test_auto_for_a_text_alone_is_settled_as_with_columns() -> None:
+    contract = notes({"method": "auto", "base_model": "some-model", "text": {}})
+    for method in ("dp_finetune", "ctcl", "dp_inference", "aug_pe"):
+        named = notes({"method": method, "base_model": "some-model", "text": {}})
+        assert contract.settled(method, "a test").snapshot() == named.snapshot()
+
+
+@pytest.mark.parametrize("method", ["dp_finetune", "ctcl", "aug_pe", "auto"])
+def test_how_many_rows_must_be_said_where_nothing_is_counted(method: str) -> None:
+    with pytest.raises(ContractError, match=r"generate\.rows: 'auto', but no column .*: give generate\.rows a number"):
+        notes({"method": method, "base_model": "some-model", "rows": "auto", "text": {}})
+
+
+def test_documents_that_are_paid_for_say_how_many_rows_there_are() -> None:
+    assert notes({"method": "dp_inference", "rows": "auto"}).generate.rows == "auto"
+
+
+@pytest.mark.parametrize(
+    ("generate", "changes", "said"),
+    [
+        ({"text": {"columns_share": 0.2}}, {}, r"columns_share: 0\.2, but no column is modelled: the whole guarantee"),
+        ({"text": {"given": ["letter"]}}, {}, r"generate\.text\.given: 'letter' is not modelled; accepted: none"),
+        ({"text": {"counts": {"letter": {"a": 50}}}}, {}, r"counts: 'letter' is not told to the model; accepted: none"),
+        (
+            {"constraints": [{"forbid": {"letter": ["a"], "reader": ["b"]}}]},
+            {},
+            r"generate\.constraints: no column is modelled",
+        ),
+        ({"workload": {"target": "letter"}}, {}, r"generate\.workload: no column is modelled"),
+        ({}, {"audit": {"canary_rows": ["random"]}}, r"audit\.canary_rows: random, but no column is modelled"),
+        ({}, {"audit": {"gates": ["measurements"]}}, r"audit\.gates: 'measurements' does not apply, since no column"),
+        ({}, {"quality": {"target": "letter"}}, r"quality\.target: column 'letter' is not modelled; accepted: none"),
+        ({}, {"quality": {"protected": ["reader"]}}, r"quality\.protected: column 'reader' is not modelled; accepted"),
+        (
+            {},
+            {"columns": {"more": {"type": "text"}}},
+            r"generate\.text\.column: not named; accepted: one of body, more",
+        ),
+        ({}, {"columns": {"body": {"type": "text", "pii": "hash"}}}, r"generate\.text\.column: 'body'; accepted"),
+    ],
+)
+def test_what_asks_for_columns_is_refused_where_none_is_modelled(
+    generate: dict[str, Any], changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ContractError, match=said):
+        notes({"method": "dp_finetune"} | generate, **changes)
+
+
+def test_gates_on_texts_are_accepted() -> None:
+    contract = notes({"method": "dp_finetune"}, audit={"gates": ["text likelihood"]})
+    check_gates(contract, attacks_on(contract))
+    with pytest.raises(ContractError, match="is none of the attacks on it; accepted: text likelihood, text overlap"):
+        check_gates(other := notes({"method": "dp_finetune"}, audit={"gates": ["a guess"]}), attacks_on(other))
+
+
+@pytest.mark.parametrize("method", ["auto", "aim", "mst", "mwem", "privbayes", "independent"])
+def test_tables_need_a_column(method: str) -> None:
+    with pytest.raises(ContractError, match=r"columns: at least one of integer, .* is needed to model anything"):
+        notes({"method": method})
+    with pytest.raises(ContractError, match=r"is needed to model anything$"):
+        notes({"method": method}, columns={"body": {"type": "text", "pii": "drop"}})
+
+
+def test_a_weight_between_several_owners_is_no_modelled_column() -> None:
+    contract = notes(
+        {"method": "dp_finetune"},
+        columns={"priority": {"type": "integer", "min": 0, "max": 9}},
+        privacy={"adjacency": "fixed-graph", "record_order": "weight:priority"},
+    )
+    assert contract.modelled == [] and contract.privacy.weight == "priority"

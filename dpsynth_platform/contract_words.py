@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dpsynth_platform.contracts import (
+    INFERENCE_METHODS,
     BooleanColumn,
     CategoricalColumn,
     Column,
@@ -93,6 +94,8 @@ def _list(values: list[str] | str) -> str:
 
 def _rows(contract: DataContract) -> str:
     rows: Any = contract.generate.rows
+    if rows == "auto" and contract.generate.method in INFERENCE_METHODS:
+        return "as many as documents are paid for and written"
     return "as many as the noisy counts say that were read" if rows == "auto" else f"{rows:,}"
 
 

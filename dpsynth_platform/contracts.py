@@ -1556,7 +1556,7 @@ class _Parts:
             return  # whether a text is written cannot be said yet
         if generate.text is None:
             kept = any(column.type == "text" and column.pii != "drop" for column in self.columns.values())
-            texts = f"; or, for texts alone, generate.method: auto or {', '.join(TEXT_METHODS)}, with generate.text"
+            texts = f"; texts alone are written for a contract with generate.text, by auto or {', '.join(TEXT_METHODS)}"
             needed = f"columns: at least one of {', '.join(MODELLED_TYPES)} is needed to model anything"
             yield needed + (texts if kept else "")
             return

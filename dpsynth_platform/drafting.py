@@ -73,7 +73,10 @@ _NOTES = {
     ),
     "privacy.on_overlap": "compose, exclude or block: what becomes of those who took part in an earlier release.",
     "columns": "",
-    "generate": "auto chooses a method by public facts, and says which and why.",
+    "generate": (
+        "auto chooses a method by public facts, and says which and why. To have a text written by a language model: "
+        "text: {column: NAME}. A table of ids and a text alone needs that, and rows: a number."
+    ),
     "release": "For a release each month: cadence: monthly, start: YYYY-MM, and source.period_column.",
 }
 _COLUMN_NOTES = (

@@ -105,11 +105,6 @@ def fitted(plan, bounded, directory):
     GENERATOR.fit(plan, bounded, grant, directory, checkpoints=Checkpoints(file, b"k" * 32))
 
 
-def test_texts_without_any_other_column_are_refused_with_words(base):
-    with pytest.raises(ContractError, match=r"columns: at least one of integer, .* is needed to model anything"):
-        letters_contract({}, {"method": "ctcl", "base_model": str(base), "rows": 12, "text": {"max_tokens": 64}})
-
-
 def test_topics_and_training_cost_together_what_is_asked_for(plan):
     parameters = TextParameters.of(plan)
     guarantee = Guarantee.from_json(plan.guarantee)

@@ -9,13 +9,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
 import pytest
+from deployment import Deployment
 from endpoint_cases import serving
 from inference_cases import ABOUT, note_reader
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from text_cases import save_model
 from text_line_cases import TEXTS, declare_base_public, letters_table, notes_deployment
 
+from dpsynth_platform.console.roles import ALLOWED
+from dpsynth_platform.console.views import candidates, datasets, releases
+from dpsynth_platform.drafting import drafted
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.lineage.survey import model_name
 from dpsynth_platform.privacy.accounting import epsilon
@@ -45,8 +50,27 @@ def rows_of(directory: Path) -> pa.Table:
     return pa.Table.from_batches(read_table(directory))
 
 
+def drafted_deployment(root: Path, file: Path) -> Deployment:
+    """A deployment whose contract is a draft of a CSV file of ids, owners and texts, filled in."""
+    deployment = notes_deployment(root, generate={"rows": 60, "text": WRITTEN})
+    known = deployment.contract
+    csv.write_csv(letters_table().select(["person", "visit", "letter"]), file)
+    contract = drafted(deployment.settings, file, "people", "tests").contract
+    assert contract["columns"] == {"person": {"type": None}, "visit": {"type": None}, "letter": {"type": None}}
+    for name, kind in (("person", "identifier"), ("visit", "identifier"), ("letter", "text")):
+        contract["columns"][name]["type"] = kind
+    contract["source"]["key"] = ["person", "visit"]
+    contract["privacy"] |= known["privacy"]
+    deployment.contract = contract | {key: known[key] for key in ("description", "owners", "generate", "audit")}
+    return deployment.write().with_source(csv.read_csv(file))
+
+
 def test_a_release_by_fine_tuning(tmp_path: Path) -> None:
-    deployment = notes_deployment(tmp_path, generate={"rows": 60, "text": WRITTEN})
+    """From a CSV file, by way of a draft; what people are shown on the way has no column but the ids and the text."""
+    deployment = drafted_deployment(tmp_path, tmp_path / "people.csv")
+    contract = tmp_path / "deploy" / "contracts" / "people.yaml"
+    checked = deployment.dpsynth("contract", "check", str(contract))
+    assert checked.returncode == 0 and "no modelled column, texts alone" in checked.stdout, checked.stdout
     declare_base_public(deployment)
     told = dict(forecast(deployment.settings, "people", None).rows())
     assert told["what is counted"] == "nothing: no column is modelled"
@@ -69,8 +93,16 @@ def test_a_release_by_fine_tuning(tmp_path: Path) -> None:
     measured = report(deployment, "quality")
     assert measured["fidelity"]["not_available"] == "no column is modelled" and measured["texts"]
 
+    settings, reviewer = deployment.settings, ALLOWED["reviewer"]
+    assert candidates.candidate(settings, reviewer, "people").state == "waiting"
+    columns = dict(datasets.dataset(settings, reviewer, "people").columns)
+    assert "written by a language model" in columns["letter"] and "fresh" in columns["person"]
+    assert "no column is modelled" in str(datasets.plan(settings, reviewer, "people"))
+    shown = candidates.reviewers_dossier(settings, reviewer, "people")
+    assert "no column is modelled" in str(shown)
     folder = released(deployment)
     public = json.loads((folder / "dossier.json").read_text())
+    assert "written by a language model" in str(releases.release(settings, reviewer, public["release"]["id"]))
     assert {column["name"]: column["treatment"] for column in public["synthetic"]["columns"]} == {
         "person": "regenerated",
         "visit": "regenerated",

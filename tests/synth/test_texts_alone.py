@@ -15,6 +15,13 @@ from endpoint_cases import serving
 from inference_cases import ABOUT, SENTENCES, note_reader
 from text_cases import letters_contract, save_model
 
+from dpsynth_platform.audit.attacks import Scored
+from dpsynth_platform.audit.canaries import kinds_of as canary_kinds
+from dpsynth_platform.audit.canaries import make_canaries
+from dpsynth_platform.audit.canary_cost import CanaryCost, canary_cost
+from dpsynth_platform.audit.policy import attacks_on
+from dpsynth_platform.audit.shortage import shortage_of
+from dpsynth_platform.audit.verdict import judge
 from dpsynth_platform.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import (
@@ -27,6 +34,8 @@ from dpsynth_platform.privacy.events import (
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.statement import covered_accesses, words_of
+from dpsynth_platform.quality.plots import plots
+from dpsynth_platform.quality.report import measure_quality
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
 from dpsynth_platform.storage import read_table, write_table
 from dpsynth_platform.synth.interface import Checkpoints, generator
@@ -276,3 +285,77 @@ def test_contexts_owe_nothing_to_the_data(base, bounded, tmp_path, monkeypatch):
     (contexts, records), (others, rest) = seen
     assert contexts == others and contexts.labels == ((),) * 4
     assert len(records) == len(rest) + 2
+
+
+# The audit: canaries are texts, and so are all attacks.
+
+
+def audited(contract, **audit):
+    return contract.model_copy(update={"audit": contract.audit.model_copy(update=audit)})
+
+
+def test_canaries_are_texts_alone():
+    contract = contract_for("dp_finetune")
+    canaries = make_canaries(contract, SOURCE, 60, 2, None)
+    assert canaries.values.column_names == ["body"]
+    assert len(set(canaries.values["body"].to_pylist())) == len(canaries.owners) == 60
+    assert canaries.table.num_rows == 120 and canaries.records_per_owner == 2
+    assert canary_kinds(contract) == ("made-up",)
+
+
+def test_canaries_whose_texts_the_base_model_writes(base):
+    kinds = ["made-up", "in-distribution", "unlikely-ending"]
+    contract = audited(contract_for("dp_finetune", base, max_tokens=64), canary_texts=kinds)
+    canaries = make_canaries(contract, SOURCE, 12, 1, None)
+    assert sorted(set(canaries.kinds)) == sorted(kinds) == sorted(canary_kinds(contract))
+    assert all(text.strip() for text in canaries.values["body"].to_pylist())
+
+
+def test_what_canaries_cost_where_nothing_is_counted():
+    contract = contract_for("dp_finetune")
+    canaries = make_canaries(contract, SOURCE, 60, 2, None)
+    cost = canary_cost(contract, canaries, None, pa.table({"body": ["the team was late"] * 5}))
+    records = 2 * int(canaries.included.sum())
+    assert (cost.counted, cost.share, cost.columns) == (records, None, ())
+    assert cost.declared == pytest.approx(records / (records + 90))  # a hundred units, of whom a tenth is held out
+    assert f"they were {records} records (" in cost.words and "no column was counted" in cost.words
+    assert "5 synthetic texts, 0 hold" in cost.words
+    assert CanaryCost.from_json(asdict(cost)) == cost
+
+
+@pytest.mark.parametrize(
+    ("method", "names"),
+    [
+        ("dp_finetune", ["text likelihood", "text overlap"]),
+        ("ctcl", ["text likelihood", "text overlap"]),
+        ("dp_inference", ["text overlap"]),
+        ("aug_pe", ["text overlap"]),
+    ],
+)
+def test_attacks_on_columns_are_not_made(method, names):
+    contract = contract_for(method)
+    assert [attack.name for attack in attacks_on(contract)] == names
+    enough = audited(contract, canaries=2000, max_epsilon_lower_bound=0.5)
+    assert shortage_of(enough) is None
+    assert "canaries can show at most epsilon" in shortage_of(audited(enough, canaries=20))
+
+
+def test_a_verdict_says_that_attacks_on_columns_do_not_apply():
+    contract, random = contract_for("dp_finetune"), np.random.default_rng(1)
+    included = random.random(400) < 0.5
+    scored = [Scored(attack, random.normal(size=400)) for attack in attacks_on(contract)]
+    said = judge(contract, None, included, scored).summary
+    assert "Attacks on columns do not apply: no column is modelled" in said
+    beside = contract_for("dp_finetune", columns=KIND)
+    scored = [Scored(attack, random.normal(size=400)) for attack in attacks_on(beside)]
+    assert "do not apply" not in judge(beside, None, included, scored).summary
+
+
+def test_quality_has_no_figure_of_columns():
+    contract = contract_for("dp_finetune")
+    table = pa.table({"body": ["the team was late"] * 5, OWNER_COLUMN: ["0" * 32] * 5})
+    report = measure_quality(contract, None, table, table.select(["body"]), table)
+    assert report.table() == [("columns", "not available: no column is modelled", "", "")]
+    assert report.to_json()["fidelity"]["mean_column"] is None
+    assert report.rows == {"held_out": 5, "synthetic": 5, "real": 5}
+    assert plots(report) == {}

@@ -42,6 +42,7 @@ from dpsynth_platform.synth.interface import Checkpoints, generator
 from dpsynth_platform.synth.text import counted, evolution_sealing, inference_sealing, sealing, trained
 from dpsynth_platform.synth.text.base_models import BaseModel
 from dpsynth_platform.synth.text.endpoint_access import Access, Transport
+from dpsynth_platform.synth.text.evolution import _sizes
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.filtering import Rules
 from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
@@ -188,6 +189,46 @@ def test_a_plan_whose_event_leaves_something_out_is_refused(nowhere, method):
         generator(method).check(added)
     with pytest.raises(GrantRefused, match="materialize the line from raw again"):
         generator(method).check(replace(alone, parameters=alone.parameters | {"columns": {"method": "aim"}}))
+
+
+@pytest.mark.parametrize("method", ["dp_finetune", "dp_inference", "aug_pe"])
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (
+            SOURCE.set(2, pa.field("body", pa.int64())),
+            "columns.body: written by a language model, but the source holds",
+        ),
+        (SOURCE.set(2, pa.field("body", pa.list_(pa.string()))), "the source holds list<.*>; accepted: strings"),
+        (SOURCE.remove(2), "columns.body: declared, but the source has no such column"),
+    ],
+)
+def test_a_source_without_such_a_text_is_refused_with_its_plan(nowhere, method, source, said):
+    contract = contract_for(method)
+    module = {"dp_inference": inference_sealing, "aug_pe": evolution_sealing}.get(method, sealing)
+    more = {"row_bytes": 1000} if method == "dp_inference" else {}
+    with pytest.raises(ContractError, match=said):
+        module.sealed(method, contract, source, Guarantee.target(contract), nowhere, period=None, why="", **more)
+
+
+def test_an_evolution_begins_as_many_texts_whatever_the_data(nowhere, tmp_path):
+    plan = sealed(contract_for("aug_pe"), nowhere)
+    assert _sizes(plan, EvolutionParameters.of(plan), tmp_path / "columns") == {(): 6}
+
+
+def test_a_mechanism_without_a_text_in_any_record_learns_of_none(base, tmp_path):
+    """Missing and blank texts: nothing to learn from, and nothing that would tell so but the restricted log."""
+    table = pa.table(
+        {
+            "body": pa.array([None, " "] * 20, pa.string()),
+            OWNER_COLUMN: [f"{number // 2:032x}" for number in range(40)],
+            RECORD_COLUMN: [f"{number:032x}" for number in range(40)],
+        }
+    )
+    write_table(tmp_path / "blank", table.schema, table.to_batches())
+    plan = planned(contract_for("dp_finetune", base, max_tokens=64))
+    fitted(plan, tmp_path / "blank", tmp_path / "model")
+    assert generator("dp_finetune").is_complete(tmp_path / "model"), "steps without examples add noise and count"
 
 
 # The mechanisms, on records that have nothing but an owner and a text.

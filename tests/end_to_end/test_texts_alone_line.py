@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ def drafted_deployment(root: Path, file: Path) -> Deployment:
     contract["source"]["key"] = ["person", "visit"]
     contract["privacy"] |= known["privacy"]
     deployment.contract = contract | {key: known[key] for key in ("description", "owners", "generate", "audit")}
+    shutil.rmtree(deployment.settings.home / "sources" / "people")
     return deployment.write().with_source(csv.read_csv(file))
 
 

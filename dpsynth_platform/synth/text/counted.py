@@ -145,7 +145,7 @@ def draw(
     """
     if columns is not None:
         return of_columns(columns).draw(directory, rows, constraints=constraints, given=given, progress=progress)
-    refuse_conditions(constraints, given)
+    _refuse_conditions(constraints, given)
     if rows is None:
         raise ContractError(
             "how many rows are drawn is not said, and no column is counted that would tell; accepted: a number of rows"
@@ -153,7 +153,7 @@ def draw(
     return Drawing(release.schema, rows, iter([completed({}, rows, release)]))
 
 
-def refuse_conditions(constraints: Sequence[Constraint], given: Mapping[str, Values] | None) -> None:
+def _refuse_conditions(constraints: Sequence[Constraint], given: Mapping[str, Values] | None) -> None:
     """Raises `ContractError` where rows without counted columns shall keep something about columns."""
     if constraints or given:
         what = "constraints" if constraints else f"given values of {', '.join(given or ())}"

@@ -1588,6 +1588,8 @@ class _Parts:
             )
         from dpsynth_platform.audit.attacks import ATTACKS  # late: no contract with columns needs it
 
+        if self.generate is None or self.generate.method == "auto" or self.generate.method in TOPIC_METHODS:
+            return  # topics are counted, as a column is
         on_columns = [attack.name for attack in ATTACKS]
         for gate in self.audit.gates or ():
             if gate in on_columns:

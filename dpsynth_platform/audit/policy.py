@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from dpsynth_platform.audit import bounds
-from dpsynth_platform.audit.attacks import ATTACKS, TEXT_ATTACKS, Attack
+from dpsynth_platform.audit.attacks import ATTACKS, TEXT_ATTACKS, TEXT_OVERLAP, Attack
 from dpsynth_platform.contracts import DataContract, RateLimit
 from dpsynth_platform.errors import ContractError
 
@@ -77,11 +77,27 @@ class Policy:
 
 
 def attacks_on(contract: DataContract) -> tuple[Attack, ...]:
-    """The attacks that the line makes on a contract's model and rows: on columns only where some are modelled."""
-    on_columns = ATTACKS if contract.modelled else ()
+    """The attacks that the line makes on a contract's model and rows: on columns only where some are counted."""
+    from dpsynth_platform.synth.text.counted import counts_columns  # late: most commands ask for no attack
+
+    on_columns = ATTACKS if counts_columns(contract) else ()
     if contract.written is None:
         return on_columns
     return (*on_columns, *(attack for attack in TEXT_ATTACKS if attack.target == "data" or contract.generate.training))
+
+
+def unasked(attacks: Sequence[Attack]) -> str | None:
+    """Why none of these attacks could see a mechanism that is wrong, or None where one could.
+
+    A canary's words hardly come out of votes, or of tokens drawn one by one for a dozen owners, with noise or without:
+    that they are not found again in synthetic texts proves nothing.
+    """
+    if not attacks or any(attack != TEXT_OVERLAP for attack in attacks):
+        return None
+    return (
+        f"The attack {TEXT_OVERLAP.name!r} is the only one: no column is counted and no model trained that could be "
+        "asked, and a canary's words would hardly come out if there were no noise at all."
+    )
 
 
 def check_gates(contract: DataContract, attacks: Sequence[Attack]) -> None:

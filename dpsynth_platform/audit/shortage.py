@@ -12,7 +12,7 @@ from dpsynth_platform.audit import bounds
 from dpsynth_platform.audit.attacks import ATTACKS, Attack, alike_cells
 from dpsynth_platform.audit.bounds import Alike
 from dpsynth_platform.audit.canaries import trial_rows
-from dpsynth_platform.audit.policy import Policy, attacks_on, check_gates
+from dpsynth_platform.audit.policy import Policy, attacks_on, check_gates, unasked
 from dpsynth_platform.audit.risk import bounds_at
 from dpsynth_platform.contracts import DataContract, RateLimit
 from dpsynth_platform.synth.mock import source_schema_of
@@ -35,6 +35,11 @@ def shortage_of(contract: DataContract) -> str | None:
     check_gates(contract, attacks_on(contract))
     if contract.audit.accept_inconclusive:
         return None
+    if (blind := unasked(attacks_on(contract))) is not None:
+        return (
+            f"{blind} The verdict can only be inconclusive; train a model (dp_finetune, ctcl), declare a column that "
+            "is counted, or say in audit.accept_inconclusive why that is acceptable"
+        )
     mine = contract.canary_count
     each = policy.each_confidence([attack.name for attack in attacks_on(contract)])
     for limit in policy.rate_limits:
@@ -49,7 +54,7 @@ def shortage_of(contract: DataContract) -> str | None:
     if highest <= policy.threshold:
         return _too_few(contract, policy, mine, highest)
     if not contract.modelled:
-        return None  # texts of canaries are as good as never alike
+        return None  # the texts differ, of canaries that are made up; how many others do is seen when they are written
     alike = alike_cells(trial_rows(contract, source_schema_of(contract), mine))
     expected = _highest(contract, policy, mine, alike)
     if expected > policy.threshold:

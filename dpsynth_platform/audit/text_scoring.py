@@ -27,6 +27,7 @@ from dpsynth_platform.audit.texts.reconstruction import Reconstructed, count_rec
 from dpsynth_platform.contracts import TOPIC_METHODS, TRAINED_METHODS, DataContract
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.synth.interface import SealedPlan
+from dpsynth_platform.synth.text.counted import counts_columns
 from dpsynth_platform.synth.text.dp_finetune import as_learned, columns_model, log_likelihoods, model_with_rows
 
 MOST_SORTED = 5_000
@@ -38,7 +39,7 @@ def score_texts(
 ) -> list[Scored]:
     """Scores of every attack of `policy.attacks_on`, in the order of `CanarySet.owners`.
 
-    Where no model was trained, nothing that is left could be asked how likely a text is; where no column is modelled,
+    Where no model was trained, nothing that is left could be asked how likely a text is; where no column is counted,
     texts alone are attacked.
 
     Args:
@@ -62,7 +63,7 @@ def score_texts(
     likelihoods = likelihood_scores(*log_likelihoods(plan, directory, values)) if trained else None
     on_columns = (
         score_canaries(_without(canaries, contract.written), columns_model(directory), synthetic)
-        if contract.modelled
+        if counts_columns(contract)
         else []
     )
     return [

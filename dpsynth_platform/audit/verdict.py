@@ -31,11 +31,11 @@ from dpsynth_platform.audit.bounds import Coins, Rate, Scores
 from dpsynth_platform.audit.canaries import kinds_of
 from dpsynth_platform.audit.canary_cost import CanaryCost
 from dpsynth_platform.audit.cumulative import Earlier, FamilyStanding
-from dpsynth_platform.audit.policy import Policy
+from dpsynth_platform.audit.policy import Policy, unasked
 from dpsynth_platform.audit.risk import CONFIDENCE, Risk, bounds_at, frontier, measure_risk
 from dpsynth_platform.contracts import DataContract, RateLimit
 from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.privacy.figures import upper_bound
+from dpsynth_platform.privacy.figures import number_of, upper_bound
 
 if TYPE_CHECKING:
     from dpsynth_platform.audit.texts.reconstruction import Reconstructed
@@ -274,14 +274,15 @@ class AuditReport:
             f"{self.canaries} fictional owners{kinds} with {_records(self.records_per_canary)} each were prepared "
             "without looking at the data, and a coin toss decided for each whether it joined."
         )
+        attacks = number_of(len(self.attacks), "attack")
         if self.apart is None:
             return (
-                f"{prepared} {len(self.attacks)} attacks then tried to tell from the model and from the synthetic data "
-                "which ones had joined."
+                f"{prepared} {attacks} then tried to tell from the model and from the synthetic data which ones had "
+                "joined."
             )
         return (
             f"{prepared} They joined an equal model that was trained apart, by the same sealed plan and at a cost of "
-            f"its own; what is released holds none of them. {len(self.attacks)} attacks then tried to tell from that "
+            f"its own; what is released holds none of them. {attacks} then tried to tell from that "
             "model and from rows drawn from it which ones had joined."
         )
 
@@ -291,7 +292,7 @@ class AuditReport:
         on_texts = {attack.name for attack in TEXT_ATTACKS}
         if not self.attacks or any(attack.name not in on_texts for attack in self.attacks):
             return ""
-        return "Attacks on columns do not apply: no column is modelled, and canaries are texts alone."
+        return "Attacks on columns do not apply: no column is counted, and canaries are texts alone."
 
     @property
     def _finding(self) -> str:
@@ -398,9 +399,9 @@ def judge(
     """Compares what the attacks proved with the claim, by the contract's policy.
 
     Fail: the bound exceeds the threshold, or a rate is shown to be above its limit. Inconclusive: the bound could not
-    have exceeded the threshold, a rate is not shown to be within its limit, no deciding attack could look, or the coins
-    cannot have been fair. Pass: otherwise. A mechanism that keeps its claim fails by its bound with probability at most
-    1 - confidence, over all attacks together.
+    have exceeded the threshold, a rate is not shown to be within its limit, no deciding attack could look, none could
+    have seen a mechanism that is wrong (`policy.unasked`), or the coins cannot have been fair. Pass: otherwise. A
+    mechanism that keeps its claim fails by its bound with probability at most 1 - confidence, over all attacks together.
 
     Args:
         contract: unit, bound on contributions and policy.
@@ -427,7 +428,8 @@ def judge(
     failed, unsure = _rates(policy, included, scored, each)
     if bound > policy.threshold:
         failed.insert(0, _beyond(bound, policy.threshold, policy.confidence))
-    unsure = [*_blind(policy, included, results, highest), *unsure]
+    blind = unasked([item.attack for item in scored])
+    unsure = [*([] if blind is None else [blind]), *_blind(policy, included, results, highest), *unsure]
     return AuditReport(
         dataset=contract.dataset,
         period=period,

@@ -153,6 +153,11 @@ INDEPENDENT_WORDS = replace(
     ),
 )
 
+_OF_GRADIENTS = (
+    "That of gradients comes from a keyed cryptographic stream that the operating system seeds. It is computed in "
+    "floating point, which never gives the Gaussian distribution exactly, and rounded with the sum to whole steps of "
+    "about 1/100,000 of its deviation, which are all that can be seen of it."
+)
 DP_FINETUNE_WORDS = replace(
     MST_WORDS,
     counts="tables of counts of the columns beside the text (one or two columns each)",
@@ -176,10 +181,7 @@ DP_FINETUNE_WORDS = replace(
     noise=Assumption(
         "Noise is drawn from the Gaussian distribution, from unpredictable randomness.",
         "up to rounding",
-        "That of counts is rounded to whole records, exactly. That of gradients comes from a keyed cryptographic "
-        "stream that the operating system seeds. It is computed in floating point, which never gives the Gaussian "
-        "distribution exactly, and rounded with the sum to whole steps of about 1/100,000 of its deviation, which are "
-        "all that can be seen of it.",
+        f"That of counts is rounded to whole records, exactly. {_OF_GRADIENTS}",
     ),
 )
 
@@ -248,7 +250,14 @@ WORDS = {
 
 _COUNTS = (DiscreteGaussianCountsEvent, GaussianCountsEvent, ThresholdedCountsEvent, ThresholdedGaussianCountsEvent)
 _TEXTS_ALONE = {
-    "dp_finetune": replace(DP_FINETUNE_WORDS, result="the trained weights (and noisy votes, where there are any)"),
+    "dp_finetune": replace(
+        DP_FINETUNE_WORDS,
+        result="the trained weights (and noisy votes, where there are any)",
+        noise=replace(
+            DP_FINETUNE_WORDS.noise,
+            because=f"That of votes, where there are any, is rounded to 1/{RECORD_PARTS} of one. {_OF_GRADIENTS}",
+        ),
+    ),
     "dp_inference": replace(
         DP_INFERENCE_WORDS,
         choices="choices of next tokens (of all those of the one context that a unit is in)",

@@ -368,17 +368,42 @@ def test_what_canaries_cost_where_nothing_is_counted():
     ("method", "names"),
     [
         ("dp_finetune", ["text likelihood", "text overlap"]),
-        ("ctcl", ["text likelihood", "text overlap"]),
-        ("dp_inference", ["text overlap"]),
-        ("aug_pe", ["text overlap"]),
+        ("ctcl", ["measurements", "likelihood", "nearest rows", "text likelihood", "text overlap"]),
     ],
 )
-def test_attacks_on_columns_are_not_made(method, names):
+def test_columns_are_attacked_where_some_are_counted_and_topics_are(method, names):
     contract = contract_for(method)
     assert [attack.name for attack in attacks_on(contract)] == names
     enough = audited(contract, canaries=2000, max_epsilon_lower_bound=0.5)
     assert shortage_of(enough) is None
     assert "canaries can show at most epsilon" in shortage_of(audited(enough, canaries=20))
+
+
+@pytest.mark.parametrize("method", ["dp_inference", "aug_pe"])
+def test_nothing_passes_by_an_attack_that_could_see_no_fault(method):
+    """The one attack's scores are chance, as they are of votes without noise; it is told before anything is spent."""
+    contract = audited(contract_for(method), canaries=2000, max_epsilon_lower_bound=0.5)
+    assert [attack.name for attack in attacks_on(contract)] == ["text overlap"]
+    assert "The verdict can only be inconclusive; train a model" in shortage_of(contract)
+    assert shortage_of(audited(contract, accept_inconclusive="a test of audits")) is None
+    random = np.random.default_rng(1)
+    scored = [Scored(attack, random.normal(size=400)) for attack in attacks_on(contract)]
+    report = judge(contract, None, random.random(400) < 0.5, scored)
+    assert report.verdict == "inconclusive"
+    assert "would hardly come out if there were no noise" in report.reasons[0]
+    assert "1 attack then tried" in report.summary
+    beside = contract_for(method, columns=KIND)
+    scored = [Scored(attack, random.normal(size=400)) for attack in attacks_on(beside)]
+    assert judge(beside, None, random.random(400) < 0.5, scored).verdict == "pass"
+
+
+def test_a_plan_that_is_stripped_of_its_columns_is_refused(nowhere):
+    plan = sealed(contract_for("dp_finetune", columns=KIND), nowhere)
+    generator("dp_finetune").check(plan)
+    bare = replace(TextParameters.of(plan), columns=None)
+    stripped = replace(plan, parameters=bare.to_json(), event=event_to_json(bare.event))
+    with pytest.raises(GrantRefused, match="columns are not those that it counts"):
+        generator("dp_finetune").check(stripped)
 
 
 def test_a_verdict_says_that_attacks_on_columns_do_not_apply():

@@ -72,8 +72,10 @@ def together(counted: DpEvent | None, *parts: DpEvent) -> DpEvent:
     return whole[0] if len(whole) == 1 else dp_event.ComposedDpEvent(whole)
 
 
-def check(columns: Columns) -> None:
-    """Raises `GrantRefused` if the event of the columns' plan is not what its parameters cost."""
+def check(columns: Columns, plan: SealedPlan) -> None:
+    """Raises `GrantRefused` if the columns' event is not what they cost, or they are not those of the whole plan."""
+    if plan.columns != domains(columns):
+        raise GrantRefused("the plan's columns are not those that it counts; materialize the line from raw")
     if columns is not None:
         generator(columns.method).check(columns)
 

@@ -164,8 +164,8 @@ class AugPe:
     def can_resume(self, directory: Path) -> bool:
         """Whether the columns are counted, or nothing of them was begun: no vote is ever drawn twice."""
         place = directory / COLUMNS
-        counted = measurements.is_complete(place) or not (place / measurements.FILE_NAME).exists()
-        return counted and not self.is_complete(directory)
+        settled = measurements.is_complete(place) or not (place / measurements.FILE_NAME).exists()
+        return settled and not self.is_complete(directory)
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
         """Fits the model of the columns again; texts that lived on stay as they are. See `Generator.estimate`."""

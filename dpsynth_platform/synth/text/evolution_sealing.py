@@ -184,7 +184,7 @@ def check(plan: SealedPlan) -> EvolutionParameters:
     parameters = EvolutionParameters.of(plan)
     if event_to_json(parameters.event(Guarantee.from_json(plan.guarantee))) != plan.event:
         raise GrantRefused("the plan's privacy event is not that of its parts; materialize the line from raw")
-    counted.check(parameters.columns)
+    counted.check(parameters.columns, plan)
     return parameters
 
 

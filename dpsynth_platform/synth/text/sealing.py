@@ -206,7 +206,7 @@ def check(plan: SealedPlan) -> TextParameters:
     alike = (training.adjacency, training.max_contributions) == (guarantee.adjacency, guarantee.max_contributions)
     if not alike or event_to_json(parameters.event) != plan.event:
         raise GrantRefused("the plan's privacy event is not that of its parts; materialize the line from raw")
-    counted.check(parameters.columns)
+    counted.check(parameters.columns, plan)
     return parameters
 
 

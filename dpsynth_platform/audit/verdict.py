@@ -401,7 +401,8 @@ def judge(
     Fail: the bound exceeds the threshold, or a rate is shown to be above its limit. Inconclusive: the bound could not
     have exceeded the threshold, a rate is not shown to be within its limit, no deciding attack could look, none could
     have seen a mechanism that is wrong (`policy.unasked`), or the coins cannot have been fair. Pass: otherwise. A
-    mechanism that keeps its claim fails by its bound with probability at most 1 - confidence, over all attacks together.
+    mechanism that keeps its claim fails by its bound with probability at most 1 - confidence, over all attacks
+    together.
 
     Args:
         contract: unit, bound on contributions and policy.

@@ -143,7 +143,9 @@ def test_a_release_of_documents_that_were_paid_for_token_by_token(tmp_path: Path
     public = json.loads((folder / "dossier.json").read_text())
     assert "as many as documents were paid for" in public["statement"]["output"]
     assert any("choices of next tokens" in access for access in public["statement"]["covered"])
-    assert [attack["name"] for attack in report(deployment, "audit")["attacks"]] == ["text overlap"]
+    audited = report(deployment, "audit")
+    assert [attack["name"] for attack in audited["attacks"]] == ["text overlap"]
+    assert audited["verdict"] == "inconclusive" and "is the only one" in audited["reasons"][0]
     published = rows_of(folder / "data")
     assert published.num_rows >= 4 and published["letter"].null_count == 0
     assert verification.verify(deployment.settings, str(folder), None).ok
@@ -180,7 +182,9 @@ def test_a_release_by_private_evolution(tmp_path: Path, monkeypatch: pytest.Monk
     public = json.loads((folder / "dossier.json").read_text())
     assert public["mechanism"]["method"] == "aug_pe"
     assert not any("label" in access for access in public["statement"]["covered"])
-    assert [attack["name"] for attack in public["audit"]["report"]["attacks"]] == ["text overlap"]
+    audited = public["audit"]["report"]
+    assert [attack["name"] for attack in audited["attacks"]] == ["text overlap"]
+    assert audited["verdict"] == "inconclusive" and "is the only one" in audited["reasons"][0]
     assert verification.verify(deployment.settings, str(folder), None).ok
 
 
@@ -199,7 +203,8 @@ def test_a_release_by_public_topics(tmp_path: Path) -> None:
     (entry,) = ledger_of(deployment).entries()
     found = {type(leaf) for leaf, _ in leaves(event_from_json(entry.request.event))}
     assert found == {GaussianCountsEvent, SampledGaussianEvent}
-    assert [attack["name"] for attack in report(deployment, "audit")["attacks"]] == ["text likelihood", "text overlap"]
+    attacks = [attack["name"] for attack in report(deployment, "audit")["attacks"]]
+    assert attacks == ["measurements", "likelihood", "nearest rows", "text likelihood", "text overlap"]
     folder = released(deployment)
     public = json.loads((folder / "dossier.json").read_text())
     assert "keywords" not in {column["name"] for column in public["synthetic"]["columns"]}

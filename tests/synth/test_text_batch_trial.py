@@ -11,7 +11,7 @@ from text_cases import save_model, tiny_tokenizer
 
 from dpsynth_platform.errors import TrainingRefused
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.synth.text import dp_finetune, examples
+from dpsynth_platform.synth.text import counted, examples
 from dpsynth_platform.synth.text.batch_trial import refuse_batches
 from dpsynth_platform.synth.text.examples import Examples
 from dpsynth_platform.synth.text.layout import Condition, Encoder, TextLayout
@@ -81,6 +81,6 @@ def test_a_worker_that_packs_is_refused_before_it_reads_a_record(tmp_path, monke
     contract = contract_for(save_model(tmp_path / "base"))
     plan = GENERATOR.plan(contract, SOURCE, Guarantee.target(contract))
     monkeypatch.setattr(Examples, "batch", packed)
-    monkeypatch.setattr(dp_finetune, "of_columns", lambda *_: pytest.fail("the records were counted"))
+    monkeypatch.setattr(counted, "measure", lambda *_: pytest.fail("the records were counted"))
     with pytest.raises(TrainingRefused, match="turn packing"):
         fitted(plan, tmp_path / "no-table", tmp_path / "model")

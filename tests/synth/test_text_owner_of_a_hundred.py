@@ -20,7 +20,6 @@ from text_cases import letters_contract, save_model, tiny_llama
 
 from dpsynth_platform.bounding.single_owner import write_bounded
 from dpsynth_platform.compute.choice import DuckDBChoice
-from dpsynth_platform.permissions import private_directory
 from dpsynth_platform.privacy.accounting import cost
 from dpsynth_platform.privacy.events import (
     GaussianVotesEvent,
@@ -35,6 +34,7 @@ from dpsynth_platform.storage import read_table, write_table
 from dpsynth_platform.synth.interface import Checkpoints, generator, silent
 from dpsynth_platform.synth.tabular import drawing
 from dpsynth_platform.synth.text import (
+    counted,
     dp_finetune,
     evolution,
     evolution_votes,
@@ -218,20 +218,19 @@ def test_votes_for_clusters(neighbours, base, tmp_path, monkeypatch):
 
 
 def test_the_histogram_of_topics(neighbours, base, monkeypatch):
-    counted = Noiseless(monkeypatch, drawing)
+    noiseless = Noiseless(monkeypatch, drawing)
     text = {"max_tokens": 200, "topics": {"count": 16}}
     plan, ctcl = planned("ctcl", text, base, training=TRAINING), generator("ctcl")
     ctcl.check(plan)
     parameters = TextParameters.of(plan)
-    columns = dp_finetune.of_columns(parameters.columns)
     what, *tables = neighbours
     for bounded in tables:
         with ctcl.told(parameters, bounded, bounded.parent / "model", silent) as records:
-            columns.measure(parameters.columns, records, private_directory(bounded.parent / "columns"))
+            counted.measure(parameters.columns, records, bounded.parent / "columns", silent, None)
     charged = paid(event_from_json(parameters.columns.event))
-    assert counted.rho() <= charged * ROUNDED
+    assert noiseless.rho() <= charged * ROUNDED
     # All records of one topic and kind: as far as counts can move.
-    assert what != "alike" or counted.rho() > 0.5 * charged
+    assert what != "alike" or noiseless.rho() > 0.5 * charged
 
 
 @pytest.mark.parametrize(("sampled", "together"), [("owners", 1), ("records", M)])

@@ -242,7 +242,7 @@ def test_a_cluster_ends_it_in_order(tmp_path):
 def test_it_dies_without_a_sign_of_life(tmp_path, end):
     with worker_on_a_lifeline(tmp_path) as process:
         assert wait_until((tmp_path / "model" / "claim.json").exists, 180)
-        for number in range(20):  # two seconds of signs, where one would be too long to wait for
+        for number in range(45):  # signs for longer than the worker waits for one
             (tmp_path / "alive").write_text(str(number))
             assert process.poll() is None
             time.sleep(0.1)
@@ -254,12 +254,15 @@ def test_it_dies_without_a_sign_of_life(tmp_path, end):
 
 @contextlib.contextmanager
 def worker_on_a_lifeline(directory):
-    """A worker that sleeps in its mechanism, and that waits one second for a sign of life."""
+    """A worker that sleeps in its mechanism, and that waits three seconds for a sign of life.
+
+    One would be too short where others keep the processor busy.
+    """
     (directory / "alive").write_text("0")
     impatient = SLEEPS + (
         "from dpsynth_platform.worker import lifeline\n"
         "patient = lifeline.die_without\n"
-        "lifeline.die_without = lambda path: patient(path, 1.0)\n"
+        "lifeline.die_without = lambda path: patient(path, 3.0)\n"
     )
     code = sabotage(directory / "sabotage", impatient)
     environment = pipes_environment(directory, make_job(directory).to_extras(), PYTHONPATH=f"{code}:{ROOT}")

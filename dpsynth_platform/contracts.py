@@ -976,7 +976,7 @@ class Generate(_Part):
 
     The number of real rows is not public: `rows` is declared, or `auto`, which is what the noisy counts say of the
     number of records that the mechanism read (after holdout and bounding, with the canaries that joined them). Where no
-    column is modelled nothing is counted, and it must be declared; `dp_inference` has as many as it pays documents for.
+    column is modelled, nothing says so, and it must be declared; `dp_inference` has as many as it pays documents for.
     """
 
     method: MethodName = Field(
@@ -1562,8 +1562,8 @@ class _Parts:
             return
         if generate.rows == "auto" and generate.method not in INFERENCE_METHODS:
             yield (
-                f"generate.rows: 'auto', but {none}, and nobody pays for counts that would say how many rows there "
-                f"are: give generate.rows a number; accepted: 1 to {MOST_ROWS}"
+                f"generate.rows: 'auto', but {none} whose counts would say how many rows there are: give generate.rows "
+                f"a number; accepted: 1 to {MOST_ROWS}"
             )
         share, default = generate.text.columns_share, TextGeneration.model_fields["columns_share"].default
         if share != default:
@@ -1586,10 +1586,10 @@ class _Parts:
                 f"audit.canary_rows: {', '.join(self.audit.canary_rows)}, but {none}: canaries are texts alone; "
                 "accepted: none"
             )
-        from dpsynth_platform.audit.attacks import ATTACKS  # late: no contract with columns needs it
-
         if self.generate is None or self.generate.method == "auto" or self.generate.method in TOPIC_METHODS:
             return  # topics are counted, as a column is
+        from dpsynth_platform.audit.attacks import ATTACKS  # late: no contract with columns needs it
+
         on_columns = [attack.name for attack in ATTACKS]
         for gate in self.audit.gates or ():
             if gate in on_columns:

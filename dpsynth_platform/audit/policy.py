@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from dpsynth_platform.audit import bounds
-from dpsynth_platform.audit.attacks import ATTACKS, TEXT_ATTACKS, TEXT_OVERLAP, Attack
+from dpsynth_platform.audit.attacks import ATTACKS, TEXT_ATTACKS, TEXT_LIKELIHOOD, TEXT_OVERLAP, Attack
 from dpsynth_platform.contracts import DataContract, RateLimit
 from dpsynth_platform.errors import ContractError
 
@@ -86,17 +86,22 @@ def attacks_on(contract: DataContract) -> tuple[Attack, ...]:
     return (*on_columns, *(attack for attack in TEXT_ATTACKS if attack.target == "data" or contract.generate.training))
 
 
-def unasked(attacks: Sequence[Attack]) -> str | None:
-    """Why none of these attacks could see a mechanism that is wrong, or None where one could.
+def unasked(policy: Policy, attacks: Sequence[Attack]) -> str | None:
+    """Why none of the deciding attacks was shown to see a mechanism that is wrong, or None where one was.
 
-    A canary's words hardly come out of votes, or of tokens drawn one by one for a dozen owners, with noise or without:
-    that they are not found again in synthetic texts proves nothing.
+    A trained model's texts may repeat what it remembers. No record is ever told to who writes by votes, and of tokens
+    drawn one by one for many owners it was not tried: that a canary's words are not found again proves nothing there.
+
+    Args:
+        policy: says which attacks decide.
+        attacks: all that are made.
     """
-    if not attacks or any(attack != TEXT_OVERLAP for attack in attacks):
+    deciding = [attack for attack in attacks if policy.decides(attack.name)]
+    if TEXT_LIKELIHOOD in attacks or not deciding or any(attack != TEXT_OVERLAP for attack in deciding):
         return None
     return (
-        f"The attack {TEXT_OVERLAP.name!r} is the only one: no column is counted and no model trained that could be "
-        "asked, and a canary's words would hardly come out if there were no noise at all."
+        f"The attack {TEXT_OVERLAP.name!r} is the only one that decides, and without a trained model it was not shown "
+        "to find anybody where noise is missing."
     )
 
 

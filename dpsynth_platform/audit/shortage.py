@@ -35,10 +35,10 @@ def shortage_of(contract: DataContract) -> str | None:
     check_gates(contract, attacks_on(contract))
     if contract.audit.accept_inconclusive:
         return None
-    if (blind := unasked(attacks_on(contract))) is not None:
+    if (blind := unasked(policy, attacks_on(contract))) is not None:
         return (
-            f"{blind} The verdict can only be inconclusive; train a model (dp_finetune, ctcl), declare a column that "
-            "is counted, or say in audit.accept_inconclusive why that is acceptable"
+            f"{blind} The verdict can only be inconclusive; train a model (dp_finetune, ctcl), let an attack on "
+            "a counted column decide, or say in audit.accept_inconclusive why that is acceptable"
         )
     mine = contract.canary_count
     each = policy.each_confidence([attack.name for attack in attacks_on(contract)])

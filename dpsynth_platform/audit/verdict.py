@@ -259,7 +259,7 @@ class AuditReport:
         cost = self.cost.words if self.cost else ""
         back = [item.words for item in self.reconstructed]
         kinds = self._by_kind
-        told = [self._setting, self._unasked, self._finding, self._of_one, self._plainly, self._power]
+        told = [self._setting, self._not_made, self._finding, self._of_one, self._plainly, self._power]
         parts = [*told, kinds, together, loosened, *back, cost]
         return " ".join(part for part in parts if part)
 
@@ -287,7 +287,7 @@ class AuditReport:
         )
 
     @property
-    def _unasked(self) -> str:
+    def _not_made(self) -> str:
         """What attacks there were not, since the release has nothing that they could ask about."""
         on_texts = {attack.name for attack in TEXT_ATTACKS}
         if not self.attacks or any(attack.name not in on_texts for attack in self.attacks):
@@ -399,8 +399,8 @@ def judge(
     """Compares what the attacks proved with the claim, by the contract's policy.
 
     Fail: the bound exceeds the threshold, or a rate is shown to be above its limit. Inconclusive: the bound could not
-    have exceeded the threshold, a rate is not shown to be within its limit, no deciding attack could look, none could
-    have seen a mechanism that is wrong (`policy.unasked`), or the coins cannot have been fair. Pass: otherwise. A
+    have exceeded the threshold, a rate is not shown to be within its limit, no deciding attack could look, none was
+    shown to see a mechanism that is wrong (`policy.unasked`), or the coins cannot have been fair. Pass: otherwise. A
     mechanism that keeps its claim fails by its bound with probability at most 1 - confidence, over all attacks
     together.
 
@@ -429,7 +429,7 @@ def judge(
     failed, unsure = _rates(policy, included, scored, each)
     if bound > policy.threshold:
         failed.insert(0, _beyond(bound, policy.threshold, policy.confidence))
-    blind = unasked([item.attack for item in scored])
+    blind = unasked(policy, [item.attack for item in scored])
     unsure = [*([] if blind is None else [blind]), *_blind(policy, included, results, highest), *unsure]
     return AuditReport(
         dataset=contract.dataset,

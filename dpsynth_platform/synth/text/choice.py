@@ -10,7 +10,7 @@ The rules, the first that applies (after the guide, table 10):
 2. Epsilon below 1, or fewer than 5,000 records planned: `aug_pe`, whose votes stand above their noise where gradients
    do not. With the model that comes along, fewer than 1,000: it hardly writes anything that could be voted for (MAUVE
    0.08 at epsilon 8, where it is 0.58 after training at epsilon 1, both on 3,600 sentences of financial news;
-   `tests/benchmarks/bench_text_utility.py`).
+   `tests/benchmarks/bench_text_utility.py`). Where between training begins to pay was not measured.
 3. Training would be long on a deployment without an accelerator (`DPSYNTH_DEVICE=cpu`): `dp_inference`, if few and
    short texts are asked for, epsilon is 4 or more, and the contract's owners can be divided into contexts; else
    `aug_pe`.

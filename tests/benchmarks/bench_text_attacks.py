@@ -2,9 +2,9 @@
 
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_attacks.py                # an hour on one core, estimated
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_attacks.py --members 100 --epochs 4 --samples 200 \\
-        --tokens 32 --rate 3e-4                      # README's table; seven minutes of one core that does nothing else
+        --tokens 32 --rate 3e-4                      # a table of docs/audit.md; seven minutes of one core, idle else
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_attacks.py --canaries 60 --members 60 --epochs 3 \\
-        --samples 200 --tokens 40 --rate 5e-5        # README's kinds of canaries; nine minutes of one core's time
+        --samples 200 --tokens 40 --rate 5e-5        # its kinds of canaries; nine minutes of one core's time
 
 What belongs here: area under the curve and true positive rates of every attack, on a model that was trained without
 privacy and on the texts drawn from it, with the seconds that each takes. What does not: asserting; `tests/audit` holds

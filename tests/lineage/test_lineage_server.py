@@ -289,13 +289,13 @@ def test_the_standard_client_reports_and_a_killed_receiver_loses_and_doubles_not
     assert token not in log
 
 
-def test_the_event_of_the_readme_can_be_sent_as_it_stands_there(
+def test_the_event_of_the_documents_can_be_sent_as_it_stands_there(
     process: Process, token: str, store: LineageStore, tmp_path: Path
 ) -> None:
-    """With the README's own command, where there is `curl`."""
-    readme = (PACKAGE_ROOT / "README.md").read_text()
-    (event,) = (block for block in re.findall(r"```json\n(.*?)```", readme, re.DOTALL) if "dpsynth:products" in block)
-    (command,) = re.findall(r"^curl .*\\\n.*$", readme, re.MULTILINE)
+    """With the page's own command, where there is `curl`."""
+    page = (PACKAGE_ROOT / "docs/lineage.md").read_text()
+    (event,) = (block for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL) if "dpsynth:products" in block)
+    (command,) = re.findall(r"^curl .*\\\n.*$", page, re.MULTILINE)
     address = process.start()
     if shutil.which("curl") is None:
         assert httpx.post(f"{address}{server.PATH}", content=event, headers=JSON | bearer(token)).status_code == 201

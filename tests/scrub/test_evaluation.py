@@ -74,12 +74,12 @@ def test_merged_and_unknown_types_are_named() -> None:
     assert evaluate([gold], [[]], ["SHOE_SIZE", "PERSON"]).unknown == ()
 
 
-def test_the_list_of_entity_types_is_whole_and_stands_in_the_readme() -> None:
+def test_the_list_of_entity_types_is_whole_and_stands_in_its_page() -> None:
     found = {rule.entity for rule in rules()} | set(_KINDS) | set(_LABELS.values()) | {"ADDRESS", "TITLE", "ID", UNREAD}
     assert found == ENTITY_TYPES.keys()
     assert set(CLASSES.values()) <= ENTITY_TYPES.keys()
     rows = [f"| `{entity}` | {words} |" for entity, words in ENTITY_TYPES.items()]
-    assert "\n".join(rows) in (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert "\n".join(rows) in (Path(__file__).parents[2] / "docs/scrubbing.md").read_text(encoding="utf-8")
 
 
 def test_each_span_counts_once() -> None:

@@ -269,6 +269,21 @@ def held(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextmanager
+def held_file(path: Path) -> Iterator[None]:
+    """As `held`, of a file, which is made where there is none: others are kept out on other machines, too.
+
+    Raises:
+        HeldByAnother: it is held already.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        hold(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def hold(descriptor: int) -> None:
     """Keeps others out of a file until it is closed. A file that is open for writing is also held on other machines.
 

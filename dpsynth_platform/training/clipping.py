@@ -99,7 +99,8 @@ class ClippedSums:
     Attributes:
         precision: in which layers compute.
         parameters: the trainable ones, by name; one of several names where they are tied.
-        totals: the sums so far, by name, in single precision, on the model's device.
+        totals: the sums so far, by name, in double precision, on the model's device. In single precision the sum over
+            tens of thousands of units would round away a part of each, and which part hangs on the others.
 
     Raises:
         MechanismFailed: nothing is trainable, or a layer's gradients are not known; see `layers.rule_for`.
@@ -116,7 +117,7 @@ class ClippedSums:
         }
         owners = [id(parameter) for layer, _ in self._layers.values() for parameter in self._own(layer)]
         self._shared = {one for one in owners if owners.count(one) > 1}
-        self.totals = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in self.parameters.items()}
+        self.totals = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in self.parameters.items()}
         self._hooks: list[Any] = []
         self._replaced: list[nn.Module] = []
         self._products = "highest"
@@ -173,7 +174,7 @@ class ClippedSums:
     def add_large(self, parts: Iterable[tuple[Batch, Tensor]]) -> None:
         """Adds the clipped gradient of one unit that comes in several parts, as for `add`, each with one unit.
 
-        The unit's gradient is made in full, so it takes another copy of the trainable parameters.
+        The unit's gradient is made in full, so it takes as much as `totals` once more.
         """
         before = self.totals
         self.totals = {name: torch.zeros_like(total) for name, total in before.items()}
@@ -185,13 +186,13 @@ class ClippedSums:
             whole = torch.ones(len(weights), device=weights.device)
             self._accumulate(uses, whole, torch.zeros_like(whole, dtype=torch.bool))
         # In parts or not, a unit is clipped alike: in how many it comes may hang on what memory the others take.
-        squares = torch.stack([total.double().square().sum() for total in self.totals.values()]).sum()
+        squares = torch.stack([total.square().sum() for total in self.totals.values()]).sum()
         norm = (squares + sum(slack_of(found) for found in lengths.values())).squeeze().sqrt()
         unit, self.totals = self.totals, before
         coefficient = clipping_coefficients(norm, self._plan)
         if coefficient > 0:
             for name, total in self.totals.items():
-                total.addcmul_(unit[name], coefficient)
+                total.addcmul_(unit[name], coefficient.double())
 
     def unused_layers(self) -> list[str]:
         """Trainable layers through which no batch has passed so far: their gradients would be missing."""

@@ -17,7 +17,7 @@ lengths alone, (sum over t of |g_t| |a_t|)^2 for a linear layer; a table's rows 
 2^-24 are added (`SLACK`): with T tokens at most T / 2^19 of the norm, where nothing cancels. As much is added where
 gradients are made, which need it not: the width of a batch decides which way is taken, and what a unit's gradient is
 clipped to must not tell what it stood beside. Everything is summed up in single precision at least, whatever precision
-the model computes in.
+the model computes in, and over the parts of a batch in double precision.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Use(Protocol):
         """Their sums over the tokens' lengths alone, [units] in double precision; None where none are covered."""
 
     def add_(self, total: Tensor, coefficients: Tensor) -> None:
-        """Adds the sum over units of coefficient times gradient to `total`, which has the parameter's shape."""
+        """Adds the sum over units of coefficient times gradient to `total`: the parameter's shape, double precision."""
 
     def without(self, units: Tensor) -> Use:
         """The same with gradients of zero for some units: a mask [units]."""
@@ -110,7 +110,7 @@ class Outer:
             rows = rows * scale
         else:
             columns = columns * scale
-        total.addmm_(rows.flatten(0, 1).T, columns.flatten(0, 1))
+        total.add_(rows.flatten(0, 1).T @ columns.flatten(0, 1))
 
     def without(self, units: Tensor) -> Outer:
         """See `Use`."""
@@ -135,7 +135,7 @@ class Lookup:
 
     def add_(self, total: Tensor, coefficients: Tensor) -> None:
         """See `Use`."""
-        scaled = self.gradients.float() * coefficients[:, None, None]
+        scaled = self.gradients.double() * coefficients[:, None, None]
         total.index_add_(0, self.positions.flatten(), scaled.flatten(0, 1))
 
     def without(self, units: Tensor) -> Lookup:

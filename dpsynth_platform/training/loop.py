@@ -61,6 +61,7 @@ def train(
     journal: Journal,
     health: Health,
     units: Sequence[Sequence[int]] | None = None,
+    rows: int = 1,
     progress: Progress = silent,
     device: str = "cpu",
     precision: torch.dtype | None = None,
@@ -83,6 +84,7 @@ def train(
         units: the positions of the examples of each unit, at least one: a user's, where users are sampled, or a
             record's where records are chunked. Sampled together, and their mean gradient clipped as one. None: each
             example is a record. Sensitive.
+        rows: the most examples of a unit. Public.
         progress: called as `progress("training", step, plan.steps)`.
         device: torch's.
         precision: in which layers compute; None: the device's.
@@ -101,7 +103,7 @@ def train(
     model.to(place).eval()
     lower_frozen(model, precision)
     with ClippedSums(model, plan, precision) as sums:
-        training = _Training(model, plan, examples, units, sums, place, size)
+        training = _Training(model, plan, examples, units, sums, place, size, rows)
         start = training.resume(journal)
         executed = start
         with Stopping() as stopping:
@@ -128,13 +130,14 @@ class _Training:
         sums: ClippedSums,
         device: torch.device,
         size: BatchSize | None,
+        rows: int = 1,
     ) -> None:
         self._plan, self._examples, self._units, self._sums, self._device = plan, examples, units, sums, device
         self._sampler = PoissonSampler(plan, len(examples) if units is None else len(units))
         self._noise = GaussianNoise()
         self._optimizer = Optimizer(plan, sums.parameters)
         self._world = World()
-        self._tokens = physical.first_size(sums, model, examples.max_length, device)
+        self._tokens = physical.first_size(sums, model, examples.max_length, device, rows)
         if device.type not in physical.TRIED:  # all processes share the machine's memory
             if size is not None:
                 self._tokens = size.begun(self._tokens, examples.max_length)
@@ -185,25 +188,25 @@ class _Training:
             heed: called before each part.
         """
         rows = self._examples.batch([record for unit in units for record in unit]) if units else {}
-        sizes = [len(unit) for unit in units]
+        sizes, tokens = [len(unit) for unit in units], self._tokens
 
         def work() -> None:
             self._sums.reset()
-            for parts in self._parts(rows, sizes) if units else ():
+            for parts in self._parts(rows, sizes, tokens) if units else ():
                 heed()
                 if len(parts) == 1:
                     self._sums.add(parts[0].batch, parts[0].weights)
                 else:
                     self._sums.add_large((part.batch, part.weights) for part in parts)
 
-        while not physical.fits(work):
-            self._tokens = physical.smaller(self._tokens, self._examples.max_length)
+        while not physical.fits(work):  # for this step alone: that it did not fit may hang on its records
+            tokens = physical.smaller(tokens, self._examples.max_length)
 
-    def _parts(self, rows: Batch, sizes: list[int]) -> Iterator[list[physical.Part]]:
+    def _parts(self, rows: Batch, sizes: list[int], tokens: int) -> Iterator[list[physical.Part]]:
         if self._sums.precision != EXACT:
             longest, planned = self._examples.max_length, self._plan.batch_size
-            return physical.parts_alike(rows, sizes, self._tokens, self._device, longest, planned)
-        return physical.parts_of(rows, sizes, self._tokens, self._device)
+            return physical.parts_alike(rows, sizes, tokens, self._device, longest, planned)
+        return physical.parts_of(rows, sizes, tokens, self._device)
 
     def _noised_means(self) -> dict[str, torch.Tensor]:
         """Sums over all processes, noised once, over the planned batch size: private from here on."""
@@ -213,7 +216,7 @@ class _Training:
             for total in totals.values():
                 self._noise.add_(total, self._plan.noise_deviation)
         self._world.share_(totals.values())
-        return {name: total.div_(self._plan.batch_size) for name, total in totals.items()}
+        return {name: (total / self._plan.batch_size).float() for name, total in totals.items()}
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """All that a state holds, by name."""

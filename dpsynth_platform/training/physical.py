@@ -10,7 +10,10 @@ otherwise beside other units; and one unit more or less changes the parts of man
 over 48 units by 3e-5 of the clipping norm, which is next to nothing; in bfloat16 it was 3%, growing with the root of
 the batch size, and all of it would come on top of what one unit may change. Where layers compute in bfloat16
 (`precision`), the shape of a unit's part therefore follows from this unit alone: lengths and numbers of rows are
-rounded up to a power of two of the longest, and parts that are not full are filled up with units of weight 0.
+rounded up to a power of two of the longest, and parts that are not full are filled up with units of weight 0. Memory
+is tried before any record is read, in the largest shapes that records and owners may have: who runs short of it because
+of one owner would compute the others otherwise than without that one. Where it runs out all the same, for others take
+it, the step is divided further, and the next one begins as if nothing had been.
 """
 
 from __future__ import annotations
@@ -126,7 +129,7 @@ def parts_alike(
             yield [_part(rows, together[start : start + number], (number, wide, long), None, device)]
 
 
-def first_size(sums: ClippedSums, model: nn.Module, longest: int, device: torch.device) -> int:
+def first_size(sums: ClippedSums, model: nn.Module, longest: int, device: torch.device, rows: int = 1) -> int:
     """How many tokens to begin with, by trial with random tokens on an accelerator and by estimate elsewhere.
 
     Args:
@@ -134,17 +137,18 @@ def first_size(sums: ClippedSums, model: nn.Module, longest: int, device: torch.
         model: whose gradients they sum.
         longest: the most tokens of a record. Public.
         device: of the model.
+        rows: the most records of a unit. Public.
 
     Raises:
         MechanismFailed: not even one record fits, or a trainable layer is not passed.
     """
-    _try(sums, model, 1, min(longest, TRIAL_TOKENS), device)
+    _try(sums, model, (1, 1, min(longest, TRIAL_TOKENS)), device)
     if unused := sums.unused_layers():
         raise MechanismFailed(f"nothing passes through the trainable layers {', '.join(unused)}; accepted: freeze them")
     tokens = MOST_TOKENS.get(device.type, MOST_TOKENS["cpu"])
     if device.type not in TRIED:
         return min(tokens, max(longest, _estimated_tokens(model)))
-    while not fits(partial(_try, sums, model, max(1, tokens // longest), longest, device)):
+    while not fits(partial(_try_largest, sums, model, tokens, longest, rows, device)):
         tokens = smaller(tokens, longest)
     return tokens
 
@@ -236,17 +240,52 @@ def _lengths(mask: Tensor) -> list[int]:
     return lengths
 
 
-def _try(sums: ClippedSums, model: nn.Module, examples: int, length: int, device: torch.device) -> None:
-    """One pass over random tokens."""
-    tokens = torch.randint(_vocabulary(model), (examples, length), device=device)
+def _try_largest(
+    sums: ClippedSums, model: nn.Module, tokens: int, longest: int, rows: int, device: torch.device
+) -> None:
+    """Passes over random tokens: what takes most memory of all that `parts_of` and `parts_alike` may yield."""
+    for shape in largest_shapes(tokens, longest, rows):
+        _try(sums, model, shape, device)
+    if rows * longest > tokens:
+        _try(sums, model, (1, max(1, tokens // longest), longest), device, parts=2)
+
+
+def largest_shapes(tokens: int, longest: int, rows: int) -> list[tuple[int, int, int]]:
+    """Units, rows and tokens of a row: many units of one row each, and the units of most rows that are not divided.
+
+    Products of tokens are taken for each unit, of all its rows together: the fewer and larger the units, the more.
+
+    Args:
+        tokens: the most in a part, padding included.
+        longest: the most tokens of a record.
+        rows: the most records of a unit.
+    """
+    shapes = [(max(1, tokens // longest), 1, longest)]
+    for long in {longest, _power_of_two(longest + 1) // 2} if rows > 1 else ():
+        wide = min(_power_of_two(rows), tokens // long)
+        if wide > 1:
+            shapes.append((tokens // (wide * long), wide, long))
+    return shapes
+
+
+def _try(
+    sums: ClippedSums, model: nn.Module, shape: tuple[int, int, int], device: torch.device, parts: int = 1
+) -> None:
+    """One pass over random tokens in a shape of units, rows and tokens; or one unit in several parts of it."""
+    units, wide, length = shape
+    tokens = torch.randint(_vocabulary(model), (units * wide, length), device=device)
     batch = {
         "input_ids": tokens,
         "attention_mask": torch.ones_like(tokens),
         "labels": tokens,
-        "position_ids": torch.arange(length, device=device).repeat(examples, 1),
+        "position_ids": torch.arange(length, device=device).repeat(units * wide, 1),
     }
+    weights = torch.full((units, wide), 1 / (wide * parts), device=device)
     try:
-        sums.add(batch, torch.ones(examples, 1, device=device))
+        if parts == 1:
+            sums.add(batch, weights)
+        else:
+            sums.add_large([(batch, weights)] * parts)
     finally:
         sums.reset()
 

@@ -42,7 +42,7 @@ def _work(task: dict[str, Any]) -> str:
     device = device_of_rank(task["device"], rank)
     share_processors(size)
     train_along(
-        read_plan(Path(task["plan"])),
+        read_plan(Path(task["plan"]), expected_digest=task["plan_digest"]),
         Path(task["base_model"]),
         Path(task["examples"]),
         str(device),

@@ -36,18 +36,19 @@ PARTING_SECONDS = 60.0
 
 
 @contextmanager
-def local_ranks(job: WorkerJob, device: str) -> Iterator[LocalRanks | None]:
+def local_ranks(job: WorkerJob, device: str, plan_digest: str) -> Iterator[LocalRanks | None]:
     """The processes beside this one, which start when they are to meet and have ended after the block; None: no others.
 
     Args:
         job: its `processes` is the most that there may be.
         device: `cpu` or `cuda`.
+        plan_digest: of the plan that was granted: none of them runs another.
     """
     size = _size(job.processes, device) if job.base_model else 1
     if size == 1:
         yield None
         return
-    ranks = LocalRanks(job, device, size)
+    ranks = LocalRanks(job, device, plan_digest, size)
     try:
         yield ranks
         ranks.part()
@@ -59,8 +60,8 @@ def local_ranks(job: WorkerJob, device: str) -> Iterator[LocalRanks | None]:
 class LocalRanks:
     """See `synth.interface.Ranks`."""
 
-    def __init__(self, job: WorkerJob, device: str, size: int) -> None:
-        self._job, self._device, self._size = job, device, size
+    def __init__(self, job: WorkerJob, device: str, plan_digest: str, size: int) -> None:
+        self._job, self._device, self._plan_digest, self._size = job, device, plan_digest, size
         self._others: list[subprocess.Popen[bytes]] = []
         self._over = threading.Event()
         self._place = tempfile.TemporaryDirectory(prefix="dpsynth-ranks-")  # it holds addresses, and no data
@@ -98,6 +99,7 @@ class LocalRanks:
         other = subprocess.Popen(command, stdin=subprocess.PIPE)
         task = {
             "plan": self._job.plan,
+            "plan_digest": self._plan_digest,
             "base_model": self._job.base_model,
             "examples": str(examples),
             "meeting": str(meeting),

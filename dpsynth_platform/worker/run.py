@@ -12,7 +12,7 @@ import numpy as np
 
 from dpsynth_platform.audit.canaries import is_canary
 from dpsynth_platform.digests import digest_file
-from dpsynth_platform.errors import ConfigurationError, GrantRefused
+from dpsynth_platform.errors import ConfigurationError, GrantRefused, ResumeRefused
 from dpsynth_platform.ledger.grants import Grant, verify_grant
 from dpsynth_platform.scrub.fingerprints import read_fingerprints
 from dpsynth_platform.storage import digest_directory
@@ -35,9 +35,13 @@ def run(job: WorkerJob, progress: Progress) -> None:
         generator(plan.method).estimate(plan, job.model_directory, device=device, progress=progress)
         return
     grant = _granted(job, plan)
-    (reclaim if job.mode == "resume" else claim)(job.model_directory, grant)
+    if job.mode == "resume":
+        reclaim(job.model_directory, grant)
+        _refuse_repeating(plan, job.model_directory)
+    else:
+        claim(job.model_directory, grant)
     _check_people(job, plan)
-    with counting_engine(job) as engine, local_ranks(job, device) as ranks:
+    with counting_engine(job) as engine, local_ranks(job, device, plan.digest) as ranks:
         generator(plan.method).fit(
             plan,
             Path(job.bounded),
@@ -47,6 +51,15 @@ def run(job: WorkerJob, progress: Progress) -> None:
             progress=progress,
             engine=engine,
             checkpoints=_checkpoints(job, ranks),
+        )
+
+
+def _refuse_repeating(plan: SealedPlan, directory: Path) -> None:
+    """A claim lets go on as often as one likes, so there must be something to go on with that was paid for."""
+    if not generator(plan.method).can_resume(directory):
+        raise ResumeRefused(
+            "what is there of this mechanism cannot be gone on with; what it cost stays spent, and a new attempt is a "
+            "new spend"
         )
 
 
@@ -73,13 +86,13 @@ def resolve_device(device: str) -> str:
     return "cuda" if available and device != "cpu" else "cpu"
 
 
-def read_plan(path: Path) -> SealedPlan:
-    """The sealed plan of a job. Raises `GrantRefused` if it is not there."""
+def read_plan(path: Path, *, expected_digest: str | None = None) -> SealedPlan:
+    """The sealed plan of a job. Raises `GrantRefused` if it is not there, or another one than is expected."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError:
         raise GrantRefused("the sealed plan is missing; materialize the line from raw again") from None
-    return SealedPlan.from_json(text)
+    return SealedPlan.from_json(text, expected_digest=expected_digest)
 
 
 def _granted(job: WorkerJob, plan: SealedPlan) -> Grant:

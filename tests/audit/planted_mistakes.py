@@ -230,7 +230,7 @@ def noise_on_some_parameters(patch: MonkeyPatch) -> None:
         totals = self._sums.totals
         for total in list(totals.values())[::2]:
             self._noise.add_(total, self._plan.noise_deviation)
-        return {name: total.div_(self._plan.batch_size) for name, total in totals.items()}
+        return {name: (total / self._plan.batch_size).float() for name, total in totals.items()}
 
     patch.setattr(loop._Training, "_noised_means", noised)
 
@@ -242,7 +242,7 @@ def noise_before_scaling(patch: MonkeyPatch) -> None:
         totals = self._sums.totals
         for total in totals.values():
             self._noise.add_(total, self._plan.noise_deviation / self._plan.batch_size)
-        return {name: total.div_(self._plan.batch_size) for name, total in totals.items()}
+        return {name: (total / self._plan.batch_size).float() for name, total in totals.items()}
 
     patch.setattr(loop._Training, "_noised_means", noised)
 

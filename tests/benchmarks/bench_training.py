@@ -156,7 +156,7 @@ def ours(run: Run) -> Callable[[], None]:
             sums.add(part.batch, part.weights)
         for total in sums.totals.values():
             noise.add_(total, plan.noise_deviation)
-        optimizer.step(1, {name: total.div_(plan.batch_size) for name, total in sums.totals.items()})
+        optimizer.step(1, {name: (total / plan.batch_size).float() for name, total in sums.totals.items()})
 
     return step
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from endpoint_cases import TEXTS, serving
 from text_cases import letters_contract, save_model, tiny_bart, tiny_llama, tiny_tokenizer
 
 from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ConfigurationError, ContractError, GrantRefused, MechanismFailed
+from dpsynth_platform.errors import ConfigurationError, ContractError, GrantRefused, MechanismFailed, ResumeRefused
 from dpsynth_platform.planning import changes
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves
@@ -25,9 +26,10 @@ from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
 from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import Checkpoints, SealedPlan, generator
 from dpsynth_platform.synth.text import evolution, trained
+from dpsynth_platform.synth.text.dp_finetune import COLUMNS
 from dpsynth_platform.synth.text.endpoint_access import Access, Transport, transport_of
 from dpsynth_platform.synth.text.evolution import tried_endpoint
-from dpsynth_platform.synth.text.evolution_journal import FILE_NAME
+from dpsynth_platform.synth.text.evolution_journal import FILE_NAME, has_begun
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.sealing import started_from
 
@@ -109,7 +111,8 @@ def fitted(plan, bounded, directory):
         Access("top-secret", Transport(seconds=5.0, attempts=2)).write(endpoint)
     directory.mkdir(exist_ok=True)
     grant = SimpleNamespace(plan_digest=plan.digest, entry_id="e" * 32)
-    GENERATOR.fit(plan, bounded, grant, directory, checkpoints=Checkpoints(base, b"k" * 32, endpoint=endpoint))
+    kept = Checkpoints(base, b"k" * 32, resume=has_begun(directory), endpoint=endpoint)
+    GENERATOR.fit(plan, bounded, grant, directory, checkpoints=kept)
 
 
 def test_an_encoder_decoder_model_is_refused_with_a_plan(tmp_path):
@@ -195,7 +198,7 @@ def test_an_endpoint_that_fails_costs_no_second_vote(server, bounded, tmp_path, 
     monkeypatch.setattr(evolution, "noisy_votes", lambda *rest: drawn.append(1) or counted(*rest))
     plan, model = planned(endpoint=server.url), tmp_path / "model"
     model.mkdir()
-    assert GENERATOR.can_resume(model)  # nothing was begun
+    assert not GENERATOR.can_resume(model)  # who knows what was drawn before its journal was lost
     server.coming.extend([(503, {}, b"")] * 200)
     with pytest.raises(MechanismFailed, match="0 came"):
         fitted(plan, bounded, model)
@@ -220,7 +223,11 @@ def test_counts_of_columns_that_were_cut_short_are_not_drawn_again(server, bound
     with pytest.raises(KeyboardInterrupt):
         fitted(plan, bounded, model)
     assert not GENERATOR.can_resume(model)
-    with pytest.raises(MechanismFailed, match="not measured twice"):
+    with pytest.raises(ResumeRefused, match="begun before"):
+        fitted(plan, bounded, model)
+    shutil.rmtree(model / COLUMNS)  # what a deletion that was cut short may leave
+    assert not GENERATOR.can_resume(model)
+    with pytest.raises(ResumeRefused, match="begun before"):
         fitted(plan, bounded, model)
 
 

@@ -1,10 +1,12 @@
 """The rounds of private evolution, over samples that are no texts; and going on after a crash."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from dpsynth_platform.errors import MechanismFailed, ResumeRefused
-from dpsynth_platform.synth.text.evolution_journal import FILE_NAME, EvolutionJournal
+from dpsynth_platform.synth.text.evolution_journal import FILE_NAME, EvolutionJournal, has_begun, has_counted
 from dpsynth_platform.synth.text.evolution_loop import Rounds, chosen, evolve, weights
 from dpsynth_platform.synth.text.evolution_votes import Voters, noisy_votes
 
@@ -56,8 +58,11 @@ class Ballot:
         return sum(noisy_votes(voters, features, groups, self.sigma) for voters in self.voters)
 
 
+opened = partial(EvolutionJournal.opened, resuming=True)
+
+
 def evolved(place, ballot, foundation=None, plan=PLAN, sizes=(10,)):
-    with EvolutionJournal.opened(place, "p" * 64) as journal:
+    with EvolutionJournal.opened(place, "p" * 64, resuming=False) as journal:
         return evolve(plan, sizes, foundation or Directions(), ballot, journal)
 
 
@@ -154,16 +159,32 @@ def test_votes_that_a_crash_cut_off_are_used_by_nobody(tmp_path):
     assert file.read_bytes().startswith(whole)
 
 
+def test_a_journal_that_is_lost_is_not_begun_anew(tmp_path):
+    """Nobody can tell then how often records have voted."""
+    with EvolutionJournal.opened(tmp_path, "p" * 64, resuming=False) as journal:
+        assert not has_counted(tmp_path)
+        journal.begin_counting()
+        assert has_counted(tmp_path)
+        with pytest.raises(ResumeRefused, match="begun before, and what it found is not there"):
+            journal.begin_counting()
+    (tmp_path / FILE_NAME).unlink()
+    with pytest.raises(ResumeRefused, match="nobody can tell what was drawn"), opened(tmp_path, "p" * 64):
+        pass
+    assert not has_begun(tmp_path)
+
+
 def test_a_journal_is_one_process_s_and_one_plan_s(tmp_path):
-    with EvolutionJournal.opened(tmp_path, "p" * 64) as journal:
+    with EvolutionJournal.opened(tmp_path, "p" * 64, resuming=False) as journal:
+        assert has_begun(tmp_path)
+    with opened(tmp_path, "p" * 64) as journal:
         journal.propose(0, ["a"], [0])
         journal.count(0, np.array([3]))
         with pytest.raises(MechanismFailed, match="nobody votes twice"):
             journal.count(0, np.array([3]))
-        with pytest.raises(ResumeRefused, match="another process"), EvolutionJournal.opened(tmp_path, "p" * 64):
+        with pytest.raises(ResumeRefused, match="another process"), opened(tmp_path, "p" * 64):
             pass
-    with pytest.raises(ResumeRefused, match="another plan"), EvolutionJournal.opened(tmp_path, "q" * 64):
+    with pytest.raises(ResumeRefused, match="another plan"), opened(tmp_path, "q" * 64):
         pass
     (tmp_path / FILE_NAME).write_bytes(b"{\n")
-    with pytest.raises(ResumeRefused, match="damaged"), EvolutionJournal.opened(tmp_path, "p" * 64):
+    with pytest.raises(ResumeRefused, match="damaged"), opened(tmp_path, "p" * 64):
         pass

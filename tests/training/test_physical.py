@@ -128,6 +128,37 @@ def test_what_fits_is_found_with_random_tokens_alone(monkeypatch):
         physical.first_size(ClippedSums(made, plan()), made, 64, CPU)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 40, 5000])
+def test_memory_is_tried_in_the_largest_shapes_that_units_may_have(monkeypatch, rows):
+    """Products of all tokens of a unit are taken: those of one owner with many records take most."""
+    monkeypatch.setattr(physical, "TRIED", ("cpu",))
+    monkeypatch.setattr(physical, "MOST_TOKENS", {"cpu": 2048})
+    made, longest = model(), 24
+    shapes, large = [], []
+    monkeypatch.setattr(ClippedSums, "unused_layers", lambda self: [])
+    monkeypatch.setattr(
+        ClippedSums, "add", lambda self, batch, weights: shapes.append((*weights.shape, batch["input_ids"].shape[1]))
+    )
+    monkeypatch.setattr(ClippedSums, "add_large", lambda self, parts: large.extend(parts))
+    assert physical.first_size(ClippedSums(made, plan()), made, longest, CPU, rows) == 2048
+    assert bool(large) == (rows * longest > 2048)
+    assert all(abs(sum(float(weights.sum()) for _, weights in large) - 1) < 1e-6 for _ in large)
+    tried = max(units * (wide * long) ** 2 for units, wide, long in shapes)
+    for wide in (2**power for power in range(13) if 2**power < 2 * rows):
+        for long in (16, 24):
+            if wide * long <= 2048:  # as `parts_alike` puts them together
+                assert 2048 // (wide * long) * (wide * long) ** 2 <= tried
+
+
+def test_a_trial_of_one_owner_with_many_records_leaves_the_sums_empty(monkeypatch):
+    monkeypatch.setattr(physical, "TRIED", ("cpu",))
+    monkeypatch.setattr(physical, "MOST_TOKENS", {"cpu": 64})
+    made = model()
+    with ClippedSums(made, plan()) as sums:
+        assert physical.first_size(sums, made, 12, CPU, 9) == 64
+        assert not any(total.any() for total in sums.totals.values())
+
+
 def test_on_a_cpu_what_fits_is_estimated(monkeypatch):
     made = model()
     with ClippedSums(made, plan()) as sums:

@@ -16,15 +16,23 @@ from hypothesis import strategies as st
 from worker_cases import CANARIES, bounded_table, estimate_only, make_job, owner, packed
 
 import dpsynth_platform.worker as package
-from dpsynth_platform.errors import BoundingError, ConfigurationError, DpsynthError, GrantRefused, StaleInput
+from dpsynth_platform.errors import (
+    BoundingError,
+    ConfigurationError,
+    DpsynthError,
+    GrantRefused,
+    ResumeRefused,
+    StaleInput,
+)
 from dpsynth_platform.ledger.grants import Grant
 from dpsynth_platform.scrub import fingerprints
 from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import silent
+from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
 from dpsynth_platform.worker import cluster, codes, inputs, launch, lifeline, process
 from dpsynth_platform.worker.__main__ import _Reporter
 from dpsynth_platform.worker.job import WorkerJob
-from dpsynth_platform.worker.run import run
+from dpsynth_platform.worker.run import read_plan, run
 
 
 def subclasses(cls):
@@ -222,6 +230,27 @@ def test_what_the_grant_does_not_name_is_refused_before_the_claim(tmp_path, part
     with pytest.raises(GrantRefused):
         run(job, silent)
     assert list(job.model_directory.iterdir()) == []
+
+
+def test_nothing_is_gone_on_with_that_may_not_be_repeated(tmp_path, monkeypatch):
+    """A grant is good for a day, and going on for as often as one likes: so the method must allow it."""
+    job = make_job(tmp_path)
+    run(job, silent)
+    fitted = []
+    monkeypatch.setattr(MarginalGenerator, "fit", lambda *given, **named: fitted.append(given))
+    with pytest.raises(ResumeRefused, match="a new attempt is a new spend"):
+        run(dataclasses.replace(job, mode="resume"), silent)
+    assert not fitted
+
+
+def test_a_plan_that_was_exchanged_after_it_was_granted_is_refused(tmp_path):
+    """Whole in itself, so that only its digest tells: what processes that train along are told."""
+    plan = read_plan(Path(make_job(tmp_path).plan))
+    other = tmp_path / "other.json"
+    other.write_text(dataclasses.replace(plan, dataset="others").to_json())
+    assert read_plan(other).dataset == "others"
+    with pytest.raises(GrantRefused, match="altered"):
+        read_plan(other, expected_digest=plan.digest)
 
 
 def test_an_expired_grant_is_refused(tmp_path):

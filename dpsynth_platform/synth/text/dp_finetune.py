@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.synth.text.endpoint_access import Transport
 
 COLUMNS, TRAINING, CHECKPOINTS, PLAN = "columns", "training", "checkpoints", "plan.json"
-SIZE = "physical-batch"
+SIZE, VOTING = "physical-batch", "voting"
 """Names within a model directory."""
 
 
@@ -423,6 +423,7 @@ def _train(
             journal=journal,
             health=Watch(training, {name: value for name, value in model.named_parameters() if value.requires_grad}),
             units=units,
+            rows=parameters.most_rows,
             progress=SpendingProgress(
                 progress,
                 parameters.event_of,
@@ -461,7 +462,16 @@ def train_along(plan: SealedPlan, base_model: Path, examples: Path, device: str,
     meet()
     mine, units = World().share(opened, opened.units(parameters.training.sampled))
     follower = Follower()
-    train(model, parameters.training, mine, journal=follower, health=follower, units=units, device=device)
+    train(
+        model,
+        parameters.training,
+        mine,
+        journal=follower,
+        health=follower,
+        units=units,
+        rows=parameters.most_rows,
+        device=device,
+    )
 
 
 def _examples(bounded: Path, directory: Path, encoder: Encoder, ranks: Ranks | None) -> Examples:
@@ -491,14 +501,14 @@ def given_rows(table: pa.Table, layout: TextLayout) -> list[Given]:
 
 def _vote(plan: SealedPlan, base: BaseModel, records: Path, directory: Path, device: str, progress: Progress) -> None:
     """Private records vote for clusters of the trained model's texts, where the plan says so and nobody has."""
-    from dpsynth_platform.storage import HeldByAnother, held
+    from dpsynth_platform.storage import HeldByAnother, held_file
 
     parameters, adjacency = TextParameters.of(plan), Guarantee.from_json(plan.guarantee).adjacency
     if parameters.resampling is None:
         return
     alone = _made(directory / TRAINING)
     try:
-        with held(alone):
+        with held_file(alone / VOTING):
             if not resampling.has_votes(directory):
                 found = resampling.vote(
                     parameters.resampling,

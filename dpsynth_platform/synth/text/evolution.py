@@ -46,7 +46,7 @@ from dpsynth_platform.synth.text.dp_finetune import COLUMNS, PLAN, given_rows, r
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.endpoint_access import Access, Endpoint, Transport
 from dpsynth_platform.synth.text.endpoints import EndpointWriter
-from dpsynth_platform.synth.text.evolution_journal import EvolutionJournal
+from dpsynth_platform.synth.text.evolution_journal import EvolutionJournal, has_begun, has_counted
 from dpsynth_platform.synth.text.evolution_loop import Survivors, enough, evolve, weights
 from dpsynth_platform.synth.text.evolution_prompts import TextFoundation, Writer
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
@@ -143,13 +143,14 @@ class AugPe:
         if checkpoints is None:
             raise GrantRefused("the job names nobody who writes texts")
         parameters = evolution_sealing.check(plan)
-        base = None if checkpoints.base_model is None else read_base_model(checkpoints.base_model)
-        writer, special = _writer(parameters, base, checkpoints.endpoint, device)
         place = directory / COLUMNS
-        if not measurements.is_complete(place):
-            counted.measure(parameters.columns, bounded, place, progress, engine)
-        counted.estimate(parameters.columns, place, progress=progress)
-        with EvolutionJournal.opened(directory, plan.digest) as journal:
+        with EvolutionJournal.opened(directory, plan.digest, resuming=checkpoints.resume) as journal:
+            base = None if checkpoints.base_model is None else read_base_model(checkpoints.base_model)
+            writer, special = _writer(parameters, base, checkpoints.endpoint, device)
+            if parameters.columns is not None and not measurements.is_complete(place):
+                journal.begin_counting()
+                counted.measure(parameters.columns, bounded, place, progress, engine)
+            counted.estimate(parameters.columns, place, progress=progress)
             if journal.groups is None:
                 journal.settle(_sizes(plan, parameters, place))
             survivors = _evolved(plan, parameters, bounded, journal, writer, special, progress)
@@ -162,10 +163,13 @@ class AugPe:
         return (directory / SURVIVORS).is_file()
 
     def can_resume(self, directory: Path) -> bool:
-        """Whether the columns are counted, or nothing of them was begun: no vote is ever drawn twice."""
-        place = directory / COLUMNS
-        settled = measurements.is_complete(place) or not (place / measurements.FILE_NAME).exists()
-        return settled and not self.is_complete(directory)
+        """Whether the journal is there, and the columns are counted or nothing of them was begun.
+
+        What was drawn is in it, so no vote is ever drawn twice.
+        """
+        if self.is_complete(directory) or not has_begun(directory):
+            return False
+        return measurements.is_complete(directory / COLUMNS) or not has_counted(directory)
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
         """Fits the model of the columns again; texts that lived on stay as they are. See `Generator.estimate`."""

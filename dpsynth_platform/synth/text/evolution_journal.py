@@ -4,8 +4,10 @@ What belongs here: the append-only file of candidates and their noisy votes, rou
 does not: drawing votes (`evolution_votes`), and what follows from them (`evolution_loop`).
 
 A round's votes are on disk before anything depends on them, so that an evolution that was cut short goes on with them,
-and draws none of them a second time. Votes whose line a crash cut off were seen by nobody: the line is taken out, and
-the round votes again, as the plan has paid for. Everything in the file is public or was shown with noise.
+and draws none of them a second time. The file is there before the first record is read, and says whether columns are
+counted: who goes on and does not find it, or not the counts, cannot know what was drawn, and draws nothing. Votes whose
+line a crash cut off were seen by nobody: the line is taken out, and the round votes again, as the plan has paid for.
+Everything in the file is public or was shown with noise.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from dpsynth_platform.errors import MechanismFailed, ResumeRefused
-from dpsynth_platform.storage import HeldByAnother, hold, sync
+from dpsynth_platform.storage import HeldByAnother, hold, write_durably
 from dpsynth_platform.synth.tabular.noise import Counts
 
 FILE_NAME = "evolution.jsonl"
+_COUNTED = {"kind": "columns"}
 _OVER = "what it cost stays spent, and a new attempt is a new spend"
 
 
@@ -36,31 +39,42 @@ class EvolutionJournal:
 
     @classmethod
     @contextmanager
-    def opened(cls, directory: Path, plan_digest: str) -> Iterator[EvolutionJournal]:
+    def opened(cls, directory: Path, plan_digest: str, *, resuming: bool) -> Iterator[EvolutionJournal]:
         """The journal of a model directory, begun or gone on with, for one process at a time.
 
+        Args:
+            directory: of the model.
+            plan_digest: of the plan that is run.
+            resuming: whether records may have been read before; then a missing journal is refused.
+
         Raises:
-            ResumeRefused: another process holds it, it is damaged, or of another plan.
+            ResumeRefused: another process holds it, it is missing, damaged, or of another plan.
         """
-        path = directory / FILE_NAME
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        path, header = directory / FILE_NAME, {"kind": "header", "plan": plan_digest}
+        if not path.exists():
+            if resuming:
+                raise ResumeRefused(f"{path}: the journal is missing, so that nobody can tell what was drawn; {_OVER}")
+            write_durably(path, _line(header))
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         try:
             try:
                 hold(descriptor)
             except HeldByAnother:
                 raise ResumeRefused(f"{path}: another process is at work here; wait for its end, or end it") from None
-            sync(directory)
             content = path.read_bytes()
             os.ftruncate(descriptor, content.rfind(b"\n") + 1)  # a line that a crash cut off
             journal = cls(descriptor, _parsed(content))
-            header = {"kind": "header", "plan": plan_digest}
-            if not journal._lines:
-                journal._append(header)
-            if journal._lines[0] != header:
+            if journal._lines[:1] != [header]:
                 raise ResumeRefused(f"{path}: the journal is of another plan; {_OVER}")
             yield journal
         finally:
             os.close(descriptor)
+
+    def begin_counting(self) -> None:
+        """Appends that the columns are counted. Raises `ResumeRefused` if that was begun before."""
+        if _COUNTED in self._lines:
+            raise ResumeRefused(f"counting the columns was begun before, and what it found is not there; {_OVER}")
+        self._append(_COUNTED)
 
     @property
     def groups(self) -> dict[tuple[str | None, ...], int] | None:
@@ -97,7 +111,7 @@ class EvolutionJournal:
         return next(found, None)
 
     def _append(self, line: dict[str, Any]) -> None:
-        content = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        content = _line(line)
         while content:
             content = content[os.write(self._descriptor, content) :]
         os.fsync(self._descriptor)
@@ -107,6 +121,15 @@ class EvolutionJournal:
 def has_begun(directory: Path) -> bool:
     """Whether there is a journal."""
     return (directory / FILE_NAME).exists()
+
+
+def has_counted(directory: Path) -> bool:
+    """Whether the journal that is there says that counting the columns was begun. Looks without holding it."""
+    return _line(_COUNTED) in (directory / FILE_NAME).read_bytes().splitlines(keepends=True)
+
+
+def _line(line: dict[str, Any]) -> bytes:
+    return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
 
 def _parsed(content: bytes) -> list[dict[str, Any]]:

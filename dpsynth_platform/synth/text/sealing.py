@@ -47,8 +47,8 @@ LEAST_OVER_NOISE = 3
 DEFAULT_BATCH_SHARE = 8
 """By default a batch is expected to hold this fraction of all: few large batches learn more than many small ones."""
 MOST_DEFAULT_BATCH = 2048
-COPIES_IN_FULL = 5
-"""Weights, gradients, their sums and the optimizer's two averages."""
+COPIES_IN_FULL = 8
+"""Weights, gradients, the optimizer's two averages, and in double precision the sums of a batch and of one owner."""
 ACTIVATION_BYTES = 2 * 2**30
 """Training takes as many records at once as fit, up to about this."""
 
@@ -107,6 +107,12 @@ class TextParameters:
             )
         except (KeyError, TypeError):
             raise GrantRefused("the sealed plan is of no text line; materialize the line from raw again") from None
+
+    @property
+    def most_rows(self) -> int:
+        """The most examples of a unit that is sampled."""
+        records = self.training.max_contributions if self.training.sampled == "user" else 1
+        return records * self.layout.chunks_per_record
 
     @property
     def event(self) -> DpEvent:

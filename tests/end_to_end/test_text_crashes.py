@@ -194,14 +194,14 @@ def test_beyond_the_allowance_only_the_word_helps(tmp_path: Path, no_gate: None)
 
 
 def test_a_step_that_nobody_paid_for_is_refused_by_the_worker_itself(tmp_path: Path, no_gate: None) -> None:
-    """Where the asset would let it go on: the worker counts for itself, and its code says why it stopped."""
+    """Where the asset would let it go on: the worker counts for itself."""
     deployment = line_to_bounded(tmp_path, replay_steps=0)
     with dying_at(2):
         model_inside(deployment)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dp_finetune.DpFinetune, "can_resume", lambda *_: True)
         stopped = only_failure(run_here(deployment, steps=["model"]))
-    assert "(replay-exhausted; restricted log" in stopped
+    assert "(resume; restricted log" in stopped
     assert "--spend-again" in stopped
     assert executed_in(place_of(deployment)) == 2
 

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +32,8 @@ from dpsynth_platform.storage import (
 PLACE = Place("people")
 MONTH = Place("visits", "2026-03")
 TABLE = pa.table({"number": pa.array([1, 2, 3], pa.int32()), "word": ["a", None, "c"]})
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -253,6 +257,25 @@ def test_an_error_of_the_batches_comes_out_as_it_is(tmp_path: Path, error: BaseE
     assert caught.value is error
     assert not isinstance(error, DpsynthError) or "Delta" not in str(caught.value)
     assert not list((tmp_path / "table").glob("_delta_log/*.json")), "no commit, no table"
+
+
+COPY = """
+import os, sys
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from dpsynth_platform.storage import read_table, table_schema, write_table
+one, other = sys.argv[1:]
+print(write_table(other, table_schema(one), (batch for batch in read_table(one))))
+"""
+
+
+def test_on_a_single_processor_too(tmp_path: Path) -> None:
+    """Delta's runtime has a thread for each processor, and the writer holds one while it waits for the reader."""
+    environment = {name: value for name, value in os.environ.items() if name != "TOKIO_WORKER_THREADS"}
+    schema = pa.schema([("a", pa.int64())])
+    write_table(tmp_path / "one", schema, iter([pa.record_batch({"a": [1, 2, 3]}, schema=schema)]))
+    command = [sys.executable, "-c", COPY, str(tmp_path / "one"), str(tmp_path / "other")]
+    copied = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, check=False, timeout=120)
+    assert (copied.returncode, copied.stdout) == (0, b"3\n"), copied.stderr
 
 
 def test_a_table_can_be_read_while_another_is_written(tmp_path: Path) -> None:

@@ -4,10 +4,8 @@ What belongs in this package: contracts, privacy accounting, the ledger, scrubbi
 quality and release. What does not: orchestration (`assets`, `resources` and `sensors` beside this package).
 """
 
-import os
+from dpsynth_platform.settings import keep_two_runtime_threads
 
-# Delta's reader and writer share a runtime with a thread for each processor. Where there is one alone, a table that is
-# written from another would wait for itself for ever; and it is only asked for this number once.
-os.environ.setdefault("TOKIO_WORKER_THREADS", str(max(2, len(os.sched_getaffinity(0)))))
+keep_two_runtime_threads()
 
 __version__ = "0.1.0"

@@ -54,6 +54,15 @@ REQUIREMENTS = ("no", "yes", "declared")
 """Of encryption at rest. `declared`: somebody answers for disks whose encryption does not show from this machine."""
 
 
+def keep_two_runtime_threads() -> None:
+    """Gives Delta's runtime two threads at least, unless the environment says how many.
+
+    Its reader and writer share a thread for each processor. Where there is one alone, a table that is written from
+    another would wait for itself for ever. The runtime asks once, when it first works.
+    """
+    os.environ.setdefault("TOKIO_WORKER_THREADS", str(max(2, len(os.sched_getaffinity(0)))))
+
+
 @dataclass(frozen=True)
 class Settings:
     """One deployment. Tests and `dpsynth plan` make their own; everything else calls `from_environment`."""

@@ -851,21 +851,32 @@ class Evolution(_Part):
 
 
 class Resample(_Part):
-    """Choosing among more texts than are asked for, by private votes for clusters of them: paid for beside training."""
+    """Choosing among more texts than are asked for, by private votes for clusters of them: paid for beside the rest."""
 
     clusters: int = Field(
-        default=100, ge=2, le=10_000, description="Of texts that the trained model writes; ten texts each."
+        default=100,
+        ge=2,
+        le=10_000,
+        description=(
+            "Of texts by the same writer, ten for each; with `dp_inference`, of all documents, and no more than there "
+            "are different ones."
+        ),
     )
     noise: float = Field(
         default=10.0,
         gt=0,
         le=1e6,
         description=(
-            "Noise of each cluster's votes, as a multiple of what one unit can change; the training has the rest of "
-            "the budget."
+            "Noise of each cluster's votes, as a multiple of what one unit can change; training, tokens or the other "
+            "votes have the rest of the budget."
         ),
     )
-    pool: float = Field(default=3.0, ge=1, le=100, description="Texts that are written for each one that is taken.")
+    pool: float = Field(
+        default=3.0,
+        ge=1,
+        le=100,
+        description="Texts that are written for each one that is taken; with `dp_inference`, each of them is paid for.",
+    )
 
 
 class KeptTexts(_Part):
@@ -919,7 +930,7 @@ class TextGeneration(_Part):
     inference: Inference | None = Field(default=None, description="Of `dp_inference`.")
     evolution: Evolution | None = Field(default=None, description="Of `aug_pe`.")
     resample: Resample | None = Field(
-        default=None, description="Of `dp_finetune` and `ctcl`: texts are chosen by votes; by default they are not."
+        default=None, description="Texts are chosen among more by votes for clusters; by default they are not."
     )
     temperature: float = Field(default=1.0, gt=0, le=5)
     top_k: int | None = Field(default=None, ge=1, le=1_000_000)
@@ -1070,7 +1081,6 @@ class Generate(_Part):
                     (f"text.{name}", getattr(self.text, name, None), methods)
                     for name, methods in _PARTS_OF_TEXT.items()
                 ),
-                ("text.resample", getattr(self.text, "resample", None), TRAINED_METHODS),
             )
             if value is not None and self.method not in methods and not self.open
         )
@@ -1374,7 +1384,7 @@ class DataContract(_Part):
         generate, text = whole["generate"], whole["generate"]["text"]
         text |= {part: None for part, methods in _PARTS_OF_TEXT.items() if method not in methods}
         if method not in TRAINED_METHODS:
-            generate["training"] = text["resample"] = None
+            generate["training"] = None
         generate["method"] = method
         found = validated(DataContract, whole, self.dataset)
         found.generate._why = why

@@ -197,13 +197,29 @@ _IN_A_CONTEXT = (
     "What is computed by one record is the same to the last bit whatever else is in the context, as tried on random "
     "tokens in the shapes that are used; from clipping on, numbers are whole, and sums are exact."
 )
+_AMONG_MORE = "where texts are chosen among more than are published, the last one is for clusters of texts"
+
+
+def _with_votes(votes: str) -> Assumption:
+    """Noise of counts and of votes, which are rounded more finely."""
+    return replace(
+        _ROUNDED_GAUSSIAN,
+        assumption=(
+            f"Noise is Gaussian, rounded to whole records (that of {votes} to 1/{RECORD_PARTS} of one), from "
+            "unpredictable randomness."
+        ),
+    )
+
+
 DP_INFERENCE_WORDS = replace(
     MST_WORDS,
     counts="tables of counts of the columns beside the text (one or two columns each)",
     choices=(
         "choices (of columns to count together, and of next tokens: of all those of the one context that a unit is in)"
     ),
-    result="the noisy measurements and the documents",
+    result="the noisy measurements (votes included, where there are any) and the documents",
+    votes="histogram of votes of records for clusters of the documents",
+    noise=_with_votes("votes, where there are any,"),
     branches=replace(
         MechanismWords.branches,
         holds="up to rounding",
@@ -224,14 +240,11 @@ AUG_PE_WORDS = replace(
     MST_WORDS,
     counts="tables of counts of the columns beside the text (one or two columns each)",
     result=f"the noisy measurements, {_EVOLVED}",
-    votes=(f"{_VOTES_FOR_TEXTS}: among those that were written for the record's own label, the one that is {_NEAREST}"),
-    noise=replace(
-        _ROUNDED_GAUSSIAN,
-        assumption=(
-            f"Noise is Gaussian, rounded to whole records (that of votes to 1/{RECORD_PARTS} of one), from "
-            "unpredictable randomness."
-        ),
+    votes=(
+        f"{_VOTES_FOR_TEXTS}: among those that were written for the record's own label, the one that is {_NEAREST} "
+        f"({_AMONG_MORE}, of whatever label)"
     ),
+    noise=_with_votes("votes"),
 )
 
 WORDS = {
@@ -261,13 +274,15 @@ _TEXTS_ALONE = {
     "dp_inference": replace(
         DP_INFERENCE_WORDS,
         choices="choices of next tokens (of all those of the one context that a unit is in)",
-        result="the documents",
+        result="the documents (and noisy votes, where there are any)",
         branches=replace(
             DP_INFERENCE_WORDS.branches,
             because=f"A unit's context is chosen by a fresh key, from the unit's id alone. {_IN_A_CONTEXT}",
         ),
     ),
-    "aug_pe": replace(AUG_PE_WORDS, result=_EVOLVED, votes=f"{_VOTES_FOR_TEXTS}: the one that is {_NEAREST}"),
+    "aug_pe": replace(
+        AUG_PE_WORDS, result=_EVOLVED, votes=f"{_VOTES_FOR_TEXTS}: the one that is {_NEAREST} ({_AMONG_MORE})"
+    ),
 }
 """Those of methods whose plan may count no column, for such plans."""
 
@@ -654,7 +669,8 @@ def _rows(contract: DataContract) -> str:
     """How many rows are published, in words."""
     rows, text = contract.generate.rows, contract.generate.text
     if rows == "auto" and text is not None and text.inference is not None:
-        return "synthetic rows, as many as documents were paid for and written"
+        among = "" if text.resample is None else f", chosen among {text.resample.pool:g} times as many"
+        return f"synthetic rows, as many as documents were paid for and written{among}"
     if rows == "auto":
         counted = "owners took part" if contract.privacy.weighting == "owners" else "the mechanism read"
         return f"synthetic rows, as many as the noisy counts say that {counted}"

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
+import dp_accounting
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -25,12 +26,13 @@ from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
 from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import Checkpoints, SealedPlan, generator
-from dpsynth_platform.synth.text import evolution, trained
+from dpsynth_platform.synth.text import evolution, resampling, trained
 from dpsynth_platform.synth.text.dp_finetune import COLUMNS
 from dpsynth_platform.synth.text.endpoint_access import Access, Transport, transport_of
 from dpsynth_platform.synth.text.evolution import tried_endpoint
 from dpsynth_platform.synth.text.evolution_journal import FILE_NAME, has_begun
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
+from dpsynth_platform.synth.text.resampling import read_votes
 from dpsynth_platform.synth.text.sealing import started_from
 
 GENERATOR = generator("aug_pe")
@@ -215,6 +217,78 @@ def test_an_endpoint_that_fails_costs_no_second_vote(server, bounded, tmp_path, 
     assert len(drawn) == 3
     lines = [json.loads(line)["kind"] for line in (model / FILE_NAME).read_text().splitlines()]
     assert lines.count("votes") == 3
+
+
+CHOSEN = {"resample": {"clusters": 3, "noise": 2.0, "pool": 2.0}}
+
+
+def test_votes_for_clusters_are_paid_for_beside_those_for_texts(server):
+    """The noise of all votes, with that of the counts, by `dp_accounting` alone."""
+    plain, plan = planned(endpoint=server.url), planned(endpoint=server.url, text=CHOSEN)
+    parameters, delta = EvolutionParameters.of(plan), Guarantee.from_json(plan.guarantee).delta
+    event = event_from_json(plan.event)
+    rounds = GaussianVotesEvent(parameters.sigma, "add-or-remove", 2)
+    assert [leaf for leaf, _ in leaves(event) if isinstance(leaf, GaussianVotesEvent)] == [
+        rounds,
+        GaussianVotesEvent(2.0, "add-or-remove", 2),
+    ]
+    ((counts, times),) = [(leaf, times) for leaf, times in leaves(event) if not isinstance(leaf, GaussianVotesEvent)]
+    accountant = dp_accounting.pld.PLDAccountant()
+    multipliers = [parameters.sigma] * 3 + [2.0] + [counts.sigma / counts.max_contributions] * times
+    accountant.compose(dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(one) for one in multipliers]))
+    assert accountant.get_epsilon(delta) == pytest.approx(8.0, abs=0.1)
+    assert parameters.sigma > EvolutionParameters.of(plain).sigma
+    assert plan.digest != plain.digest and SealedPlan.from_json(plan.to_json()).digest == plan.digest
+    cheaper = plan.parameters | {"resampling": plan.parameters["resampling"] | {"sigma": 1.0}}
+    with pytest.raises(GrantRefused, match="privacy event"):
+        GENERATOR.check(replace(plan, parameters=cheaper))
+    described = GENERATOR.describe(plan)["event"]
+    assert "then a histogram of votes for 3 clusters of variations of the texts that live on" in described
+    assert "the last one is for clusters of texts" in WORDS["aug_pe"].votes
+
+
+def test_who_is_cut_short_before_the_vote_for_clusters_goes_on_and_votes_once(server, bounded, tmp_path, monkeypatch):
+    voted, counted = [], resampling.noisy_votes
+    plan, model = planned(endpoint=server.url, text=CHOSEN), tmp_path / "model"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(resampling, "noisy_votes", lambda *_: _stop())
+        fitted(plan, bounded, model)
+    assert (GENERATOR.is_complete(model), GENERATOR.can_resume(model)) == (False, True)
+    rounds = (model / FILE_NAME).read_bytes()
+    monkeypatch.setattr(evolution, "noisy_votes", lambda *_: pytest.fail("a round voted twice"))
+    monkeypatch.setattr(resampling, "noisy_votes", lambda *rest: voted.append(len(rest[1])) or counted(*rest))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(evolution, "_write_survivors", lambda *_: _stop())
+        fitted(plan, bounded, model)
+    assert (GENERATOR.is_complete(model), GENERATOR.can_resume(model)) == (False, True)
+    fitted(plan, bounded, model)
+    assert GENERATOR.is_complete(model)
+    assert voted == [3]
+    assert (model / FILE_NAME).read_bytes() == rounds
+    assert len(read_votes(model).votes) == 3
+    assert SECRET not in json.dumps([document for *_, document in server.asked])
+    assert SECRET.encode() not in b"".join(file.read_bytes() for file in model.rglob("*") if file.is_file())
+
+
+def test_texts_are_chosen_among_more_by_their_votes(server, bounded, tmp_path, monkeypatch):
+    plan, model = planned(endpoint=server.url, text=CHOSEN), tmp_path / "model"
+    fitted(plan, bounded, model)
+    written, chosen = [], resampling.taken
+    monkeypatch.setattr(
+        resampling,
+        "taken",
+        lambda votes, texts, counts, encoder: (
+            written.append((sum(map(len, texts.values())), sum(counts.values()))) or chosen(votes, texts, counts, encoder)
+        ),
+    )
+    drawn = GENERATOR.draw(model, 20).table()
+    ((pool, rows),) = written
+    assert (rows, 30 <= pool <= 40) == (20, True)
+    texts = [re.sub(r", number.*", "", text) for text in drawn.column("body").to_pylist()]
+    assert all(text in TEXTS[kind] for kind, text in zip(drawn.column("kind").to_pylist(), texts, strict=True))
+    (model / resampling.FILE_NAME).unlink()
+    with pytest.raises(MechanismFailed, match="by which texts are chosen are missing"):
+        GENERATOR.draw(model, 20)
 
 
 def test_counts_of_columns_that_were_cut_short_are_not_drawn_again(server, bounded, tmp_path, monkeypatch):

@@ -20,12 +20,13 @@ from dpsynth_platform.contracts import Inference
 from dpsynth_platform.errors import ConfigurationError, ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.planning import changes
 from dpsynth_platform.privacy.accounting import epsilon
-from dpsynth_platform.privacy.events import event_from_json
+from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
 from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import Checkpoints, generator
-from dpsynth_platform.synth.text import inference_writing, trained
+from dpsynth_platform.synth.text import inference_writing, resampling, trained
+from dpsynth_platform.synth.text.evolution_votes import noisy_votes
 from dpsynth_platform.synth.text.inference_choice import PARTS
 from dpsynth_platform.synth.text.inference_contexts import Contexts, placed
 from dpsynth_platform.synth.text.inference_model import MOST_ROWS, Context, Prompts, Rows, rows_apart
@@ -407,6 +408,49 @@ def test_what_is_written_is_drawn_and_no_more(model):
         GENERATOR.draw(model, len(written) + 1)
     only = GENERATOR.draw(model, given={"topic": ["trade"]}).table()
     assert set(only.column("topic").to_pylist()) <= {"trade"}
+
+
+CHOSEN = {"resample": {"clusters": 3, "noise": 2.0, "pool": 2.5}}
+
+
+def test_documents_to_choose_among_and_votes_for_them_are_paid_for(base):
+    plain, plan = planned(base, rows=12), planned(base, rows=12, text=CHOSEN)
+    parameters = InferenceParameters.of(plan)
+    assert parameters.inference.documents == 32  # 4 contexts, 30 documents
+    assert InferenceParameters.of(plain).inference.documents == 12
+    votes = [leaf for leaf, _ in leaves(event_from_json(plan.event)) if isinstance(leaf, GaussianVotesEvent)]
+    assert votes == [GaussianVotesEvent(2.0, "add-or-remove", 2)]
+    GENERATOR.check(plan)
+    cheaper = plan.parameters | {"resampling": plan.parameters["resampling"] | {"sigma": 1.0}}
+    with pytest.raises(GrantRefused, match="privacy event"):
+        GENERATOR.check(replace(plan, parameters=cheaper))
+    described = GENERATOR.describe(plan)["event"]
+    assert described.endswith("then a histogram of votes for 3 clusters of the documents, with noise of 2 votes")
+    # The same documents cost more with a vote.
+    alone, beside = (epsilon(event_from_json(one.event), 1e-4).epsilon for one in (planned(base, rows=30), plan))
+    assert alone < beside <= 8.0
+    auto = InferenceParameters.of(planned(base, rows="auto", text=CHOSEN)).inference
+    assert 0 < auto.tokens < InferenceParameters.of(planned(base, rows="auto")).inference.tokens
+    with pytest.raises(ContractError, match=rf"documents are asked for; accepted: rows up to {auto.documents * 2 // 5},"):
+        planned(base, rows=auto.documents, text=CHOSEN)
+
+
+def test_documents_are_chosen_by_votes(base, bounded, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(resampling, "noisy_votes", lambda voters, *rest: seen.append(voters) or noisy_votes(voters, *rest))
+    model = fitted(planned(base, rows=12, text=CHOSEN), bounded, tmp_path / "model")
+    (voters,) = seen
+    assert (len(voters.features), len(set(voters.owners.tolist()))) == (200, 100)
+    written, drawn = list(read_texts(model)), GENERATOR.draw(model).table()
+    assert len(written) >= 32
+    assert 1 <= drawn.num_rows <= len(written) * 2 // 5
+    assert GENERATOR.draw(model, 3).table().num_rows <= 3
+    most = len(written) * 2 // 5
+    with pytest.raises(ContractError, match=rf"of which one in 2.5 is taken, .* accepted: up to {most} rows"):
+        GENERATOR.draw(model, most + 1)
+    (model / resampling.FILE_NAME).unlink()
+    with pytest.raises(MechanismFailed, match="by which texts are chosen are missing"):
+        GENERATOR.draw(model, 3)
 
 
 def test_the_mechanism_is_never_gone_on_with(model, base, bounded, tmp_path, monkeypatch):

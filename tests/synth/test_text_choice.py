@@ -138,8 +138,8 @@ def test_what_is_declared_for_other_methods_falls_away(tmp_path):
     assert trained.text.evolution is trained.text.topics is None
     few = contract_for(generate=declared, text=text, privacy={"expected_units": 100})
     evolved = settled(few, settings(tmp_path)).generate
-    assert evolved.training is evolved.text.resample is evolved.text.topics is None
-    assert evolved.text.evolution.rounds == 3
+    assert evolved.training is evolved.text.topics is None
+    assert (evolved.text.evolution.rounds, evolved.text.resample.clusters) == (3, 100)
 
 
 def test_an_endpoint_is_asked_whatever_else_holds(tmp_path):

@@ -188,18 +188,23 @@ def base(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("base"), tiny_llama(positions=256))
 
 
-def test_votes_of_private_evolution(neighbours, base, monkeypatch):
+CHOSEN = {"resample": {"clusters": 4, "noise": 2.0, "pool": 1.0}}
+
+
+@pytest.mark.parametrize("chosen", [{}, CHOSEN])
+def test_votes_of_private_evolution(neighbours, base, monkeypatch, chosen):
     counted, voted = Noiseless(monkeypatch, drawing), Noiseless(monkeypatch, evolution_votes)
     monkeypatch.setattr(evolution, "SentenceEncoder", Letters)
     monkeypatch.setattr(evolution, "_writer", lambda *_: (Told(), ()))
     monkeypatch.setattr(evolution, "_sizes", lambda *_: {(kind,): 3 for kind in KINDS})
+    monkeypatch.setattr(resampling, "clustered", lambda features, clusters: features[:clusters])
     evolved = {"about": "short letters", "population": 6, "variations": 1, "rounds": 3}
-    plan = planned("aug_pe", {"max_tokens": 40, "evolution": evolved}, base)
+    plan = planned("aug_pe", {"max_tokens": 40, "evolution": evolved} | chosen, base)
     _, *tables = neighbours
     for bounded in tables:
         fitted(plan, bounded)
     event = event_from_json(plan.event)
-    assert len(voted.drawn) == 2 * 3
+    assert len(voted.drawn) == 2 * (4 if chosen else 3)
     assert 0.99 * paid(event, GaussianVotesEvent) < voted.rho() <= paid(event, GaussianVotesEvent) * ROUNDED
     assert counted.rho() + voted.rho() <= paid(event) * ROUNDED
 
@@ -209,7 +214,7 @@ def test_votes_for_clusters(neighbours, base, tmp_path, monkeypatch):
     monkeypatch.setattr(dp_finetune, "SentenceEncoder", Letters)
     monkeypatch.setattr(dp_finetune, "_pool", lambda *_: BODIES)
     monkeypatch.setattr(resampling, "clustered", lambda features, clusters: features)
-    plan = planned("dp_finetune", {"resample": {"clusters": 4, "noise": 2.0}}, base, training=TRAINING)
+    plan = planned("dp_finetune", CHOSEN, base, training=TRAINING)
     _, *tables = neighbours
     for bounded in tables:
         dp_finetune._vote(plan, None, bounded, bounded.parent, "cpu", silent)
@@ -261,6 +266,23 @@ def test_clipped_sums_of_training(neighbours, base, monkeypatch, sampled, togeth
     moved = float(torch.stack([change.square().sum() for change in changes]).sum().sqrt()) / deviation
     assert moved <= together / leaf.noise_multiplier * (1 + 1e-5)
     assert what != "alike" or moved > 0.95 * together / leaf.noise_multiplier
+
+
+def test_votes_for_clusters_of_documents(neighbours, base, monkeypatch):
+    voted = Noiseless(monkeypatch, evolution_votes)
+    Noiseless(monkeypatch, drawing)
+    monkeypatch.setattr(inference, "SentenceEncoder", Letters)
+    monkeypatch.setattr(inference.Writer, "texts", lambda *_: [])
+    monkeypatch.setattr(inference, "_documents", lambda *_: {(kind,): BODIES for kind in KINDS})
+    monkeypatch.setattr(resampling, "clustered", lambda features, clusters: features[:clusters])
+    read = {"document_tokens": 8, "batch_size": 25}
+    plan = planned("dp_inference", {"max_tokens": 40, "inference": read} | CHOSEN, base)
+    _, *tables = neighbours
+    for bounded in tables:
+        fitted(plan, bounded)
+    votes = paid(event_from_json(plan.event), GaussianVotesEvent)
+    assert len(voted.drawn) == 2
+    assert 0.99 * votes < voted.rho() <= votes * ROUNDED
 
 
 def test_scores_of_contexts(neighbours, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from text_cases import WORDS, save_model
 from text_line_cases import TEXTS, public_model
 
 from dpsynth_platform.contracts import DataContract, parse_contract
-from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed
+from dpsynth_platform.errors import AccountingError, ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -96,6 +96,16 @@ def test_one_owner_moves_the_votes_by_one_vote_at_most(tmp_path, monkeypatch):
     for number, own in enumerate(("a" * 40, "ab" * 20, "abcd" * 10)):
         change = histogram(f"after{number}", [*others, *[(letter, "9") for letter in own]]) - before
         assert 0.999 * RECORD_PARTS**2 < int((change.astype(object) ** 2).sum()) <= RECORD_PARTS**2
+
+
+def test_pools_are_as_large_as_is_said_and_texts_are_taken_label_by_label():
+    plan = Resampling(3, 1.0, 2.5)
+    assert plan.pools({("a",): 4, ("b",): 3}) == {("a",): 10, ("b",): 8}
+    assert (plan.texts, plan.texts_for(1), plan.taken_of(10), plan.taken_of(9)) == (30, 3, 4, 3)
+    votes = ClusterVotes(np.eye(21, dtype=np.float32)[:2], np.array([9, 0]))
+    texts = {("a",): ["aaa", "bbb", "aab", "bba"], ("b",): ["bb", "b"], ("c",): []}
+    found = resampling.taken(votes, texts, {("a",): 2, ("b",): 1, ("c",): 3}, Letters())
+    assert (found["a",], len(found["b",]), found["c",]) == (["aaa", "aab"], 1, [])
 
 
 def test_votes_are_read_back_or_not_at_all(tmp_path):
@@ -208,6 +218,11 @@ def test_counts_training_and_votes_cost_together_what_is_asked_for(base):
         GENERATOR.check(replace(plan, parameters=cheaper))
 
 
+def test_votes_whose_noise_alone_costs_all_there_is_are_refused(base):
+    with pytest.raises(AccountingError, match=r"resample.noise: 0.1 alone costs epsilon .* of 8; accepted: more noise"):
+        planned(base, resample={"noise": 0.1})
+
+
 def test_who_is_cut_short_before_the_vote_goes_on_and_votes_once(base, bounded, tmp_path, monkeypatch):
     voted, counted = [], resampling.noisy_votes
 
@@ -253,7 +268,7 @@ def test_who_is_cut_short_before_the_vote_goes_on_and_votes_once(base, bounded, 
         ({"resample": {"clusters": 1}}, "clusters"),
         ({"resample": {"noise": 0}}, "noise"),
         ({"resample": {"pool": 0.5}}, "pool"),
-        ({"method": "aug_pe", "training": None, "text": {"resample": {}}}, "text.resample: for dp_finetune, ctcl"),
+        ({"method": "mst", "training": None, "base_model": None}, "text: for dp_finetune, ctcl"),
     ],
 )
 def test_a_contract_that_cannot_be_meant_is_refused(base, changes, said):

@@ -46,6 +46,7 @@ from dpsynth_platform.synth.text.evolution import _sizes
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.filtering import Rules
 from dpsynth_platform.synth.text.inference_sealing import InferenceParameters
+from dpsynth_platform.synth.text.resampling import read_votes
 from dpsynth_platform.synth.text.sealing import TextParameters, started_from
 from dpsynth_platform.synth.text.terms import TextTerms
 
@@ -122,11 +123,14 @@ def test_training_has_the_whole_guarantee(nowhere):
     assert beside.noise_multiplier > training.noise_multiplier
 
 
-def test_votes_for_texts_are_paid_for_beside_training_alone(nowhere):
-    plan = sealed(contract_for("dp_finetune", resample={"clusters": 3}), nowhere)
+@pytest.mark.parametrize("method", ["dp_finetune", "dp_inference", "aug_pe"])
+def test_votes_for_texts_are_paid_for_beside_their_writing_alone(nowhere, method):
+    plan = sealed(contract_for(method, resample={"clusters": 3}), nowhere)
     first, second = event_from_json(plan.event).events
-    assert event_to_json(first) == event_to_json(TextParameters.of(plan).training.event)
-    assert isinstance(second, GaussianVotesEvent)
+    if method == "dp_finetune":
+        assert event_to_json(first) == event_to_json(TextParameters.of(plan).training.event)
+    assert second == GaussianVotesEvent(10.0, "add-or-remove", 2)
+    assert 7.9 < epsilon(event_from_json(plan.event), DELTA).epsilon <= 8.0 or method == "dp_inference"
 
 
 def test_tokens_have_the_whole_guarantee(nowhere):
@@ -301,12 +305,16 @@ def test_rows_have_fresh_ids_and_a_text(base, bounded, tmp_path, server, method)
             made.draw(directory)
 
 
-def test_texts_are_chosen_by_votes_without_columns(base, bounded, tmp_path):
-    plan = planned(contract_for("dp_finetune", base, max_tokens=64, resample={"clusters": 2, "pool": 2.0}))
+@pytest.mark.parametrize("method", ["dp_finetune", "dp_inference", "aug_pe"])
+def test_texts_are_chosen_by_votes_without_columns(base, bounded, tmp_path, server, method):
+    text = {"max_tokens": 64, "resample": {"clusters": 2, "pool": 2.0}}
+    if method == "aug_pe":
+        text["evolution"] = PARTS["aug_pe"]["evolution"] | {"endpoint": {"url": server.url, "attempts": 2}}
+    plan = planned(contract_for(method, base, **text))
     fitted(plan, bounded, tmp_path / "model")
-    assert (tmp_path / "model" / "resampling.json").is_file()
+    assert len(read_votes(tmp_path / "model").votes) == 2
     kept = TextTerms(rules=Rules(duplicates="kept"))  # so small a model knows four sentences
-    assert generator("dp_finetune").draw(tmp_path / "model", 6, texts=kept).table().num_rows == 6
+    assert generator(method).draw(tmp_path / "model", 6, texts=kept).table().num_rows == 6
 
 
 def test_contexts_owe_nothing_to_the_data(base, bounded, tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ The rules, the first that applies (after the guide, table 10):
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from dpsynth_platform.contracts import DEFAULT_BASE_MODEL, DataContract, Training, training_units
@@ -49,7 +50,8 @@ class TextFacts:
         records: that training is planned for, declared or the most that the expected units may have.
         cpu_only: whether the deployment is declared to have no accelerator.
         tokens: that training would read: of all planned steps, each record as long as it may be.
-        rows: that are asked for; None: as many as there are.
+        rows: texts that would be paid for token by token: those asked for, or more of which they are chosen; None: as
+            many as there are.
         longest: tokens of a record, at most.
         divisible: whether the contract's owners can be divided into contexts as DP inference needs them.
     """
@@ -85,7 +87,7 @@ def text_facts(contract: DataContract, settings: Settings) -> TextFacts:
         records=sampled,
         cpu_only=settings.device == "cpu",
         tokens=training.steps * batch * text.max_tokens * text.chunks,
-        rows=None if generate.rows == "auto" else generate.rows,
+        rows=None if generate.rows == "auto" else math.ceil(generate.rows * (text.resample.pool if text.resample else 1)),
         longest=text.max_tokens,
         divisible=_divisible(contract),
     )

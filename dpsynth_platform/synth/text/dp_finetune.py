@@ -20,8 +20,8 @@ has paid for some more than it needs. Counts that were cut short are not drawn a
 from __future__ import annotations
 
 import json
-import math
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -258,12 +258,7 @@ def _in_words(parameters: TextParameters, what: str) -> str:
 
 def _vote_in_words(parameters: TextParameters) -> str:
     plan = parameters.resampling
-    if plan is None:
-        return ""
-    return (
-        f"; then a histogram of votes for {plan.clusters} clusters of the model's texts, with noise of "
-        f"{plan.sigma:.3g} votes"
-    )
+    return "" if plan is None else "; then " + plan.in_words("the model's texts")
 
 
 def read_base_model(path: Path) -> BaseModel:
@@ -536,7 +531,7 @@ def _pool(
     release = ReleaseSchema.from_json(plan.release)
     drawn = counted.draw(parameters.columns, directory / COLUMNS, release, parameters.resampling.texts)
     prompts = given_rows(drawn.table(), parameters.layout)
-    written, _ = _drawn(parameters, base, _counted(prompts), directory, TextTerms(), device, progress)
+    written, _ = _drawn(parameters, base, rows_by_given(prompts), directory, TextTerms(), device, progress)
     return [text for texts in written.values() for text in texts]
 
 
@@ -550,24 +545,17 @@ def _written(
     progress: Progress,
 ) -> tuple[dict[Given, list[str]], Kept]:
     """Texts by what the model was told, as many as there are rows or fewer; chosen by votes, where there are any."""
-    counts, plan = _counted(prompts), parameters.resampling
+    counts, plan = rows_by_given(prompts), parameters.resampling
     if plan is None:
         return _drawn(parameters, base, counts, directory, terms, device, progress)
-    votes, random, encoder = resampling.read_votes(directory), np.random.default_rng(), SentenceEncoder("cpu")
-    pools = {given: math.ceil(plan.pool * number) for given, number in counts.items()}
-    written, kept = _drawn(parameters, base, pools, directory, terms, device, progress)
-    chosen = {
-        given: [texts[at] for at in votes.take(encoder.encode(texts), counts[given], random)] if texts else []
-        for given, texts in written.items()
-    }
-    return chosen, kept
+    votes = resampling.read_votes(directory)
+    written, kept = _drawn(parameters, base, plan.pools(counts), directory, terms, device, progress)
+    return resampling.taken(votes, written, counts, SentenceEncoder("cpu")), kept
 
 
-def _counted(prompts: Sequence[Given]) -> dict[Given, int]:
-    counts: dict[Given, int] = {}
-    for given in prompts:
-        counts[given] = counts.get(given, 0) + 1
-    return counts
+def rows_by_given(prompts: Sequence[Given]) -> dict[Given, int]:
+    """How many rows there are for each thing that the model is told, in the order of the first ones."""
+    return dict(Counter(prompts))
 
 
 def _drawn(

@@ -2,16 +2,19 @@
 
 What belongs here: the order of its parts, in all three moments. What does not: the parts: the plan
 (`evolution_sealing`), the columns beside the text (`synth.tabular`), the rounds (`evolution_loop`), votes
-(`evolution_votes`), prompts (`evolution_prompts`), and who answers them (`evolution_writers`, `endpoints`).
+(`evolution_votes`, `resampling`), prompts (`evolution_prompts`), and who answers them (`evolution_writers`,
+`endpoints`).
 
 Aug-PE (Xie et al. 2024; algorithm 6 of the guide): a language model writes texts from public words; private records
 vote, with noise, for the ones that are nearest to them; the best live on beside variations of them. The mechanism reads
-the data for noisy counts of the columns, and for the votes of each round. A model directory holds
+the data for noisy counts of the columns, and for the votes of each round; and once more where texts are chosen among
+more than are asked for, when records vote for clusters of variations of what lived on. A model directory holds
 
     claim.json          the ledger entry's one-time claim
     columns/            measurements and model of the columns, where some are counted (`counted`)
     evolution.jsonl     candidates and noisy votes of every round
-    plan.json, survivors.json     what lived on, once the last round has voted
+    resampling.json     the noisy votes by which texts are chosen, where the plan has some
+    plan.json, survivors.json     what lived on, once the last vote is there
 
 An evolution that was cut short goes on where it was, at no further cost: votes that were drawn are on disk before
 anything follows from them. Counts that were cut short are not drawn a second time.
@@ -23,7 +26,8 @@ there is nobody else to make them. What they hold is public by its type.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +44,16 @@ from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Pro
 from dpsynth_platform.synth.tabular import measurements
 from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
-from dpsynth_platform.synth.text import counted, evolution_sealing, trained
+from dpsynth_platform.synth.text import counted, evolution_sealing, resampling, trained
 from dpsynth_platform.synth.text.base_models import BaseModel, load, refuse_decoder
-from dpsynth_platform.synth.text.dp_finetune import COLUMNS, PLAN, given_rows, read_base_model, with_texts
+from dpsynth_platform.synth.text.dp_finetune import (
+    COLUMNS,
+    PLAN,
+    given_rows,
+    read_base_model,
+    rows_by_given,
+    with_texts,
+)
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.endpoint_access import Access, Endpoint, Transport
 from dpsynth_platform.synth.text.endpoints import EndpointWriter
@@ -62,6 +73,8 @@ if TYPE_CHECKING:
     from dpsynth_platform.compute.engine import Engine
     from dpsynth_platform.ledger.grants import Grant
 
+Lived = Mapping[Given, Sequence[tuple[PublicText, int]]]
+"""Texts that lived on with their noisy votes, by what they were written for."""
 SURVIVORS = "survivors.json"
 """Within a model directory, what is written last."""
 READING = "sentence features of the records"
@@ -106,7 +119,7 @@ class AugPe:
             parameters.columns,
             (
                 f"{parameters.rounds.rounds} histograms of votes with noise of {parameters.sigma:.3g} votes, where "
-                f"{_weighed(plan)}"
+                f"{_weighed(plan)}{_vote_in_words(parameters)}"
             ),
         )
         return columns | {
@@ -133,7 +146,7 @@ class AugPe:
         engine: Engine | None = None,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        """Counts the columns, then evolves; or goes on where it was. See `Generator.fit`.
+        """Counts the columns, evolves, and has clusters voted for; or goes on where it was. See `Generator.fit`.
 
         Raises:
             ConfigurationError: the model that writes is another one than the plan's, or an endpoint refuses.
@@ -153,13 +166,16 @@ class AugPe:
             counted.estimate(parameters.columns, place, progress=progress)
             if journal.groups is None:
                 journal.settle(_sizes(plan, parameters, place))
-            survivors = _evolved(plan, parameters, bounded, journal, writer, special, progress)
-            groups = list(journal.groups or {})
-        write_durably(directory / PLAN, plan.to_json())
-        _write_survivors(directory, survivors, groups)
+            groups, encoder = dict(journal.groups or {}), SentenceEncoder("cpu")
+            foundation = _foundation(parameters, writer, list(groups), special, encoder)
+            survivors = _evolved(plan, parameters, bounded, groups, foundation, encoder, journal, progress)
+            lived = _lived(survivors, list(groups))
+            _vote(plan, parameters, lived, groups, foundation, encoder, bounded, directory, progress)
+            write_durably(directory / PLAN, plan.to_json())
+            _write_survivors(directory, lived)
 
     def is_complete(self, directory: Path) -> bool:
-        """Whether the last round has voted; see `Generator.is_complete`."""
+        """Whether the last vote is there; see `Generator.is_complete`."""
         return (directory / SURVIVORS).is_file()
 
     def can_resume(self, directory: Path) -> bool:
@@ -193,7 +209,8 @@ class AugPe:
         """Rows from the model of the columns, each with a text that lived on, or a variation of one.
 
         Texts are shared out by their noisy votes. The first row that one falls to has the text itself, and each
-        further one a variation, which the plan's model writes without any data. A row for which none came is left out.
+        further one a variation, which the plan's model writes without any data; where clusters were voted for, more are
+        written than there are rows, and chosen. A row for which none came is left out.
 
         Args:
             texts: not looked at: how texts are drawn is part of the plan.
@@ -238,6 +255,11 @@ def _in_words(plan: SealedPlan, parameters: EvolutionParameters) -> str:
         f"{parameters.sigma:.3g} votes is added for every text. About {parameters.population} texts live on, and are "
         "varied"
     )
+
+
+def _vote_in_words(parameters: EvolutionParameters) -> str:
+    plan = parameters.resampling
+    return "" if plan is None else "; then " + plan.in_words("variations of the texts that live on")
 
 
 def _weighed(plan: SealedPlan) -> str:
@@ -306,29 +328,54 @@ def _evolved(
     plan: SealedPlan,
     parameters: EvolutionParameters,
     bounded: Path,
+    groups: Mapping[Given, int],
+    foundation: TextFoundation,
+    encoder: SentenceEncoder,
     journal: EvolutionJournal,
-    writer: Writer,
-    special: Sequence[str],
     progress: Progress,
 ) -> Survivors[PublicText]:
     """The rounds, with votes of the bounded table's records."""
-    groups = dict(journal.groups or {})
-    guarantee, encoder = Guarantee.from_json(plan.guarantee), SentenceEncoder("cpu")
     progress(READING, 0, 1)
     voters = read_voters(
         bounded,
         parameters.layout,
         {given: number for number, given in enumerate(groups)},
         encoder,
-        by_owner=guarantee.adjacency != "fixed-graph",
+        by_owner=_by_owner(plan),
     )
     progress(READING, 1, 1)
 
     def ballot(features: Features, of: Sequence[int]) -> Counts:
         return noisy_votes(voters, features, of, parameters.sigma)
 
-    foundation = _foundation(parameters, writer, list(groups), special, encoder)
     return evolve(parameters.rounds, list(groups.values()), foundation, ballot, journal, progress)
+
+
+def _vote(
+    plan: SealedPlan,
+    parameters: EvolutionParameters,
+    lived: Lived,
+    groups: Mapping[Given, int],
+    foundation: TextFoundation,
+    encoder: SentenceEncoder,
+    bounded: Path,
+    directory: Path,
+    progress: Progress,
+) -> None:
+    """Records vote for clusters of variations, where the plan says so and nobody has; while the journal is held."""
+    chosen = parameters.resampling
+    if chosen is None or resampling.has_votes(directory):
+        return
+    asked = apportioned(chosen.texts, groups)
+    pool = _shared_out(parameters, lived, asked, lambda labels: replace(foundation, groups=labels), progress)
+    texts = [text for own in pool.values() for text in own]
+    voted = resampling.vote(chosen, texts, bounded, parameters.layout, encoder, by_owner=_by_owner(plan))
+    resampling.write_votes(directory, voted)
+
+
+def _by_owner(plan: SealedPlan) -> bool:
+    """Whether records have one owner each, whose votes are scaled together."""
+    return Guarantee.from_json(plan.guarantee).adjacency != "fixed-graph"
 
 
 def _foundation(
@@ -342,9 +389,17 @@ def _foundation(
     return TextFoundation(writer, encode, parameters.wording, parameters.layout, groups, special)
 
 
-def _write_survivors(directory: Path, survivors: Survivors[PublicText], groups: Sequence[Given]) -> None:
-    found = zip(survivors.samples, survivors.groups, survivors.votes, strict=True)
-    document = [{"text": text.words, "given": list(groups[group]), "votes": votes} for text, group, votes in found]
+def _lived(survivors: Survivors[PublicText], groups: Sequence[Given]) -> Lived:
+    found: dict[Given, list[tuple[PublicText, int]]] = {}
+    for text, group, votes in zip(survivors.samples, survivors.groups, survivors.votes, strict=True):
+        found.setdefault(groups[group], []).append((text, votes))
+    return found
+
+
+def _write_survivors(directory: Path, lived: Lived) -> None:
+    document = [
+        {"text": text.words, "given": list(given), "votes": votes} for given, own in lived.items() for text, votes in own
+    ]
     write_durably(directory / SURVIVORS, json.dumps(document))
 
 
@@ -363,37 +418,61 @@ def _written(
     device: str,
     progress: Progress,
 ) -> dict[Given, list[str]]:
-    """Texts by what they were written for, as many as there are rows or fewer."""
-    survivors = _read_survivors(directory)
-    asked: dict[Given, int] = {}
-    for given in prompts:
-        asked[given] = asked.get(given, 0) + 1
+    """Texts by what they were written for, as many as there are rows or fewer; chosen by votes, where there are any."""
+    lived, counts, plan = _read_survivors(directory), rows_by_given(prompts), parameters.resampling
+
+    def foundation(labels: Sequence[Given]) -> TextFoundation:
+        base = None if parameters.endpoint is not None else trained.deployed(parameters.base_model)
+        writer, special = _writer(parameters, base, _access(parameters, transport), device)
+        return _foundation(parameters, writer, labels, special)
+
+    if plan is None:
+        return _shared_out(parameters, lived, counts, foundation, progress)
+    votes = resampling.read_votes(directory)
+    pools = _shared_out(parameters, lived, plan.pools(counts), foundation, progress)
+    return resampling.taken(votes, pools, counts, SentenceEncoder("cpu"))
+
+
+def _shared_out(
+    parameters: EvolutionParameters,
+    lived: Lived,
+    asked: Mapping[Given, int],
+    foundation: Callable[[Sequence[Given]], TextFoundation],
+    progress: Progress,
+) -> dict[Given, list[str]]:
+    """So many texts of each label, or fewer, by the noisy votes of what lived on: each text once, then variations.
+
+    Args:
+        parameters: of the plan.
+        lived: what lived on.
+        asked: how many texts of each label.
+        foundation: makes who varies texts of these labels; called if there are any to vary.
+        progress: told of texts.
+    """
     parents: list[tuple[Given, PublicText]] = []
     texts: dict[Given, list[str]] = {given: [] for given in asked}
     for given, number in asked.items():
-        own = survivors.get(given, [])
+        own = lived.get(given, [])
         weighed = weights([votes for _, votes in own], parameters.threshold * parameters.sigma * RECORD_PARTS)
         for at, times in (apportioned(number, dict(enumerate(weighed))) if own else {}).items():
             if times:
                 texts[given].append(own[at][0].words)
                 parents += [(given, own[at][0])] * (times - 1)
-    progress(TEXTS, len(prompts) - len(parents), len(prompts))
+    total = sum(asked.values())
+    progress(TEXTS, total - len(parents), total)
     if parents:
-        groups = list(texts)
-        numbers = {given: number for number, given in enumerate(groups)}
-        base = None if parameters.endpoint is not None else trained.deployed(parameters.base_model)
-        writer, special = _writer(parameters, base, _access(parameters, transport), device)
-        foundation = _foundation(parameters, writer, groups, special)
-        varied = enough(foundation.vary([text for _, text in parents], [numbers[given] for given, _ in parents]))
-        for (given, _), text in zip(parents, varied, strict=True):
+        labels = list(texts)
+        numbers = {given: number for number, given in enumerate(labels)}
+        found = foundation(labels).vary([text for _, text in parents], [numbers[given] for given, _ in parents])
+        for (given, _), text in zip(parents, enough(found), strict=True):
             if text is not None:
                 texts[given].append(text.words)
-        progress(TEXTS, len(prompts), len(prompts))
+        progress(TEXTS, total, total)
     return texts
 
 
-def _read_survivors(directory: Path) -> dict[Given, list[tuple[PublicText, int]]]:
-    """The texts that lived on, with their votes, by what they were written for."""
+def _read_survivors(directory: Path) -> Lived:
+    """Reads `_write_survivors` back. Raises `MechanismFailed` if it is damaged."""
     try:
         found: dict[Given, list[tuple[PublicText, int]]] = {}
         for line in json.loads((directory / SURVIVORS).read_text(encoding="utf-8")):

@@ -6,7 +6,8 @@ running any of it (`evolution`).
 `generate.text.columns_share` of epsilon goes to noisy counts of the modelled columns, from which follows how many texts
 of each label there are; the noise of the votes of all rounds is calibrated beside these, in one composition. Which
 candidates a round has follows from the noisy votes before it, which full adaptive composition allows. Where no column
-is counted (`counted`), the whole guarantee is for the votes.
+is counted (`counted`), the whole guarantee is for the votes. Those for clusters, by which texts are chosen in the end
+(`generate.text.resample`), have the noise that is declared, and are a part of the same composition.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from dpsynth_platform.synth.text.endpoint_access import Endpoint
 from dpsynth_platform.synth.text.evolution_loop import Rounds
 from dpsynth_platform.synth.text.evolution_prompts import Wording
 from dpsynth_platform.synth.text.layout import TextLayout
+from dpsynth_platform.synth.text.resampling import Resampling
 from dpsynth_platform.synth.text.sampling import Sampling
-from dpsynth_platform.synth.text.sealing import columns_plan, layout_of, memory_bytes
+from dpsynth_platform.synth.text.sealing import columns_plan, layout_of, memory_bytes, resampling_of
 from dpsynth_platform.synth.text.terms import terms_of
 
 LEAST_OVER_NOISE = 3
@@ -60,6 +62,7 @@ class EvolutionParameters:
         base_digest: digest of its weights, tokenizer and config; empty where an endpoint has it.
         endpoint: who has the model, if it is not on this machine.
         memory_bytes: about how much writing takes beside the program itself.
+        resampling: how texts are chosen by clustered votes, where they are.
     """
 
     columns: counted.Columns
@@ -74,10 +77,14 @@ class EvolutionParameters:
     base_digest: str
     endpoint: Endpoint | None
     memory_bytes: int
+    resampling: Resampling | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return asdict(self) | {"layout": self.layout.to_json(), "wording": self.wording.to_json()}
+        whole = asdict(self) | {"layout": self.layout.to_json(), "wording": self.wording.to_json()}
+        if self.resampling is None:  # named only where there is one, so that plans without keep their digests
+            del whole["resampling"]
+        return whole
 
     @classmethod
     def of(cls, plan: SealedPlan) -> EvolutionParameters:
@@ -93,6 +100,7 @@ class EvolutionParameters:
                     "wording": Wording.from_json(parts["wording"]),
                     "sampling": Sampling(**parts["sampling"]),
                     "endpoint": None if parts["endpoint"] is None else Endpoint(**parts["endpoint"]),
+                    **({"resampling": Resampling(**parts["resampling"])} if "resampling" in parts else {}),
                 }
             )
         except (KeyError, TypeError):
@@ -100,8 +108,8 @@ class EvolutionParameters:
 
     def event(self, guarantee: Guarantee) -> DpEvent:
         """What counting the columns and all votes cost together."""
-        votes = GaussianVotesEvent(self.sigma, guarantee.adjacency, guarantee.max_contributions)
-        return _together(counted.event_of(self.columns), votes, self.rounds.rounds)
+        counts = counted.event_of(self.columns)
+        return _together(counts, self.sigma, self.rounds.rounds, self.resampling, guarantee)
 
 
 def sealed(
@@ -134,9 +142,9 @@ def sealed(
         raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column, and evolution")
     evolution = text.evolution
     columns = columns_plan(contract, schema, guarantee, period)
-    neighbours, counts = (guarantee.adjacency, guarantee.max_contributions), counted.event_of(columns)
+    counts, chosen = counted.event_of(columns), resampling_of(contract, guarantee)
     sigma = noise_for(
-        lambda noise: _together(counts, GaussianVotesEvent(noise, *neighbours), evolution.rounds),
+        lambda noise: _together(counts, noise, evolution.rounds, chosen, guarantee),
         guarantee.epsilon,
         guarantee.delta,
     ).value
@@ -160,6 +168,7 @@ def sealed(
         base_digest="" if base is None else base.digest,
         endpoint=None if declared is None else Endpoint(declared.url, named),
         memory_bytes=0 if base is None else memory_bytes(base, full=False),
+        resampling=chosen,
     )
     return SealedPlan(
         method=method,
@@ -188,8 +197,13 @@ def check(plan: SealedPlan) -> EvolutionParameters:
     return parameters
 
 
-def _together(counts: DpEvent | None, votes: DpEvent, rounds: int) -> DpEvent:
-    return counted.together(counts, dp_event.SelfComposedDpEvent(votes, rounds))
+def _together(
+    counts: DpEvent | None, sigma: float, rounds: int, chosen: Resampling | None, guarantee: Guarantee
+) -> DpEvent:
+    """What counts, the votes of all rounds, and those for clusters cost together."""
+    neighbours = (guarantee.adjacency, guarantee.max_contributions)
+    votes = dp_event.SelfComposedDpEvent(GaussianVotesEvent(sigma, *neighbours), rounds)
+    return counted.together(counts, votes, *(() if chosen is None else (chosen.event(*neighbours),)))
 
 
 def _population(contract: DataContract, evolution: Evolution, sigma: float) -> int:

@@ -2,16 +2,19 @@
 
 What belongs here: the order of its parts, in all three moments. What does not: the parts: the plan
 (`inference_sealing`, `inference_plan`), contexts (`inference_contexts`), what the model says (`inference_model`), the
-draw (`inference_choice`), the loop (`inference_writing`), and the columns beside the text (`synth.tabular`).
+draw (`inference_choice`), the loop (`inference_writing`), votes for documents (`resampling`), and the columns beside
+the text (`synth.tabular`).
 
 Nothing is trained. The mechanism reads the data twice: noisy counts of the columns, from which follows how many
 contexts each label has; then records, of which the documents are drawn. What it leaves is these documents, so that
 there are no more than were paid for: rows are drawn from the columns' model, as many as there are documents for. Where
-no column is counted (`counted`), contexts have no label, and every document makes a row. A model directory holds
+no column is counted (`counted`), contexts have no label, and every document makes a row. Where documents are chosen
+among more than are asked for, records vote for clusters of them at last. A model directory holds
 
     claim.json      the ledger entry's one-time claim
     columns/        measurements and model of the columns, where some are counted
     texts.jsonl     the documents
+    resampling.json the noisy votes by which documents are chosen, where the plan has some
     written.json    says that they are complete
 
 A mechanism that was cut short is not gone on with: its documents are lost, and another attempt is a new spend.
@@ -20,6 +23,7 @@ A mechanism that was cut short is not gone on with: its documents are lost, and 
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +44,7 @@ from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
 from dpsynth_platform.storage import read_table, table_schema, write_durably
 from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
-from dpsynth_platform.synth.text import counted, inference_sealing, trained
+from dpsynth_platform.synth.text import counted, inference_sealing, resampling, trained
 from dpsynth_platform.synth.text.base_models import BaseModel, load, refuse_decoder
 from dpsynth_platform.synth.text.dp_finetune import (
     COLUMNS,
@@ -50,6 +54,7 @@ from dpsynth_platform.synth.text.dp_finetune import (
     read_base_model,
     with_texts,
 )
+from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.filtering import Rules, filtered
 from dpsynth_platform.synth.text.inference_contexts import Contexts, placed
 from dpsynth_platform.synth.text.inference_model import Prompts
@@ -117,6 +122,7 @@ class DpInference:
             (
                 f"{drawn.tokens} tokens from each of {drawn.contexts} contexts of disjoint "
                 f"owners, each drawn by the exponential mechanism (range {drawn.epsilon_of_choice:.3g})"
+                f"{_vote_in_words(parameters)}"
             ),
         )
         return columns | {
@@ -146,7 +152,7 @@ class DpInference:
         engine: Engine | None = None,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        """Counts the columns, then writes documents; see `Generator.fit`.
+        """Counts the columns, writes documents, and has clusters of them voted for; see `Generator.fit`.
 
         Raises:
             ConfigurationError: the base model is another one than the plan's, or cannot be used.
@@ -170,7 +176,14 @@ class DpInference:
         contexts = Contexts.shared(drawn.contexts, shares)
         records = _records_of(bounded, parameters.layout)
         owners = placed(records, contexts, secrets.token_bytes(32), most=drawn.records_per_owner)
-        _save(directory, plan, writer.texts(contexts, owners, progress), asked.encoder.special)
+        texts, special = writer.texts(contexts, owners, progress), asked.encoder.special
+        if parameters.resampling is not None:
+            documents = [body for own in _documents(texts, parameters.layout, special).values() for body in own]
+            votes = resampling.vote(
+                parameters.resampling, documents, bounded, parameters.layout, SentenceEncoder("cpu"), by_owner=True
+            )
+            resampling.write_votes(directory, votes)
+        _save(directory, plan, texts, special)
 
     def is_complete(self, directory: Path) -> bool:
         """Whether all documents are written; see `Generator.is_complete`."""
@@ -201,7 +214,8 @@ class DpInference:
     ) -> Drawing:
         """Rows from the model of the columns, each with a document of its label; see `Generator.draw`.
 
-        A document that does not keep the rules (`filtering.Rules`) is left out, and so is a row for which none is left.
+        Where clusters were voted for, a part of each label's documents is chosen. A document that does not keep the
+        rules (`filtering.Rules`) is left out, and so is a row for which none is left.
 
         Args:
             texts: has no part in it: documents were drawn by the mechanism.
@@ -213,21 +227,27 @@ class DpInference:
             raise MechanismFailed("the documents are not complete; there is no model to draw from")
         plan = SealedPlan.from_json((directory / PLAN).read_text(encoding="utf-8"))
         parameters, (written, special) = InferenceParameters.of(plan), _read(directory)
-        if rows is not None and rows > len(written):
+        chosen, layout = parameters.resampling, parameters.layout
+        most = len(written) if chosen is None else chosen.taken_of(len(written))
+        if rows is not None and rows > most:
+            among = "" if chosen is None else f", of which one in {chosen.pool:g} is taken"
             raise ContractError(
-                f"{plan.dataset}: {rows} rows, but {len(written)} documents were paid for and written, and there "
-                f"is no more to draw; accepted: up to {len(written)} rows, or a new run, which has a cost of its own"
+                f"{plan.dataset}: {rows} rows, but {len(written)} documents were paid for and written{among}, and "
+                f"there is no more to draw; accepted: up to {most} rows, or a new run, which has a cost of its own"
             )
-        counts, layout = Counter(text.given for text in written), parameters.layout
-        kept = filtered(written, counts, layout, _RULES, special)
+        documents = _documents(written, layout, special)
+        if chosen is not None:
+            counts = {given: math.ceil(len(own) / chosen.pool) for given, own in documents.items()}
+            votes = resampling.read_votes(directory)
+            documents = resampling.taken(votes, documents, counts, SentenceEncoder("cpu"))
         release, many = ReleaseSchema.from_json(plan.release), _ROWS_FOR_A_DOCUMENT * len(written)
         table = counted.draw(
             parameters.columns, directory / COLUMNS, release, many, constraints=constraints, given=given
         ).table()
         prompts = given_rows(table, layout)
-        documents = by_given(kept.rows, layout, {*counts, *prompts})
-        whole = with_texts(table, release, layout.fields[0], prompts, documents)
-        whole = whole.slice(0, rows)
+        none: dict[Given, list[str]] = {given: [] for given in prompts}
+        whole = with_texts(table, release, layout.fields[0], prompts, none | documents)
+        whole = whole.slice(0, most if rows is None else rows)
         progress(TEXTS, whole.num_rows, whole.num_rows)
         return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()))
 
@@ -288,6 +308,11 @@ def _bytes_of_a_token(model: Any) -> int:
     return int(2 * config.num_hidden_layers * kept * size * model.dtype.itemsize)
 
 
+def _vote_in_words(parameters: InferenceParameters) -> str:
+    plan = parameters.resampling
+    return "" if plan is None else "; then " + plan.in_words("the documents")
+
+
 def _in_words(parameters: InferenceParameters) -> str:
     """Who writes which texts, and how much anyone can change of it, for readers who are no experts."""
     drawn, layout = parameters.inference, parameters.layout
@@ -308,6 +333,14 @@ def _calls(parameters: InferenceParameters) -> int:
     drawn = parameters.inference
     records = drawn.batch_size * min(drawn.records_per_owner, drawn.max_contributions)
     return drawn.contexts * drawn.tokens * (1 + records)
+
+
+def _documents(
+    texts: Sequence[SyntheticText], layout: TextLayout, special: Sequence[str]
+) -> dict[Given, list[str]]:
+    """The documents that keep the rules, by label."""
+    counts = Counter(text.given for text in texts)
+    return by_given(filtered(texts, counts, layout, _RULES, special).rows, layout, counts)
 
 
 def _records_of(bounded: Path, layout: TextLayout) -> Iterator[tuple[str, Given, str]]:

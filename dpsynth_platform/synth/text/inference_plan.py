@@ -92,6 +92,7 @@ class InferencePlan:
         *,
         units: int,
         rows: int | None,
+        documents_a_row: float = 1.0,
         beside: Callable[[DpEvent], DpEvent],
     ) -> InferencePlan:
         """As many tokens as the rows may need or, where as many rows are asked for as can be had, as the budget buys.
@@ -100,7 +101,8 @@ class InferencePlan:
             guarantee: what everything together may cost.
             declared: the mechanism's parameters.
             units: the public, expected number of owners.
-            rows: how many documents are asked for; None: all that can be had.
+            rows: how many are asked for; None: all that can be had.
+            documents_a_row: how many documents are written for each row, of which one is chosen.
             beside: composes the mechanism's event with that of what else is paid for.
 
         Raises:
@@ -121,10 +123,11 @@ class InferencePlan:
         def fits(tokens: int) -> bool:
             return epsilon(event_of(tokens), guarantee.delta).epsilon <= guarantee.epsilon
 
-        asked = math.ceil((rows or 1) / one.contexts) * one.document_tokens
+        documents = math.ceil((rows or 1) * documents_a_row)
+        asked = math.ceil(documents / one.contexts) * one.document_tokens
         if asked > MAX_LEAVES or not fits(asked):
             most = steps_for(event_of, guarantee.epsilon, guarantee.delta).value if fits(1) else 0
-            raise ContractError(_too_few(replace(one, tokens=most), guarantee, rows))
+            raise ContractError(_too_few(replace(one, tokens=most), guarantee, rows, documents_a_row))
         if rows is not None:
             return replace(one, tokens=asked)
         return replace(one, tokens=steps_for(event_of, guarantee.epsilon, guarantee.delta).value)
@@ -178,13 +181,15 @@ class InferencePlan:
             raise GrantRefused("the sealed plan is of no DP inference; materialize the line from raw again") from None
 
 
-def _too_few(bought: InferencePlan, guarantee: Guarantee, rows: int | None) -> str:
+def _too_few(bought: InferencePlan, guarantee: Guarantee, rows: int | None, documents_a_row: float) -> str:
     """What the budget buys, and what would buy more."""
-    asked = "not one document" if rows is None else f"{rows} documents"
-    fewer = "" if not bought.documents or rows is None else f"rows up to {bought.documents}, "
+    needed = math.ceil((rows or 1) * documents_a_row)
+    asked = "not one document fits" if rows is None and needed == 1 else f"{needed} documents are asked for"
+    most = math.floor(bought.documents / documents_a_row)
+    fewer = "" if not most or rows is None else f"rows up to {most}, "
     return (
         f"generate.text.inference: epsilon {guarantee.epsilon:g} buys {bought.tokens} tokens from each of "
         f"{bought.contexts} contexts, {bought.documents} documents of up to {bought.document_tokens} tokens, and "
-        f"{asked} {'fits' if rows is None else 'are asked for'}; accepted: {fewer}shorter documents "
+        f"{asked}; accepted: {fewer}shorter documents "
         "(document_tokens), a larger batch_size, a smaller clipping_norm, a higher temperature, or a larger epsilon"
     )

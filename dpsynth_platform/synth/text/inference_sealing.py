@@ -5,12 +5,13 @@ what a token costs (`inference_plan`), running any of it (`inference`).
 
 A part of epsilon goes to noisy counts of the modelled columns (`generate.text.columns_share`), from which follows how
 many contexts each label has. The rest is for tokens: as many as both together have room for. Where no column is counted
-(`counted`), all of it is.
+(`counted`), all of it is. Votes for clusters of the documents, by which some are chosen (`generate.text.resample`),
+have the noise that is declared, and are a part of the same composition.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +28,8 @@ from dpsynth_platform.synth.text.base_models import BaseModel
 from dpsynth_platform.synth.text.inference_model import MOST_ROWS
 from dpsynth_platform.synth.text.inference_plan import InferencePlan
 from dpsynth_platform.synth.text.layout import TextLayout
-from dpsynth_platform.synth.text.sealing import columns_plan, layout_of, memory_bytes
+from dpsynth_platform.synth.text.resampling import Resampling
+from dpsynth_platform.synth.text.sealing import columns_plan, layout_of, memory_bytes, resampling_of
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class InferenceParameters:
         base_model: the name by which the contract names the model that is asked.
         base_digest: digest of its weights, tokenizer and config.
         memory_bytes: about how much one context takes beside the program itself.
+        resampling: how documents are chosen by clustered votes, where they are.
     """
 
     columns: counted.Columns
@@ -51,6 +54,7 @@ class InferenceParameters:
     base_model: str
     base_digest: str
     memory_bytes: int
+    resampling: Resampling | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -62,6 +66,7 @@ class InferenceParameters:
             "base_model": self.base_model,
             "base_digest": self.base_digest,
             "memory_bytes": self.memory_bytes,
+            **({} if self.resampling is None else {"resampling": asdict(self.resampling)}),
         }
 
     @classmethod
@@ -77,14 +82,17 @@ class InferenceParameters:
                 base_model=parts["base_model"],
                 base_digest=parts["base_digest"],
                 memory_bytes=parts["memory_bytes"],
+                resampling=Resampling(**parts["resampling"]) if "resampling" in parts else None,
             )
         except (KeyError, TypeError):
             raise GrantRefused("the sealed plan is of no DP inference; materialize the line from raw again") from None
 
     @property
     def event(self) -> DpEvent:
-        """What counting the columns and drawing tokens cost together."""
-        return counted.together(counted.event_of(self.columns), self.inference.event)
+        """What counting the columns, drawing tokens, and the votes for documents cost together."""
+        neighbours = (self.inference.adjacency, self.inference.max_contributions)
+        votes = () if self.resampling is None else (self.resampling.event(*neighbours),)
+        return counted.together(counted.event_of(self.columns), self.inference.event, *votes)
 
 
 def sealed(
@@ -119,13 +127,15 @@ def sealed(
     if generate.text is None or generate.text.inference is None or contract.written is None:
         raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column, and inference")
     columns = columns_plan(contract, schema, guarantee, period)
-    counts = counted.event_of(columns)
+    counts, chosen = counted.event_of(columns), resampling_of(contract, guarantee)
+    votes = () if chosen is None else (chosen.event(guarantee.adjacency, guarantee.max_contributions),)
     inference = InferencePlan.calibrated(
         guarantee,
         generate.text.inference,
         units=contract.privacy.expected_units,
         rows=None if generate.rows == "auto" else generate.rows,
-        beside=lambda drawn: counted.together(counts, drawn),
+        documents_a_row=1.0 if chosen is None else chosen.pool,
+        beside=lambda drawn: counted.together(counts, drawn, *votes),
     )
     records = inference.records_kept + 2 * MOST_ROWS  # those left over of a batch, and one that is read again
     parameters = InferenceParameters(
@@ -136,6 +146,7 @@ def sealed(
         base_model=base.declared,
         base_digest=base.digest,
         memory_bytes=memory_bytes(base, full=False) + records * row_bytes,
+        resampling=chosen,
     )
     return SealedPlan(
         method=method,

@@ -3,8 +3,8 @@
 What belongs here: clusters of a synthetic pool, the noisy votes of private records for them, their file, and choosing
 from a larger pool by them. What does not: who writes the pool, and what votes cost (`privacy.events`).
 
-Clusters are made of texts that a trained model wrote, which cost nothing beyond the model; only the votes look at the
-data. A cluster unites the votes of records that are near to any of its texts, which single texts would split among them
+Clusters are made of texts that a mechanism left, or that were written by what it left, which cost nothing beyond it;
+only the votes look at the data. A cluster unites the votes of records that are near to any of its texts, which single texts would split among them
 and lose in the noise. Of a pool that has more texts than are asked for, texts are then taken so that clusters occur in
 proportion to their votes, label by label: how many texts of each label there are is not changed.
 """
@@ -12,16 +12,18 @@ proportion to their votes, label by label: how many texts of each label there ar
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.privacy.events import GaussianVotesEvent
 from dpsynth_platform.storage import write_durably
 from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.text.evolution_votes import noisy_votes, read_voters
@@ -32,6 +34,8 @@ FILE_NAME = "resampling.json"
 TEXTS_PER_CLUSTER = 10
 """Synthetic texts for each cluster that is made of them."""
 _ONE_GROUP = 0
+
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,32 @@ class Resampling:
 
     @property
     def texts(self) -> int:
-        """How many synthetic texts the clusters are made of."""
+        """How many synthetic texts the clusters are made of, where as many as one likes can be written."""
         return TEXTS_PER_CLUSTER * self.clusters
+
+    def event(self, adjacency: str, max_contributions: int) -> GaussianVotesEvent:
+        """What the votes cost."""
+        return GaussianVotesEvent(self.sigma, adjacency, max_contributions)
+
+    def pools(self, counts: Mapping[Key, int]) -> dict[Key, int]:
+        """How many texts are written of each label, of which so many are taken."""
+        return {label: self.texts_for(number) for label, number in counts.items()}
+
+    def texts_for(self, number: int) -> int:
+        """How many texts are written where so many are taken."""
+        return math.ceil(self.pool * number)
+
+    def taken_of(self, texts: int) -> int:
+        """How many are taken where so many texts are written."""
+        return math.floor(texts / self.pool)
+
+    def in_words(self, of: str) -> str:
+        """The votes, for the description of an event.
+
+        Args:
+            of: whose the clusters are.
+        """
+        return f"a histogram of votes for {self.clusters} clusters of {of}, with noise of {self.sigma:.3g} votes"
 
 
 @dataclass(frozen=True)
@@ -133,6 +161,24 @@ def clustered(features: Features, clusters: int) -> Features:
     lengths = np.linalg.norm(centers, axis=1, keepdims=True)
     found: Features = (centers / np.maximum(lengths, 1e-12)).astype(np.float32)
     return found
+
+
+def taken(
+    votes: ClusterVotes, texts: Mapping[Key, Sequence[str]], counts: Mapping[Key, int], encoder: TextEncoder
+) -> dict[Key, list[str]]:
+    """So many texts of each label, out of larger pools, by votes: post-processing.
+
+    Args:
+        votes: for the clusters.
+        texts: the pools, by label.
+        counts: how many of each are taken, or as many as there are.
+        encoder: of the texts; the one that votes were counted by.
+    """
+    random = np.random.default_rng()
+    return {
+        label: [own[at] for at in votes.take(encoder.encode(own), counts[label], random)] if own else []
+        for label, own in texts.items()
+    }
 
 
 def write_votes(directory: Path, votes: ClusterVotes) -> None:

@@ -13,6 +13,7 @@ that both together cost what the contract asks for, in one composition. Where te
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -30,7 +31,7 @@ from dpsynth_platform.contracts import (
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import AccountingError, ContractError, GrantRefused
 from dpsynth_platform.privacy.accounting import epsilon
-from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent, event_to_json, histogram_event
+from dpsynth_platform.privacy.events import DpEvent, event_to_json, histogram_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import vote_sensitivity
 from dpsynth_platform.synth.interface import SealedPlan, generator
@@ -47,6 +48,8 @@ LEAST_OVER_NOISE = 3
 DEFAULT_BATCH_SHARE = 8
 """By default a batch is expected to hold this fraction of all: few large batches learn more than many small ones."""
 MOST_DEFAULT_BATCH = 2048
+SHARE_STEP = 2.0**-10
+"""What counts of topics may cost is a multiple of this."""
 COPIES_IN_FULL = 8
 """Weights, gradients, the optimizer's two averages, and in double precision the sums of a batch and of one owner."""
 ACTIVATION_BYTES = 2 * 2**30
@@ -122,7 +125,7 @@ class TextParameters:
     def event_of(self, steps: int) -> DpEvent:
         """What counting the columns, so many executed steps of training, and the votes cost together."""
         neighbours = (self.training.adjacency, self.training.max_contributions)
-        votes = () if self.resampling is None else (GaussianVotesEvent(self.resampling.sigma, *neighbours),)
+        votes = () if self.resampling is None else (self.resampling.event(*neighbours),)
         return counted.together(counted.event_of(self.columns), self.training.event_of(steps), *votes)
 
 
@@ -156,9 +159,8 @@ def sealed(
         raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column, and training")
     topics = topics_of(contract, guarantee)
     columns = columns_plan(contract, schema, guarantee, period, topics)
-    counts, chosen = counted.event_of(columns), _resampling_of(contract, guarantee)
-    neighbours = (guarantee.adjacency, guarantee.max_contributions)
-    votes = () if chosen is None else (GaussianVotesEvent(chosen.sigma, *neighbours),)
+    counts, chosen = counted.event_of(columns), resampling_of(contract, guarantee)
+    votes = () if chosen is None else (chosen.event(guarantee.adjacency, guarantee.max_contributions),)
     parameters = TextParameters(
         columns=columns,
         training=TrainingPlan.calibrated(
@@ -258,13 +260,24 @@ def memory_bytes(base: BaseModel, *, full: bool) -> int:
     return weights * (COPIES_IN_FULL if full else 1) + ACTIVATION_BYTES
 
 
-def _resampling_of(contract: DataContract, guarantee: Guarantee) -> Resampling | None:
-    """How a contract's texts are chosen by clustered votes, if they are."""
+def resampling_of(contract: DataContract, guarantee: Guarantee) -> Resampling | None:
+    """How a contract's texts are chosen by clustered votes, if they are.
+
+    Raises:
+        AccountingError: their noise alone costs all there is.
+    """
     declared = None if contract.generate.text is None else contract.generate.text.resample
     if declared is None:
         return None
-    moved = vote_sensitivity(guarantee.adjacency, guarantee.max_contributions).l2
-    return Resampling(declared.clusters, declared.noise * moved, declared.pool)
+    neighbours = (guarantee.adjacency, guarantee.max_contributions)
+    chosen = Resampling(declared.clusters, declared.noise * vote_sensitivity(*neighbours).l2, declared.pool)
+    alone = epsilon(chosen.event(*neighbours), guarantee.delta).epsilon
+    if alone >= guarantee.epsilon:
+        raise AccountingError(
+            f"generate.text.resample.noise: {declared.noise:g} alone costs epsilon {alone:.3g} of "
+            f"{guarantee.epsilon:g}; accepted: more noise, or a higher epsilon"
+        )
+    return chosen
 
 
 def columns_plan(
@@ -310,7 +323,8 @@ def _for_columns(contract: DataContract, guarantee: Guarantee) -> Guarantee:
         return part
     sigma = text.topics.noise * guarantee.sensitivity.l2
     counts = histogram_event(sigma, guarantee.adjacency, guarantee.max_contributions, discrete=False)
-    alone = epsilon(counts, part.delta).epsilon
+    # On a grid: the last bits of a float hang on the processor, and the plan names the run, which is paid for once.
+    alone = math.ceil(epsilon(counts, part.delta).epsilon / SHARE_STEP) * SHARE_STEP
     if alone >= guarantee.epsilon:
         raise AccountingError(
             f"generate.text.topics.noise: {text.topics.noise:g} alone costs epsilon {alone:.3g} of "

@@ -274,13 +274,12 @@ def test_texts_are_chosen_among_more_by_their_votes(server, bounded, tmp_path, m
     plan, model = planned(endpoint=server.url, text=CHOSEN), tmp_path / "model"
     fitted(plan, bounded, model)
     written, chosen = [], resampling.taken
-    monkeypatch.setattr(
-        resampling,
-        "taken",
-        lambda votes, texts, counts, encoder: (
-            written.append((sum(map(len, texts.values())), sum(counts.values()))) or chosen(votes, texts, counts, encoder)
-        ),
-    )
+
+    def taken(votes, texts, counts, encoder):
+        written.append((sum(map(len, texts.values())), sum(counts.values())))
+        return chosen(votes, texts, counts, encoder)
+
+    monkeypatch.setattr(resampling, "taken", taken)
     drawn = GENERATOR.draw(model, 20).table()
     ((pool, rows),) = written
     assert (rows, 30 <= pool <= 40) == (20, True)

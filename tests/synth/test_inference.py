@@ -431,13 +431,19 @@ def test_documents_to_choose_among_and_votes_for_them_are_paid_for(base):
     assert alone < beside <= 8.0
     auto = InferenceParameters.of(planned(base, rows="auto", text=CHOSEN)).inference
     assert 0 < auto.tokens < InferenceParameters.of(planned(base, rows="auto")).inference.tokens
-    with pytest.raises(ContractError, match=rf"documents are asked for; accepted: rows up to {auto.documents * 2 // 5},"):
+    most = auto.documents * 2 // 5
+    with pytest.raises(ContractError, match=rf"documents are asked for; accepted: rows up to {most},"):
         planned(base, rows=auto.documents, text=CHOSEN)
 
 
 def test_documents_are_chosen_by_votes(base, bounded, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(resampling, "noisy_votes", lambda voters, *rest: seen.append(voters) or noisy_votes(voters, *rest))
+
+    def voted(voters, *rest):
+        seen.append(voters)
+        return noisy_votes(voters, *rest)
+
+    monkeypatch.setattr(resampling, "noisy_votes", voted)
     model = fitted(planned(base, rows=12, text=CHOSEN), bounded, tmp_path / "model")
     (voters,) = seen
     assert (len(voters.features), len(set(voters.owners.tolist()))) == (200, 100)

@@ -80,6 +80,7 @@ def text_facts(contract: DataContract, settings: Settings) -> TextFacts:
     training = generate.training or Training()
     sampled = training_units(contract.privacy, training)
     batch = training.batch_size or max(1, sampled // 8)
+    among = 1.0 if text.resample is None else text.resample.pool
     return TextFacts(
         endpoint=generate.endpoint is not None,
         bundled=(generate.base_model or DEFAULT_BASE_MODEL) == DEFAULT_BASE_MODEL,
@@ -87,7 +88,7 @@ def text_facts(contract: DataContract, settings: Settings) -> TextFacts:
         records=sampled,
         cpu_only=settings.device == "cpu",
         tokens=training.steps * batch * text.max_tokens * text.chunks,
-        rows=None if generate.rows == "auto" else math.ceil(generate.rows * (text.resample.pool if text.resample else 1)),
+        rows=None if generate.rows == "auto" else math.ceil(generate.rows * among),
         longest=text.max_tokens,
         divisible=_divisible(contract),
     )

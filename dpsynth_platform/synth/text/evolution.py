@@ -398,7 +398,9 @@ def _lived(survivors: Survivors[PublicText], groups: Sequence[Given]) -> Lived:
 
 def _write_survivors(directory: Path, lived: Lived) -> None:
     document = [
-        {"text": text.words, "given": list(given), "votes": votes} for given, own in lived.items() for text, votes in own
+        {"text": text.words, "given": list(given), "votes": votes}
+        for given, own in lived.items()
+        for text, votes in own
     ]
     write_durably(directory / SURVIVORS, json.dumps(document))
 

@@ -335,9 +335,7 @@ def _calls(parameters: InferenceParameters) -> int:
     return drawn.contexts * drawn.tokens * (1 + records)
 
 
-def _documents(
-    texts: Sequence[SyntheticText], layout: TextLayout, special: Sequence[str]
-) -> dict[Given, list[str]]:
+def _documents(texts: Sequence[SyntheticText], layout: TextLayout, special: Sequence[str]) -> dict[Given, list[str]]:
     """The documents that keep the rules, by label."""
     counts = Counter(text.given for text in texts)
     return by_given(filtered(texts, counts, layout, _RULES, special).rows, layout, counts)

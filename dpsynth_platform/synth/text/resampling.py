@@ -4,9 +4,10 @@ What belongs here: clusters of a synthetic pool, the noisy votes of private reco
 from a larger pool by them. What does not: who writes the pool, and what votes cost (`privacy.events`).
 
 Clusters are made of texts that a mechanism left, or that were written by what it left, which cost nothing beyond it;
-only the votes look at the data. A cluster unites the votes of records that are near to any of its texts, which single texts would split among them
-and lose in the noise. Of a pool that has more texts than are asked for, texts are then taken so that clusters occur in
-proportion to their votes, label by label: how many texts of each label there are is not changed.
+only the votes look at the data. A cluster unites the votes of records that are near to any of its texts, which single
+texts would split among them and lose in the noise. Of a pool that has more texts than are asked for, texts are then
+taken so that clusters occur in proportion to their votes, label by label: how many texts of each label there are is not
+changed.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ measure of its own, and asserting; `tests/synth` and `tests/quality` hold what m
 
 Methods are `dp_finetune`; `ctcl`, which sorts the texts by the universal topics first and trains alike; `aug_pe`, where
 the same model as it is writes what records vote for; and `dp_inference`, where it writes what records make likely.
-`dp_finetune+votes` and `ctcl+votes` choose texts among three times as many (`text.resample`), in one plan, so that the
-training has more noise than without; a second line, `unchosen`, is of the same model's texts as they come.
+With `+votes` after the method, texts are chosen among three times as many (`text.resample`; documents of
+`dp_inference`, each of which is paid for, among half as many more), in one plan, so that all else has more noise than
+without; a second line, `unchosen`, is of some of the same texts by chance.
 
 Where authors have several posts, `record` draws posts in training (DP-SGD-ELS) and `user` draws authors (DP-SGD-ULS),
 fewer of them, so that both compute as many gradients. A quarter of the units is held out, others for each seed. Texts
@@ -67,10 +68,13 @@ FIRST = [
     *(f"newsgroups/{sampled}/4/{{}}" for sampled in ("user", "record")),
     *(f"financial/record/{epsilon}/{{}}/{method}" for epsilon in ("8", "1") for method in COMPARED),
     *(f"newsgroups/user/8/{{}}/{method}" for method in COMPARED),
-    *(f"financial/record/8/{{}}/{method}{VOTES}" for method in (PLAIN, "ctcl")),
+    *(f"financial/record/{epsilon}/{{}}/{method}{VOTES}" for epsilon in ("8", "1") for method in (PLAIN, *COMPARED)),
     *(f"financial/record/{epsilon}/{{}}/{method}" for epsilon in ("4", "0.5") for method in (*COMPARED, PLAIN)),
     *(f"financial/record/{NO_NOISE}/{{}}/{method}" for method in ("aug_pe", "ctcl")),
     *(f"newsgroups/user/{epsilon}/{{}}/{method}" for epsilon in ("1", "4") for method in COMPARED),
+    *(f"newsgroups/user/8/{{}}/{method}{VOTES}" for method in (PLAIN, *COMPARED)),
+    *(f"newsgroups/user/{epsilon}/{{}}/{method}{VOTES}" for epsilon in ("1", "4") for method in (PLAIN, *COMPARED)),
+    *(f"financial/record/4/{{}}/{method}{VOTES}" for method in (PLAIN, *COMPARED)),
 ]
 """The cells of one seed, which fills the braces; the most telling first."""
 

@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 import torch
 from text_cells import NO_NOISE, SCHEMA, UNTRAINED, VOTES, Cell, Effort, Source, of_owners
@@ -34,6 +35,7 @@ from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import Checkpoints, SealedPlan, generator
 from dpsynth_platform.synth.text import evolution_sealing, inference_sealing, sealing
 from dpsynth_platform.synth.text.base_models import DEFAULT
+from dpsynth_platform.synth.text.private_text import Features
 from dpsynth_platform.synth.text.resampling import ClusterVotes
 from dpsynth_platform.synth.text.terms import terms_of
 from dpsynth_platform.synth.text.trained import deployed
@@ -46,7 +48,8 @@ ROUNDS, VARIATIONS = 3, 3
 CLIPPING_NORM = 1.0
 OWNERS = range(12, 400, 4)
 """Of a context of DP inference: the fewest that epsilon pays for. A dozen mostly fit into one batch of the model."""
-POOL, VOTE_NOISE = 3.0, 10.0
+POOL, PAID_POOL, VOTE_NOISE = 3.0, 1.5, 10.0
+"""Texts written for each one that is taken, and documents of DP inference, of which each is paid for and takes time."""
 TOLD = ("noise_multiplier", "vote_noise", "population", "contexts", "tokens_of_a_context", "next_tokens_asked_for")
 """Of a plan's description."""
 
@@ -80,8 +83,9 @@ def planned(cell: Cell, source: Source, effort: Effort) -> Planned:
 
 def affordable(cell: Cell, source: Source, effort: Effort) -> tuple[DataContract, int]:
     """The contract of DP inference with the smallest contexts that are paid for, and how many units they take."""
+    contexts = round(effort.contexts * (PAID_POOL if cell.method.endswith(VOTES) else 1))
     for owners in OWNERS:
-        units = min(source.units, owners * effort.contexts)
+        units = min(source.units, owners * contexts)
         contract = contract_of(cell, replace(source, units=units), effort, owners, source.units**-1.1)
         try:
             sealed(contract)
@@ -118,12 +122,14 @@ def contract_of(
         generate["training"] = training_of(cell, source, effort)
     if cell.generator == "ctcl":
         text["max_tokens"] += KEYWORDS_TOKENS
+    pool = 1.0
     if cell.method.endswith(VOTES):
-        text["resample"] = {"clusters": effort.population, "noise": VOTE_NOISE, "pool": POOL}
+        pool = PAID_POOL if cell.generator == "dp_inference" else POOL
+        text["resample"] = {"clusters": effort.population, "noise": VOTE_NOISE, "pool": pool}
     if cell.generator == "aug_pe":
         text["evolution"] = {"population": effort.population, "rounds": ROUNDS, "variations": VARIATIONS}
     if cell.generator == "dp_inference":
-        generate["rows"] = source.units // context
+        generate["rows"] = int(source.units // context / pool)
         text["inference"] = {
             "batch_size": context,
             "document_tokens": source.document_tokens,
@@ -218,8 +224,12 @@ def draw(way: Planned, model: Path, rows: int) -> pa.Table:
 
 @contextmanager
 def unchosen() -> Iterator[None]:
-    """Of the texts among which votes choose, the first are taken."""
-    with mock.patch.object(ClusterVotes, "take", lambda votes, features, number, random: list(range(number))):
+    """Of the texts among which votes choose, some are taken by chance."""
+
+    def take(votes: ClusterVotes, features: Features, number: int, random: np.random.Generator) -> list[int]:
+        return sorted(random.permutation(len(features))[:number].tolist())
+
+    with mock.patch.object(ClusterVotes, "take", take):
         yield
 
 

@@ -28,9 +28,9 @@ Row = tuple[str, str, str]
 SCHEMA = pa.schema([("record", pa.string()), ("owner", pa.string()), ("label", pa.string()), ("text", pa.string())])
 PLAIN = "dp_finetune"
 VOTES = "+votes"
-"""Of a method whose texts are chosen among three times as many, by private votes that the same plan pays for."""
+"""Of a method whose texts are chosen among more, by private votes that the same plan pays for."""
 UNCHOSEN = ", unchosen"
-"""The same trained model's texts as they come: what the votes cost is spent, and they are not asked."""
+"""Some of the same texts by chance: what the votes cost is spent, and they are not asked."""
 NO_NOISE, UNTRAINED = "none", "untrained"
 HELD_OUT = 4
 """One unit of so many."""

@@ -15,11 +15,11 @@ from text_line_cases import letters_table, text_deployment
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.lineage.survey import model_name
 from dpsynth_platform.privacy.accounting import epsilon
-from dpsynth_platform.privacy.events import event_from_json, twice
+from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent, event_from_json, leaves, twice
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.reviewing.forecasts import forecast
 from dpsynth_platform.storage import read_table
-from dpsynth_platform.synth.text import endpoints
+from dpsynth_platform.synth.text import endpoints, resampling
 from dpsynth_platform.synth.text.evolution_journal import FILE_NAME
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries
 
@@ -33,6 +33,10 @@ def secret_letters() -> pa.Table:
     table = letters_table(240)
     letters = [f"{text} {SECRET}" for text in table.column("letter").to_pylist()]
     return table.set_column(table.column_names.index("letter"), "letter", pa.array(letters))
+
+
+def is_vote(leaf: DpEvent) -> bool:
+    return isinstance(leaf, GaussianVotesEvent)
 
 
 def test_a_release_by_private_evolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +110,10 @@ def test_a_release_by_private_evolution(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_with_a_second_evolution_for_the_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both cost; canaries vote in the first one alone, and texts are released from the other. By `auto`, besides."""
+    """Both cost; canaries vote in the first one alone, and texts are released from the other, chosen by a last vote.
+
+    By `auto`, besides.
+    """
     with serving() as server:
         monkeypatch.setenv("DPSYNTH_TEXT_ENDPOINTS", server.url.removesuffix("/v1"))
         evolution = {"about": "short letters", "population": 8, "variations": 1, "rounds": 2}
@@ -121,6 +128,7 @@ def test_with_a_second_evolution_for_the_audit(tmp_path: Path, monkeypatch: pyte
                     "given": ["region"],
                     "max_tokens": 48,
                     "evolution": evolution | {"endpoint": {"url": server.url}},
+                    "resample": {"clusters": 3, "noise": 8.0, "pool": 2.0},
                 },
                 "training": None,
             },
@@ -146,6 +154,10 @@ def test_with_a_second_evolution_for_the_audit(tmp_path: Path, monkeypatch: pyte
     storage = storage_of(deployment)
     audited, model = (storage.require(PEOPLE, step).directory for step in ("audited", "model"))
     assert claimed_canaries(model) == NO_CANARIES != claimed_canaries(audited)
-    assert (audited / FILE_NAME).read_bytes() != (model / FILE_NAME).read_bytes()
+    for name in (FILE_NAME, resampling.FILE_NAME):
+        assert (audited / name).read_bytes() != (model / name).read_bytes()
+    votes = [leaf.sigma for leaf, _ in leaves(event_from_json(second.request.event)) if is_vote(leaf)]
+    assert len(votes) == 2 and votes[1] == 8.0
+    assert any("the last one is for clusters of texts" in words for words in public["statement"]["covered"])
     assert "text overlap" in {attack["name"] for attack in public["audit"]["report"]["attacks"]}
     assert verification.verify(deployment.settings, str(folder), None).ok

@@ -18,6 +18,7 @@ from dpsynth_platform.storage import read_table
 
 pytestmark = pytest.mark.end_to_end
 INFERENCE = {"about": ABOUT, "batch_size": 100, "document_tokens": 16, "clipping_norm": 2.0, "top_k": 40}
+CHOSEN = {"clusters": 3, "noise": 8.0, "pool": 1.5}
 
 
 def test_a_release_of_documents_that_were_paid_for_token_by_token(tmp_path: Path) -> None:
@@ -27,12 +28,12 @@ def test_a_release_of_documents_that_were_paid_for_token_by_token(tmp_path: Path
         "base_model": str(base),
         "rows": 12,
         "training": None,
-        "text": {"given": ["region"], "max_tokens": 48, "inference": INFERENCE},
+        "text": {"given": ["region"], "max_tokens": 48, "inference": INFERENCE, "resample": CHOSEN},
     }
     deployment = text_deployment(tmp_path, generate=generate)
     declare_base_public(deployment)
     told = dict(forecast(deployment.settings, "people", None).rows())
-    assert any("at least 12 documents of up to 16 tokens" in str(words) for words in told.values()), told
+    assert any("at least 18 documents of up to 16 tokens" in str(words) for words in told.values()), told
     assert rehearse(deployment.settings, "people", None, 60, lambda _: None)["success"]
     ran = run_here(deployment)
     assert ran.success, ran.failures
@@ -43,7 +44,8 @@ def test_a_release_of_documents_that_were_paid_for_token_by_token(tmp_path: Path
     public = json.loads((folder / "dossier.json").read_text())
     assert public["mechanism"]["method"] == "dp_inference"
     statement = public["statement"]
-    assert [part["kind"] for part in statement["event"]["events"]][-1] == "parallel"
+    assert [part["kind"] for part in statement["event"]["events"]][-2:] == ["parallel", "gaussian-votes"]
+    assert any("1 histogram of votes of records for clusters of the documents" in said for said in statement["covered"])
     assert any("choices" in access and "of next tokens" in access for access in statement["covered"])
     report = json.loads((storage_of(deployment).require(PEOPLE, "audit").directory / "report.json").read_text())
     assert [attack["name"] for attack in report["attacks"]] == [

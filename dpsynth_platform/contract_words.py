@@ -96,8 +96,9 @@ def _rows(contract: DataContract) -> str:
     rows: Any = contract.generate.rows
     if rows == "auto" and contract.generate.method in INFERENCE_METHODS:
         chosen = contract.generate.text.resample if contract.generate.text else None
-        among = "" if chosen is None else f", one taken of {chosen.pool:g}"
-        return f"as many as documents are paid for and written{among}"
+        if chosen is not None:
+            return f"one for every {chosen.pool:g} documents that are paid for and written"
+        return "as many as documents are paid for and written"
     return "as many as the noisy counts say that were read" if rows == "auto" else f"{rows:,}"
 
 

@@ -987,7 +987,8 @@ class Generate(_Part):
 
     The number of real rows is not public: `rows` is declared, or `auto`, which is what the noisy counts say of the
     number of records that the mechanism read (after holdout and bounding, with the canaries that joined them). Where no
-    column is modelled, nothing says so, and it must be declared; `dp_inference` has as many as it pays documents for.
+    column is modelled, nothing says so, and it must be declared; `dp_inference` has as many as it pays documents for,
+    or one for each `text.resample.pool` of them.
     """
 
     method: MethodName = Field(

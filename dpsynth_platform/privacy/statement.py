@@ -69,6 +69,7 @@ class MechanismWords:
         noise: how continuous Gaussian noise is drawn.
         branches: what keeps a unit in one parallel branch.
         votes: what records vote for.
+        rounds_of_votes: whether there are votes in rounds, of which each decides what the next one is about.
     """
 
     counts: str
@@ -101,7 +102,8 @@ class MechanismWords:
         "as declared",
         "The cost of parallel branches is that of the dearest one only if this holds.",
     )
-    votes: str = "histograms of votes"
+    votes: str = "of votes"
+    rounds_of_votes: bool = False
 
 
 _SELECTION = Assumption(
@@ -162,7 +164,7 @@ DP_FINETUNE_WORDS = replace(
     MST_WORDS,
     counts="tables of counts of the columns beside the text (one or two columns each)",
     result="the noisy measurements (votes included, where there are any) and the trained weights",
-    votes="histogram of votes of records for clusters of texts that the trained model wrote",
+    votes="of votes of records for clusters of texts that the trained model wrote",
     clipping=replace(
         MechanismWords.clipping,
         holds="up to rounding",
@@ -197,7 +199,6 @@ _IN_A_CONTEXT = (
     "What is computed by one record is the same to the last bit whatever else is in the context, as tried on random "
     "tokens in the shapes that are used; from clipping on, numbers are whole, and sums are exact."
 )
-_AMONG_MORE = "where texts are chosen among more than are published, the last one is for clusters of texts"
 
 
 def _with_votes(votes: str) -> Assumption:
@@ -218,7 +219,7 @@ DP_INFERENCE_WORDS = replace(
         "choices (of columns to count together, and of next tokens: of all those of the one context that a unit is in)"
     ),
     result="the noisy measurements (votes included, where there are any) and the documents",
-    votes="histogram of votes of records for clusters of the documents",
+    votes="of votes of records for clusters of the documents",
     noise=_with_votes("votes, where there are any,"),
     branches=replace(
         MechanismWords.branches,
@@ -234,16 +235,14 @@ _EVOLVED = (
     "the noisy votes, and texts that a language model wrote from public words and, after the first votes, from texts "
     "of its own that these had chosen"
 )
-_VOTES_FOR_TEXTS = "histograms of votes, one after the other, of each record for one text of a language model"
+_VOTES_FOR_TEXTS = "of votes, one after the other, of each record for one text of a language model"
 _NEAREST = "nearest to it, by itself or by the mean of some variations of it"
 AUG_PE_WORDS = replace(
     MST_WORDS,
     counts="tables of counts of the columns beside the text (one or two columns each)",
     result=f"the noisy measurements, {_EVOLVED}",
-    votes=(
-        f"{_VOTES_FOR_TEXTS}: among those that were written for the record's own label, the one that is {_NEAREST} "
-        f"({_AMONG_MORE}, of whatever label)"
-    ),
+    votes=f"{_VOTES_FOR_TEXTS}: among those that were written for the record's own label, the one that is {_NEAREST}",
+    rounds_of_votes=True,
     noise=_with_votes("votes"),
 )
 
@@ -280,9 +279,7 @@ _TEXTS_ALONE = {
             because=f"A unit's context is chosen by a fresh key, from the unit's id alone. {_IN_A_CONTEXT}",
         ),
     ),
-    "aug_pe": replace(
-        AUG_PE_WORDS, result=_EVOLVED, votes=f"{_VOTES_FOR_TEXTS}: the one that is {_NEAREST} ({_AMONG_MORE})"
-    ),
+    "aug_pe": replace(AUG_PE_WORDS, result=_EVOLVED, votes=f"{_VOTES_FOR_TEXTS}: the one that is {_NEAREST}"),
 }
 """Those of methods whose plan may count no column, for such plans."""
 
@@ -291,7 +288,16 @@ def words_of(method: str, event: DpEvent | dict[str, Any]) -> MechanismWords:
     """The words of a generator's mechanism, of which the event says whether it counts columns beside its texts."""
     tree = event_from_json(event) if isinstance(event, dict) else event
     counted = any(isinstance(leaf, _COUNTS) for leaf, _ in leaves(tree))
-    return WORDS[method] if counted else _TEXTS_ALONE.get(method, WORDS[method])
+    words = WORDS[method] if counted else _TEXTS_ALONE.get(method, WORDS[method])
+    if words.rounds_of_votes and _votes_by_itself(tree):
+        return replace(words, votes=f"{words.votes}; the last one of a mechanism, for a cluster of texts of any label")
+    return words
+
+
+def _votes_by_itself(event: DpEvent) -> bool:
+    """Whether there is a histogram of votes beside those of the rounds, which are composed with themselves."""
+    parts = event.events if isinstance(event, dp_event.ComposedDpEvent) else ()
+    return isinstance(event, GaussianVotesEvent) or any(_votes_by_itself(part) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -669,8 +675,10 @@ def _rows(contract: DataContract) -> str:
     """How many rows are published, in words."""
     rows, text = contract.generate.rows, contract.generate.text
     if rows == "auto" and text is not None and text.inference is not None:
-        among = "" if text.resample is None else f", chosen among {text.resample.pool:g} times as many"
-        return f"synthetic rows, as many as documents were paid for and written{among}"
+        many = "as many as documents were paid for and written"
+        if text.resample is not None:
+            many = f"one for every {text.resample.pool:g} documents that were paid for and written, chosen by votes"
+        return f"synthetic rows, {many}"
     if rows == "auto":
         counted = "owners took part" if contract.privacy.weighting == "owners" else "the mechanism read"
         return f"synthetic rows, as many as the noisy counts say that {counted}"
@@ -701,12 +709,13 @@ def _covered(event: DpEvent, words: MechanismWords) -> tuple[str, ...]:
     total: Counter[type[DpEvent]] = Counter()
     for leaf, times in leaves(event):
         total[type(leaf)] += times
+    histograms = "histogram" if total[GaussianVotesEvent] == 1 else "histograms"
     covered = [
         said.format(number=total[kind])
         for kind, said in (
             (DiscreteGaussianCountsEvent, f"{{number}} {words.counts}, every cell with discrete Gaussian noise."),
             (GaussianCountsEvent, f"{{number}} {words.counts}, every cell with Gaussian noise."),
-            (GaussianVotesEvent, f"{{number}} {words.votes}, every cell with Gaussian noise."),
+            (GaussianVotesEvent, f"{{number}} {histograms} {words.votes}, every cell with Gaussian noise."),
             (
                 ThresholdedCountsEvent,
                 f"{{number}} {words.counts} over cells that the data has, every cell with discrete Gaussian noise and "

@@ -158,6 +158,8 @@ def test_with_a_second_evolution_for_the_audit(tmp_path: Path, monkeypatch: pyte
         assert (audited / name).read_bytes() != (model / name).read_bytes()
     votes = [leaf.sigma for leaf, _ in leaves(event_from_json(second.request.event)) if is_vote(leaf)]
     assert len(votes) == 2 and votes[1] == 8.0
-    assert any("the last one is for clusters of texts" in words for words in public["statement"]["covered"])
+    assert any(
+        "the last one of a mechanism, for a cluster of texts" in words for words in public["statement"]["covered"]
+    )
     assert "text overlap" in {attack["name"] for attack in public["audit"]["report"]["attacks"]}
     assert verification.verify(deployment.settings, str(folder), None).ok

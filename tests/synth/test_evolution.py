@@ -19,9 +19,9 @@ from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ConfigurationError, ContractError, GrantRefused, MechanismFailed, ResumeRefused
 from dpsynth_platform.planning import changes
 from dpsynth_platform.privacy.accounting import epsilon
-from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves
+from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves, twice
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.privacy.statement import WORDS
+from dpsynth_platform.privacy.statement import WORDS, words_of
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
 from dpsynth_platform.storage import write_table
@@ -243,8 +243,10 @@ def test_votes_for_clusters_are_paid_for_beside_those_for_texts(server):
     with pytest.raises(GrantRefused, match="privacy event"):
         GENERATOR.check(replace(plan, parameters=cheaper))
     described = GENERATOR.describe(plan)["event"]
-    assert "then a histogram of votes for 3 clusters of variations of the texts that live on" in described
-    assert "the last one is for clusters of texts" in WORDS["aug_pe"].votes
+    assert "then a histogram of votes for up to 3 clusters of 30 texts, those that live on and" in described
+    for one, said in ((plan, True), (plain, False)):
+        for event in (event_from_json(one.event), twice(event_from_json(one.event))):
+            assert ("the last one of a mechanism, for a cluster" in words_of("aug_pe", event).votes) is said
 
 
 def test_who_is_cut_short_before_the_vote_for_clusters_goes_on_and_votes_once(server, bounded, tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import Checkpoints, generator
 from dpsynth_platform.synth.text import inference_writing, resampling, trained
 from dpsynth_platform.synth.text.evolution_votes import noisy_votes
+from dpsynth_platform.synth.text.inference import _shares
 from dpsynth_platform.synth.text.inference_choice import PARTS
 from dpsynth_platform.synth.text.inference_contexts import Contexts, placed
 from dpsynth_platform.synth.text.inference_model import MOST_ROWS, Context, Prompts, Rows, rows_apart
@@ -96,13 +97,13 @@ def test_an_encoder_decoder_model_is_refused_with_a_plan(tmp_path):
         planned(save_model(tmp_path / "base", tiny_bart()))
 
 
-def fitted(plan, bounded, directory, *, of=None):
+def fitted(plan, bounded, directory, *, of=None, resume=False):
     described = trained.deployed(InferenceParameters.of(plan).base_model)
     file = directory.parent / "base.json"
     file.write_text(json.dumps(asdict(described) | {"directory": str(described.directory)}))
     directory.mkdir(exist_ok=True)
     grant = SimpleNamespace(plan_digest=of or plan.digest, entry_id="e" * 32)
-    GENERATOR.fit(plan, bounded, grant, directory, checkpoints=Checkpoints(file, b"k" * 32))
+    GENERATOR.fit(plan, bounded, grant, directory, checkpoints=Checkpoints(file, b"k" * 32, resume=resume))
     return directory
 
 
@@ -425,7 +426,8 @@ def test_documents_to_choose_among_and_votes_for_them_are_paid_for(base):
     with pytest.raises(GrantRefused, match="privacy event"):
         GENERATOR.check(replace(plan, parameters=cheaper))
     described = GENERATOR.describe(plan)["event"]
-    assert described.endswith("then a histogram of votes for 3 clusters of the documents, with noise of 2 votes")
+    assert described.endswith("then a histogram of votes for up to 3 clusters of the documents, with noise of 2 votes")
+    assert "of which votes choose one in 2.5" in GENERATOR.describe(plan)["training_in_words"]
     # The same documents cost more with a vote.
     alone, beside = (epsilon(event_from_json(one.event), 1e-4).epsilon for one in (planned(base, rows=30), plan))
     assert alone < beside <= 8.0
@@ -434,6 +436,35 @@ def test_documents_to_choose_among_and_votes_for_them_are_paid_for(base):
     most = auto.documents * 2 // 5
     with pytest.raises(ContractError, match=rf"documents are asked for; accepted: rows up to {most},"):
         planned(base, rows=auto.documents, text=CHOSEN)
+
+
+def test_a_run_that_is_cut_short_before_the_vote_goes_on_with_it(base, bounded, tmp_path, monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    plan, voted = planned(base, text=CHOSEN), []
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(resampling, "noisy_votes", stopped)
+        fitted(plan, bounded, tmp_path / "model")
+    model = tmp_path / "model"
+    assert (GENERATOR.is_complete(model), GENERATOR.can_resume(model)) == (False, True)
+    with pytest.raises(MechanismFailed, match="not complete"):
+        GENERATOR.draw(model, 3)
+    documents = (model / "texts.jsonl").read_bytes()
+    monkeypatch.setattr(Writer, "texts", lambda *_: pytest.fail("documents were drawn twice"))
+    monkeypatch.setattr(resampling, "noisy_votes", lambda *rest: voted.append(1) or noisy_votes(*rest))
+    fitted(plan, bounded, model, resume=True)
+    assert (GENERATOR.is_complete(model), GENERATOR.can_resume(model), voted) == (True, False, [1])
+    assert (model / "texts.jsonl").read_bytes() == documents
+    assert sorted(file.name for file in model.iterdir()) == sorted(
+        ["columns", "plan.json", "resampling.json", "texts.jsonl", "written.json"]
+    )
+
+
+def test_a_share_of_each_label_is_taken_and_all_where_some_are_left_out():
+    assert _shares({("a",): ["x"] * 20, ("b",): ["x"] * 5, ("c",): []}, 10) == {("a",): 8, ("b",): 2, ("c",): 0}
+    assert _shares({("a",): ["x"] * 3, ("b",): ["x"]}, 10) == {("a",): 3, ("b",): 1}
+    assert _shares({}, 10) == {}
 
 
 def test_documents_are_chosen_by_votes(base, bounded, tmp_path, monkeypatch):
@@ -455,7 +486,7 @@ def test_documents_are_chosen_by_votes(base, bounded, tmp_path, monkeypatch):
     with pytest.raises(ContractError, match=rf"of which one in 2.5 is taken, .* accepted: up to {most} rows"):
         GENERATOR.draw(model, most + 1)
     (model / resampling.FILE_NAME).unlink()
-    with pytest.raises(MechanismFailed, match="by which texts are chosen are missing"):
+    with pytest.raises(MechanismFailed, match="not complete"):
         GENERATOR.draw(model, 3)
 
 

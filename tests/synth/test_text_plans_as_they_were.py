@@ -18,7 +18,7 @@ TRAINING = {"steps": 6, "batch_size": 40, "replay_steps": 4, "adapter": {"rank":
 SEALED = {
     "dp_finetune": "4e7462a7bba7f978ba8ccaf0b64b42daac7664e7f6d077898d4e5ee9f5028757",
     "dp_finetune, chosen by votes": "5354d1c20cee96577b53f5df232b49301b53d13a9d363aa6df37843ba4de0979",
-    "ctcl": "17124856e58890fb81ce1447d1917f75eb9b0b6230174088aa3ef1ea287b5720",
+    "ctcl": "b51681525bd815d7fe3f5e04693b99ec5730785a1abe3a974b7c0818969bbb1e",
     "dp_inference": "3628744d729c4d11a6a952557e79c538d3495816fc464bb5254c052aa4b374fc",
     "aug_pe": "5183c7cecba6c77c1f49270c0f34578399fa6a7edf58dac64aade961dd74ac41",
 }

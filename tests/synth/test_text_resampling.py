@@ -11,7 +11,7 @@ from text_cases import WORDS, save_model
 from text_line_cases import TEXTS, public_model
 
 from dpsynth_platform.contracts import DataContract, parse_contract
-from dpsynth_platform.errors import AccountingError, ContractError, GrantRefused, MechanismFailed
+from dpsynth_platform.errors import AccountingError, ContractError, GrantRefused, MechanismFailed, ResumeRefused
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -22,7 +22,16 @@ from dpsynth_platform.synth.interface import Checkpoints, generator
 from dpsynth_platform.synth.text import dp_finetune, resampling, trained
 from dpsynth_platform.synth.text.filtering import Rules
 from dpsynth_platform.synth.text.layout import TextLayout
-from dpsynth_platform.synth.text.resampling import ClusterVotes, Resampling, clustered, read_votes, vote, write_votes
+from dpsynth_platform.synth.text.resampling import (
+    ClusterVotes,
+    Resampling,
+    all_voters,
+    clustered,
+    read_votes,
+    vote,
+    vote_once,
+    write_votes,
+)
 from dpsynth_platform.synth.text.sampling import Sampling
 from dpsynth_platform.synth.text.sealing import TextParameters
 from dpsynth_platform.synth.text.terms import TextTerms
@@ -89,7 +98,8 @@ def test_one_owner_moves_the_votes_by_one_vote_at_most(tmp_path, monkeypatch):
     def histogram(name, records):
         rows = pa.table({"letter": [text for text, _ in records], OWNER_COLUMN: [owner for _, owner in records]})
         write_table(tmp_path / name, rows.schema, rows.to_batches())
-        return vote(Resampling(4, 1.0, 1.0), ["a"], tmp_path / name, LAYOUT, Letters(), by_owner=True).votes
+        voters = all_voters(tmp_path / name, LAYOUT, Letters(), by_owner=True)
+        return vote(Resampling(4, 1.0, 1.0), ["a"], voters, Letters()).votes
 
     others = [("aaa", "1"), ("bb", "1"), ("c", "2"), ("dd", "3")]
     before = histogram("before", others)
@@ -102,6 +112,10 @@ def test_pools_are_as_large_as_is_said_and_texts_are_taken_label_by_label():
     plan = Resampling(3, 1.0, 2.5)
     assert plan.pools({("a",): 4, ("b",): 3}) == {("a",): 10, ("b",): 8}
     assert (plan.texts, plan.texts_for(1), plan.taken_of(10), plan.taken_of(9)) == (30, 3, 4, 3)
+    for pool in range(100, 1000, 7):
+        one = Resampling(3, 1.0, pool / 100)
+        assert all(one.taken_of(one.texts_for(number)) == number for number in (1, 2, 3, 12, 60, 77, 250, 4999))
+        assert all(one.texts_for(one.taken_of(texts)) <= texts for texts in range(200))
     votes = ClusterVotes(np.eye(21, dtype=np.float32)[:2], np.array([9, 0]))
     texts = {("a",): ["aaa", "bbb", "aab", "bba"], ("b",): ["bb", "b"], ("c",): []}
     found = resampling.taken(votes, texts, {("a",): 2, ("b",): 1, ("c",): 3}, Letters())
@@ -119,7 +133,26 @@ def test_votes_are_read_back_or_not_at_all(tmp_path):
         with pytest.raises(MechanismFailed, match="missing or damaged"):
             read_votes(tmp_path)
     with pytest.raises(MechanismFailed, match="no synthetic text"):
-        vote(Resampling(4, 1.0, 1.0), [], tmp_path, LAYOUT, Letters(), by_owner=True)
+        vote(Resampling(4, 1.0, 1.0), [], None, Letters())
+
+
+def test_a_vote_is_counted_once_and_nothing_is_left_of_one_that_was_cut_short(tmp_path, monkeypatch):
+    model, found = tmp_path / "model", ClusterVotes(AXES, np.array([1, 2, 3]))
+    model.mkdir()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("pathlib.Path.replace", lambda *_: _stop())
+        vote_once(model, model / "alone", lambda: found)
+    assert len(list(model.glob(".resampling.json.*"))) == 1
+    with pytest.raises(ResumeRefused, match="another process"):
+        vote_once(model, model / "alone", lambda: vote_once(model, model / "alone", lambda: found))
+    vote_once(model, model / "alone", lambda: replace(found, votes=np.array([4, 5, 6])))
+    assert [file.name for file in model.iterdir()] == ["resampling.json"]
+    vote_once(model, model / "alone", lambda: pytest.fail("voted twice"))
+    assert read_votes(model).votes.tolist() == [4, 5, 6]
+
+
+def _stop():
+    raise KeyboardInterrupt
 
 
 # With the training
@@ -211,7 +244,7 @@ def test_counts_training_and_votes_cost_together_what_is_asked_for(base):
     assert (GaussianVotesEvent(2.0, "add-or-remove", 1), 1) in list(leaves(event))
     noise = [TextParameters.of(one).training.noise_multiplier for one in (plan, plain)]
     assert noise[0] > noise[1]  # votes take a part of the budget
-    assert "4 clusters of the model's texts" in plan.describe()["event"]
+    assert "up to 4 clusters of the model's texts" in plan.describe()["event"]
     GENERATOR.check(plan)
     cheaper = plan.parameters | {"resampling": plan.parameters["resampling"] | {"sigma": 1.0}}
     with pytest.raises(GrantRefused, match="privacy event"):

@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from dpsynth_platform.constraints import Constraint, Values
 from dpsynth_platform.contracts import KEYWORDS_COLUMN, DataContract
-from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed, ResumeRefused, StaleInput
+from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed, StaleInput
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.restricted_log import note
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.synth.text.endpoint_access import Transport
 
 COLUMNS, TRAINING, CHECKPOINTS, PLAN = "columns", "training", "checkpoints", "plan.json"
-SIZE, VOTING = "physical-batch", "voting"
+SIZE = "physical-batch"
 """Names within a model directory."""
 
 
@@ -496,27 +496,18 @@ def given_rows(table: pa.Table, layout: TextLayout) -> list[Given]:
 
 def _vote(plan: SealedPlan, base: BaseModel, records: Path, directory: Path, device: str, progress: Progress) -> None:
     """Private records vote for clusters of the trained model's texts, where the plan says so and nobody has."""
-    from dpsynth_platform.storage import HeldByAnother, held_file
-
     parameters, adjacency = TextParameters.of(plan), Guarantee.from_json(plan.guarantee).adjacency
-    if parameters.resampling is None:
+    chosen = parameters.resampling
+    if chosen is None:
         return
-    alone = _made(directory / TRAINING)
-    try:
-        with held_file(alone / VOTING):
-            if not resampling.has_votes(directory):
-                found = resampling.vote(
-                    parameters.resampling,
-                    _pool(plan, parameters, base, directory, device, progress),
-                    records,
-                    parameters.layout,
-                    SentenceEncoder("cpu"),
-                    by_owner=adjacency != "fixed-graph",
-                )
-                resampling.write_votes(directory, found)
-            shutil.rmtree(alone)
-    except HeldByAnother:
-        raise ResumeRefused("another process is at work on this model; wait for its end, or end it") from None
+
+    def count() -> resampling.ClusterVotes:
+        encoder = SentenceEncoder("cpu")
+        texts = _pool(plan, parameters, base, directory, device, progress)
+        voters = resampling.all_voters(records, parameters.layout, encoder, by_owner=adjacency != "fixed-graph")
+        return resampling.vote(chosen, texts, voters, encoder)
+
+    resampling.vote_once(directory, directory / TRAINING, count)
 
 
 def _pool(
@@ -615,9 +606,3 @@ def with_texts(
         for field in release.schema
     ]
     return pa.table(arrays, schema=release.schema)
-
-
-def _made(directory: Path) -> Path:
-    from dpsynth_platform.permissions import private_directory
-
-    return private_directory(directory)

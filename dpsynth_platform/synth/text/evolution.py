@@ -26,7 +26,7 @@ there is nobody else to make them. What they hold is public by its type.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +61,7 @@ from dpsynth_platform.synth.text.evolution_journal import EvolutionJournal, has_
 from dpsynth_platform.synth.text.evolution_loop import Survivors, enough, evolve, weights
 from dpsynth_platform.synth.text.evolution_prompts import TextFoundation, Writer
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
-from dpsynth_platform.synth.text.evolution_votes import noisy_votes, read_voters
+from dpsynth_platform.synth.text.evolution_votes import Voters, noisy_votes, read_voters
 from dpsynth_platform.synth.text.evolution_writers import LocalWriter
 from dpsynth_platform.synth.text.layout import Given
 from dpsynth_platform.synth.text.private_text import Features
@@ -168,9 +168,9 @@ class AugPe:
                 journal.settle(_sizes(plan, parameters, place))
             groups, encoder = dict(journal.groups or {}), SentenceEncoder("cpu")
             foundation = _foundation(parameters, writer, list(groups), special, encoder)
-            survivors = _evolved(plan, parameters, bounded, groups, foundation, encoder, journal, progress)
-            lived = _lived(survivors, list(groups))
-            _vote(plan, parameters, lived, groups, foundation, encoder, bounded, directory, progress)
+            voters = _voters(plan, parameters, bounded, groups, encoder, progress)
+            lived = _lived(_evolved(parameters, voters, groups, foundation, journal, progress), list(groups))
+            _vote(parameters, lived, groups, foundation, voters, encoder, directory, progress)
             write_durably(directory / PLAN, plan.to_json())
             _write_survivors(directory, lived)
 
@@ -259,7 +259,9 @@ def _in_words(plan: SealedPlan, parameters: EvolutionParameters) -> str:
 
 def _vote_in_words(parameters: EvolutionParameters) -> str:
     plan = parameters.resampling
-    return "" if plan is None else "; then " + plan.in_words("variations of the texts that live on")
+    if plan is None:
+        return ""
+    return f"; then {plan.in_words(f'{plan.texts} texts, those that live on and variations of them')}"
 
 
 def _weighed(plan: SealedPlan) -> str:
@@ -324,26 +326,36 @@ def _sizes(plan: SealedPlan, parameters: EvolutionParameters, columns: Path) -> 
     return {given: max(1, size) for given, size in apportioned(parameters.population, counts).items()}
 
 
-def _evolved(
+def _voters(
     plan: SealedPlan,
     parameters: EvolutionParameters,
     bounded: Path,
-    groups: Mapping[Given, int],
-    foundation: TextFoundation,
+    groups: Iterable[Given],
     encoder: SentenceEncoder,
-    journal: EvolutionJournal,
     progress: Progress,
-) -> Survivors[PublicText]:
-    """The rounds, with votes of the bounded table's records."""
+) -> Voters:
+    """The bounded table's records. Sensitive."""
     progress(READING, 0, 1)
     voters = read_voters(
         bounded,
         parameters.layout,
         {given: number for number, given in enumerate(groups)},
         encoder,
-        by_owner=_by_owner(plan),
+        by_owner=Guarantee.from_json(plan.guarantee).adjacency != "fixed-graph",
     )
     progress(READING, 1, 1)
+    return voters
+
+
+def _evolved(
+    parameters: EvolutionParameters,
+    voters: Voters,
+    groups: Mapping[Given, int],
+    foundation: TextFoundation,
+    journal: EvolutionJournal,
+    progress: Progress,
+) -> Survivors[PublicText]:
+    """The rounds, with votes of the records."""
 
     def ballot(features: Features, of: Sequence[int]) -> Counts:
         return noisy_votes(voters, features, of, parameters.sigma)
@@ -352,30 +364,26 @@ def _evolved(
 
 
 def _vote(
-    plan: SealedPlan,
     parameters: EvolutionParameters,
     lived: Lived,
     groups: Mapping[Given, int],
     foundation: TextFoundation,
+    voters: Voters,
     encoder: SentenceEncoder,
-    bounded: Path,
     directory: Path,
     progress: Progress,
 ) -> None:
-    """Records vote for clusters of variations, where the plan says so and nobody has; while the journal is held."""
+    """Records vote for clusters of what lived on and its variations, where the plan says so and nobody has."""
     chosen = parameters.resampling
-    if chosen is None or resampling.has_votes(directory):
+    if chosen is None:
         return
-    asked = apportioned(chosen.texts, groups)
-    pool = _shared_out(parameters, lived, asked, lambda labels: replace(foundation, groups=labels), progress)
-    texts = [text for own in pool.values() for text in own]
-    voted = resampling.vote(chosen, texts, bounded, parameters.layout, encoder, by_owner=_by_owner(plan))
-    resampling.write_votes(directory, voted)
 
+    def count() -> resampling.ClusterVotes:
+        asked = apportioned(chosen.texts, groups)
+        pool = _shared_out(parameters, lived, asked, lambda labels: replace(foundation, groups=labels), progress)
+        return resampling.vote(chosen, [text for own in pool.values() for text in own], voters, encoder)
 
-def _by_owner(plan: SealedPlan) -> bool:
-    """Whether records have one owner each, whose votes are scaled together."""
-    return Guarantee.from_json(plan.guarantee).adjacency != "fixed-graph"
+    resampling.vote_once(directory, directory / resampling.VOTING, count)
 
 
 def _foundation(

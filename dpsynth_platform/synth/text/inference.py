@@ -14,10 +14,11 @@ among more than are asked for, records vote for clusters of them at last. A mode
     claim.json      the ledger entry's one-time claim
     columns/        measurements and model of the columns, where some are counted
     texts.jsonl     the documents
-    resampling.json the noisy votes by which documents are chosen, where the plan has some
     written.json    says that they are complete
+    resampling.json the noisy votes by which documents are chosen, where the plan has some
 
-A mechanism that was cut short is not gone on with: its documents are lost, and another attempt is a new spend.
+A mechanism that was cut short is not gone on with: its documents are lost, and another attempt is a new spend. But
+where all documents are there, and nobody has voted for them, the same attempt goes on with the vote.
 """
 
 from __future__ import annotations
@@ -108,6 +109,8 @@ class DpInference:
         refuse_decoder(base, f"method {self.method}")
         tokens = generate.text.inference.document_tokens
         asked = _Asked.prepared(base, layout_of(contract), about_of(contract), tokens)
+        if generate.text.resample is not None:
+            SentenceEncoder("cpu")  # votes need it: to miss it once documents are paid for would be too late
         return inference_sealing.sealed(
             self.method, contract, schema, guarantee, base, row_bytes=asked.row_bytes, period=period, why=why
         )
@@ -152,7 +155,7 @@ class DpInference:
         engine: Engine | None = None,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        """Counts the columns, writes documents, and has clusters of them voted for; see `Generator.fit`.
+        """Counts the columns, writes documents, and has them voted for; or goes on with the vote. See `Generator.fit`.
 
         Raises:
             ConfigurationError: the base model is another one than the plan's, or cannot be used.
@@ -162,36 +165,26 @@ class DpInference:
         if checkpoints is None or checkpoints.base_model is None:
             raise GrantRefused("the job names no base model, which writes the texts")
         parameters = inference_sealing.check(plan)
-        # Everything that can be wrong with the model is found before the data are read.
+        # Everything that can be wrong with the models is found before the data are read.
         base = read_base_model(checkpoints.base_model)
         trained.check_digest(base, parameters.base_digest)
-        drawn = parameters.inference
-        asked = _Asked.prepared(base, parameters.layout, parameters.about, drawn.document_tokens, device)
-        writer = Writer(asked.model, asked.encoder, asked.prompts, drawn, never=asked.never, blank=asked.blank)
-        columns, place = parameters.columns, directory / COLUMNS
-        counted.measure(columns, bounded, place, progress, engine)
-        counted.estimate(columns, place, progress=progress)
-        drawn_rows = counted.draw(columns, place, ReleaseSchema.from_json(plan.release), _ROWS_FOR_SHARES).table()
-        shares = Counter(given_rows(drawn_rows, parameters.layout))
-        contexts = Contexts.shared(drawn.contexts, shares)
-        records = _records_of(bounded, parameters.layout)
-        owners = placed(records, contexts, secrets.token_bytes(32), most=drawn.records_per_owner)
-        texts, special = writer.texts(contexts, owners, progress), asked.encoder.special
-        if parameters.resampling is not None:
-            documents = [body for own in _documents(texts, parameters.layout, special).values() for body in own]
-            votes = resampling.vote(
-                parameters.resampling, documents, bounded, parameters.layout, SentenceEncoder("cpu"), by_owner=True
-            )
-            resampling.write_votes(directory, votes)
-        _save(directory, plan, texts, special)
+        chosen = parameters.resampling
+        encoder = None if chosen is None else SentenceEncoder("cpu")
+        if not checkpoints.resume:
+            _write(plan, parameters, base, bounded, directory, device, progress, engine)
+        if chosen is not None and encoder is not None:
+            _vote(chosen, parameters.layout, bounded, directory, encoder)
 
     def is_complete(self, directory: Path) -> bool:
-        """Whether all documents are written; see `Generator.is_complete`."""
-        return (directory / _WRITTEN).is_file()
+        """Whether all documents are written, and voted for where they are to be; see `Generator.is_complete`."""
+        return _is_written(directory) and (resampling.has_votes(directory) or not _votes_follow(directory))
 
     def can_resume(self, directory: Path) -> bool:
-        """Never: documents that were cut short are lost with what they cost; see `Generator.can_resume`."""
-        return False
+        """Whether all documents are written, and nobody has voted for them; see `Generator.can_resume`.
+
+        Documents that were cut short are lost with what they cost.
+        """
+        return _is_written(directory) and not self.is_complete(directory)
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
         """Fits the model of the columns again; documents stay as they are. See `Generator.estimate`."""
@@ -237,8 +230,7 @@ class DpInference:
             )
         documents = _documents(written, layout, special)
         if chosen is not None:
-            counts = {given: math.ceil(len(own) / chosen.pool) for given, own in documents.items()}
-            votes = resampling.read_votes(directory)
+            votes, counts = resampling.read_votes(directory), _shares(documents, most if rows is None else rows)
             documents = resampling.taken(votes, documents, counts, SentenceEncoder("cpu"))
         release, many = ReleaseSchema.from_json(plan.release), _ROWS_FOR_A_DOCUMENT * len(written)
         table = counted.draw(
@@ -315,7 +307,8 @@ def _vote_in_words(parameters: InferenceParameters) -> str:
 
 def _in_words(parameters: InferenceParameters) -> str:
     """Who writes which texts, and how much anyone can change of it, for readers who are no experts."""
-    drawn, layout = parameters.inference, parameters.layout
+    drawn, layout, chosen = parameters.inference, parameters.layout, parameters.resampling
+    among = "" if chosen is None else f", of which votes choose one in {chosen.pool:g}"
     told = ", ".join(condition.column for condition in layout.conditions)
     alike = f" that are alike in {told}" if told else ""
     return (
@@ -323,8 +316,8 @@ def _in_words(parameters: InferenceParameters) -> str:
         f"of {drawn.contexts} contexts, and goes on with {layout.fields[0]} of another one, which all of them choose "
         f"together, token by token. An owner, however many records there are, is in one context, and changes a token's "
         f"score by at most {drawn.clipping_norm:g} of {drawn.batch_size}. The budget buys {drawn.tokens} tokens from "
-        f"each context: at least {drawn.documents} documents of up to {drawn.document_tokens} tokens, and no more can "
-        f"be drawn later. For them the model is asked for a next token up to {_calls(parameters):,} times"
+        f"each context: at least {drawn.documents} documents of up to {drawn.document_tokens} tokens{among}, and no "
+        f"more can be drawn later. For them the model is asked for a next token up to {_calls(parameters):,} times"
     )
 
 
@@ -333,6 +326,61 @@ def _calls(parameters: InferenceParameters) -> int:
     drawn = parameters.inference
     records = drawn.batch_size * min(drawn.records_per_owner, drawn.max_contributions)
     return drawn.contexts * drawn.tokens * (1 + records)
+
+
+def _write(
+    plan: SealedPlan,
+    parameters: InferenceParameters,
+    base: BaseModel,
+    bounded: Path,
+    directory: Path,
+    device: str,
+    progress: Progress,
+    engine: Engine | None,
+) -> None:
+    """Counts the columns, and writes all documents; durable on return."""
+    drawn = parameters.inference
+    asked = _Asked.prepared(base, parameters.layout, parameters.about, drawn.document_tokens, device)
+    writer = Writer(asked.model, asked.encoder, asked.prompts, drawn, never=asked.never, blank=asked.blank)
+    columns, place = parameters.columns, directory / COLUMNS
+    counted.measure(columns, bounded, place, progress, engine)
+    counted.estimate(columns, place, progress=progress)
+    drawn_rows = counted.draw(columns, place, ReleaseSchema.from_json(plan.release), _ROWS_FOR_SHARES).table()
+    shares = Counter(given_rows(drawn_rows, parameters.layout))
+    contexts = Contexts.shared(drawn.contexts, shares)
+    records = _records_of(bounded, parameters.layout)
+    owners = placed(records, contexts, secrets.token_bytes(32), most=drawn.records_per_owner)
+    _save(directory, plan, writer.texts(contexts, owners, progress), asked.encoder.special)
+
+
+def _vote(
+    chosen: resampling.Resampling, layout: TextLayout, bounded: Path, directory: Path, encoder: SentenceEncoder
+) -> None:
+    """Records vote for clusters of the documents, unless they have."""
+
+    def count() -> resampling.ClusterVotes:
+        texts, special = _read(directory)
+        documents = [body for own in _documents(texts, layout, special).values() for body in own]
+        voters = resampling.all_voters(bounded, layout, encoder, by_owner=True)
+        return resampling.vote(chosen, documents, voters, encoder)
+
+    resampling.vote_once(directory, directory / resampling.VOTING, count)
+
+
+def _is_written(directory: Path) -> bool:
+    return (directory / _WRITTEN).is_file()
+
+
+def _votes_follow(directory: Path) -> bool:
+    """Whether documents that are written are to be voted for."""
+    plan = SealedPlan.from_json((directory / PLAN).read_text(encoding="utf-8"))
+    return InferenceParameters.of(plan).resampling is not None
+
+
+def _shares(documents: Mapping[Given, Sequence[str]], rows: int) -> dict[Given, int]:
+    """How many documents of each label are taken for so many rows: at least its share, or all that there are."""
+    total = max(1, sum(map(len, documents.values())))
+    return {given: min(len(own), math.ceil(rows * len(own) / total)) for given, own in documents.items()}
 
 
 def _documents(texts: Sequence[SyntheticText], layout: TextLayout, special: Sequence[str]) -> dict[Given, list[str]]:

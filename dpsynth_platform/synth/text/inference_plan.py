@@ -52,6 +52,7 @@ from dpsynth_platform.privacy.events import (
     token_selection_event,
 )
 from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.text.resampling import Resampling
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class InferencePlan:
         *,
         units: int,
         rows: int | None,
-        documents_a_row: float = 1.0,
+        chosen: Resampling | None = None,
         beside: Callable[[DpEvent], DpEvent],
     ) -> InferencePlan:
         """As many tokens as the rows may need or, where as many rows are asked for as can be had, as the budget buys.
@@ -102,7 +103,7 @@ class InferencePlan:
             declared: the mechanism's parameters.
             units: the public, expected number of owners.
             rows: how many are asked for; None: all that can be had.
-            documents_a_row: how many documents are written for each row, of which one is chosen.
+            chosen: how rows are chosen among more documents, if they are.
             beside: composes the mechanism's event with that of what else is paid for.
 
         Raises:
@@ -123,11 +124,11 @@ class InferencePlan:
         def fits(tokens: int) -> bool:
             return epsilon(event_of(tokens), guarantee.delta).epsilon <= guarantee.epsilon
 
-        documents = math.ceil((rows or 1) * documents_a_row)
+        documents = rows or 1 if chosen is None else chosen.texts_for(rows or 1)
         asked = math.ceil(documents / one.contexts) * one.document_tokens
         if asked > MAX_LEAVES or not fits(asked):
             most = steps_for(event_of, guarantee.epsilon, guarantee.delta).value if fits(1) else 0
-            raise ContractError(_too_few(replace(one, tokens=most), guarantee, rows, documents_a_row))
+            raise ContractError(_too_few(replace(one, tokens=most), guarantee, rows, documents, chosen))
         if rows is not None:
             return replace(one, tokens=asked)
         return replace(one, tokens=steps_for(event_of, guarantee.epsilon, guarantee.delta).value)
@@ -181,15 +182,18 @@ class InferencePlan:
             raise GrantRefused("the sealed plan is of no DP inference; materialize the line from raw again") from None
 
 
-def _too_few(bought: InferencePlan, guarantee: Guarantee, rows: int | None, documents_a_row: float) -> str:
+def _too_few(
+    bought: InferencePlan, guarantee: Guarantee, rows: int | None, documents: int, chosen: Resampling | None
+) -> str:
     """What the budget buys, and what would buy more."""
-    needed = math.ceil((rows or 1) * documents_a_row)
-    asked = "not one document fits" if rows is None and needed == 1 else f"{needed} documents are asked for"
-    most = math.floor(bought.documents / documents_a_row)
+    asked = "not one document fits" if rows is None and documents == 1 else f"{documents} documents are asked for"
+    most = bought.documents if chosen is None else chosen.taken_of(bought.documents)
+    votes = "" if chosen is None else ", a smaller text.resample.pool or more text.resample.noise"
     fewer = "" if not most or rows is None else f"rows up to {most}, "
     return (
         f"generate.text.inference: epsilon {guarantee.epsilon:g} buys {bought.tokens} tokens from each of "
         f"{bought.contexts} contexts, {bought.documents} documents of up to {bought.document_tokens} tokens, and "
         f"{asked}; accepted: {fewer}shorter documents "
-        "(document_tokens), a larger batch_size, a smaller clipping_norm, a higher temperature, or a larger epsilon"
+        f"(document_tokens), a larger batch_size, a smaller clipping_norm, a higher temperature{votes}, or a larger "
+        "epsilon"
     )

@@ -134,7 +134,7 @@ def sealed(
         generate.text.inference,
         units=contract.privacy.expected_units,
         rows=None if generate.rows == "auto" else generate.rows,
-        documents_a_row=1.0 if chosen is None else chosen.pool,
+        chosen=chosen,
         beside=lambda drawn: counted.together(counts, drawn, *votes),
     )
     records = inference.records_kept + 2 * MOST_ROWS  # those left over of a batch, and one that is read again

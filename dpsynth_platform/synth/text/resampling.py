@@ -15,26 +15,30 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.errors import MechanismFailed, ResumeRefused
+from dpsynth_platform.permissions import private_directory
 from dpsynth_platform.privacy.events import GaussianVotesEvent
-from dpsynth_platform.storage import write_durably
+from dpsynth_platform.storage import HeldByAnother, held_file, write_durably
 from dpsynth_platform.synth.tabular.noise import Counts
-from dpsynth_platform.synth.text.evolution_votes import noisy_votes, read_voters
+from dpsynth_platform.synth.text.evolution_votes import Voters, noisy_votes, read_voters
 from dpsynth_platform.synth.text.layout import TextLayout
 from dpsynth_platform.synth.text.private_text import Features, TextEncoder
 
 FILE_NAME = "resampling.json"
 TEXTS_PER_CLUSTER = 10
 """Synthetic texts for each cluster that is made of them."""
-_ONE_GROUP = 0
+VOTING = "voting"
+"""Within a model directory, where whoever votes keeps others out."""
+_LOCK, _ONE_GROUP = "held", 0
 
 Key = TypeVar("Key")
 
@@ -71,8 +75,9 @@ class Resampling:
         return math.ceil(self.pool * number)
 
     def taken_of(self, texts: int) -> int:
-        """How many are taken where so many texts are written."""
-        return math.floor(texts / self.pool)
+        """How many can be taken where so many texts are written: the most for which `texts_for` asks no more."""
+        number = math.floor(texts / self.pool)
+        return number + (self.texts_for(number + 1) <= texts)
 
     def in_words(self, of: str) -> str:
         """The votes, for the description of an event.
@@ -80,7 +85,7 @@ class Resampling:
         Args:
             of: whose the clusters are.
         """
-        return f"a histogram of votes for {self.clusters} clusters of {of}, with noise of {self.sigma:.3g} votes"
+        return f"a histogram of votes for up to {self.clusters} clusters of {of}, with noise of {self.sigma:.3g} votes"
 
 
 @dataclass(frozen=True)
@@ -122,24 +127,14 @@ class ClusterVotes:
         return sorted(order[:number].tolist())
 
 
-def vote(
-    plan: Resampling,
-    texts: Sequence[str],
-    bounded: Path,
-    layout: TextLayout,
-    encoder: TextEncoder,
-    *,
-    by_owner: bool,
-) -> ClusterVotes:
-    """The mechanism: clusters of synthetic texts, and the noisy votes of a table's records for them.
+def vote(plan: Resampling, texts: Sequence[str], voters: Voters, encoder: TextEncoder) -> ClusterVotes:
+    """The mechanism: clusters of synthetic texts, and the noisy votes of records for them, whatever their labels are.
 
     Args:
         plan: clusters and noise.
         texts: synthetic ones; where there are fewer than clusters, each is one.
-        bounded: the Delta table.
-        layout: names the text column.
-        encoder: of all texts.
-        by_owner: whether records have one owner each, whose votes are scaled together.
+        voters: the records.
+        encoder: of the texts; the one that features of the records are of.
 
     Raises:
         MechanismFailed: there is no synthetic text.
@@ -147,9 +142,38 @@ def vote(
     if not texts:
         raise MechanismFailed("no synthetic text was written that records could vote for")
     centers = clustered(encoder.encode(texts), plan.clusters)
-    alone = TextLayout(fields=layout.fields[:1])  # a record votes whatever its label is
-    voters = read_voters(bounded, alone, {(): _ONE_GROUP}, encoder, by_owner=by_owner)
-    return ClusterVotes(centers, noisy_votes(voters, centers, [_ONE_GROUP] * len(centers), plan.sigma))
+    together = replace(voters, groups=np.full_like(voters.groups, _ONE_GROUP))
+    return ClusterVotes(centers, noisy_votes(together, centers, [_ONE_GROUP] * len(centers), plan.sigma))
+
+
+def all_voters(bounded: Path, layout: TextLayout, encoder: TextEncoder, *, by_owner: bool) -> Voters:
+    """All records of a bounded table that have a text, whatever else they say; arguments as of `read_voters`."""
+    alone = TextLayout(fields=layout.fields[:1])
+    return read_voters(bounded, alone, {(): _ONE_GROUP}, encoder, by_owner=by_owner)
+
+
+def vote_once(directory: Path, alone: Path, count: Callable[[], ClusterVotes]) -> None:
+    """Has a vote counted and written, unless there is one; by one process at a time.
+
+    What a crash left of a vote before its file had its name was seen by nobody, and is gone before the next one.
+
+    Args:
+        directory: of the model.
+        alone: a directory for the lock; gone afterwards.
+        count: the vote.
+
+    Raises:
+        ResumeRefused: another process is at it.
+    """
+    try:
+        with held_file(private_directory(alone) / _LOCK):
+            if not has_votes(directory):
+                for unfinished in directory.glob(f".{FILE_NAME}.*"):
+                    unfinished.unlink()
+                write_votes(directory, count())
+            shutil.rmtree(alone)
+    except HeldByAnother:
+        raise ResumeRefused("another process is at work on this model; wait for its end, or end it") from None
 
 
 def clustered(features: Features, clusters: int) -> Features:

@@ -48,8 +48,7 @@ LEAST_OVER_NOISE = 3
 DEFAULT_BATCH_SHARE = 8
 """By default a batch is expected to hold this fraction of all: few large batches learn more than many small ones."""
 MOST_DEFAULT_BATCH = 2048
-SHARE_STEP = 2.0**-10
-"""What counts of topics may cost is a multiple of this."""
+_SHARE_BITS = 10
 COPIES_IN_FULL = 8
 """Weights, gradients, the optimizer's two averages, and in double precision the sums of a batch and of one owner."""
 ACTIVATION_BYTES = 2 * 2**30
@@ -323,14 +322,24 @@ def _for_columns(contract: DataContract, guarantee: Guarantee) -> Guarantee:
         return part
     sigma = text.topics.noise * guarantee.sensitivity.l2
     counts = histogram_event(sigma, guarantee.adjacency, guarantee.max_contributions, discrete=False)
-    # On a grid: the last bits of a float hang on the processor, and the plan names the run, which is paid for once.
-    alone = math.ceil(epsilon(counts, part.delta).epsilon / SHARE_STEP) * SHARE_STEP
+    alone = _shortened(epsilon(counts, part.delta).epsilon)
+    if alone == 0:
+        raise AccountingError(
+            f"generate.text.topics.noise: {text.topics.noise:g} leaves nothing to count by; accepted: less noise"
+        )
     if alone >= guarantee.epsilon:
         raise AccountingError(
             f"generate.text.topics.noise: {text.topics.noise:g} alone costs epsilon {alone:.3g} of "
             f"{guarantee.epsilon:g}; accepted: more noise, or a higher epsilon"
         )
     return replace(part, epsilon=alone)
+
+
+def _shortened(number: float) -> float:
+    """A number or a thousandth less, in few binary digits: the last ones hang on the processor, and names of runs hang
+    on their plans, which on two machines must not be two, each to be paid for."""
+    mantissa, exponent = math.frexp(number)
+    return math.ldexp(math.floor(math.ldexp(mantissa, _SHARE_BITS)), exponent - _SHARE_BITS)
 
 
 def _training_parameters(contract: DataContract, training: Training) -> dict[str, Any]:

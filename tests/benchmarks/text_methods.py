@@ -36,7 +36,7 @@ from dpsynth_platform.synth.interface import Checkpoints, SealedPlan, generator
 from dpsynth_platform.synth.text import evolution_sealing, inference_sealing, sealing
 from dpsynth_platform.synth.text.base_models import DEFAULT
 from dpsynth_platform.synth.text.private_text import Features
-from dpsynth_platform.synth.text.resampling import ClusterVotes
+from dpsynth_platform.synth.text.resampling import ClusterVotes, Resampling
 from dpsynth_platform.synth.text.terms import terms_of
 from dpsynth_platform.synth.text.trained import deployed
 
@@ -224,12 +224,13 @@ def draw(way: Planned, model: Path, rows: int) -> pa.Table:
 
 @contextmanager
 def unchosen() -> Iterator[None]:
-    """Of the texts among which votes choose, some are taken by chance."""
+    """Of the texts among which votes choose, some are taken by chance; no more are written than are taken."""
 
     def take(votes: ClusterVotes, features: Features, number: int, random: np.random.Generator) -> list[int]:
         return sorted(random.permutation(len(features))[:number].tolist())
 
-    with mock.patch.object(ClusterVotes, "take", take):
+    alone = mock.patch.object(Resampling, "pools", lambda plan, counts: dict(counts))
+    with mock.patch.object(ClusterVotes, "take", take), alone:
         yield
 
 

@@ -587,6 +587,9 @@ _EVOLVED_BY = {"evolution", "temperature", "top_k", "top_p"}
 _DRAWN_BY = ("min_tokens", "most_tokens", "keep", "counts")
 """Keys of `generate.text` by which a trained model's texts are drawn and kept: post-processing."""
 DEFAULT_BASE_MODEL = "smollm2-135m"
+DEFAULT_BATCH_SHARE, MOST_DEFAULT_BATCH = 8, 2048
+"""By default a batch is expected to hold this fraction of all, and no more than so many: few large batches learn more
+than many small ones."""
 MOST_BATCH = 1_000_000
 """Owners of one context of DP inference."""
 MOST_POPULATION = 100_000
@@ -654,7 +657,7 @@ class Training(_Part):
         default=None,
         ge=1,
         le=1_000_000,
-        description="Expected number of records (or owners) in a step's sample; an eighth of all by default.",
+        description="Expected number of records (or owners) in a step's sample; by default an eighth, 2048 at most.",
     )
     steps: int = Field(default=100, ge=1, le=50_000)
     replay_steps: int | None = Field(
@@ -1493,6 +1496,11 @@ def training_units(privacy: Privacy, training: Training) -> int:
         return privacy.expected_units
     most = privacy.expected_units * (1 if privacy.multi_owner else privacy.max_contributions)
     return training.expected_records or most
+
+
+def batch_size(training: Training, sampled: int) -> int:
+    """How many of those that training samples are expected in a step: as declared, or the default."""
+    return training.batch_size or min(MOST_DEFAULT_BATCH, max(1, sampled // DEFAULT_BATCH_SHARE))
 
 
 def _written(text: TextGeneration, columns: Mapping[str, Any]) -> str | None:

@@ -242,6 +242,7 @@ def test_votes_for_clusters_are_paid_for_beside_those_for_texts(server):
     cheaper = plan.parameters | {"resampling": plan.parameters["resampling"] | {"sigma": 1.0}}
     with pytest.raises(GrantRefused, match="privacy event"):
         GENERATOR.check(replace(plan, parameters=cheaper))
+    assert "one of up to 3 clusters of 30 such texts" in GENERATOR.describe(plan)["training_in_words"]
     described = GENERATOR.describe(plan)["event"]
     assert "then a histogram of votes for up to 3 clusters of 30 texts, those that live on and" in described
     for one, said in ((plan, True), (plain, False)):

@@ -180,3 +180,10 @@ def test_without_a_text_auto_is_for_tables(tmp_path):
 def test_a_contract_that_is_not_settled_is_not_planned():
     with pytest.raises(ContractError, match="is settled before"):
         method_for(contract_for())
+
+
+def test_tokens_are_counted_by_the_batch_that_the_plan_would_have(tmp_path):
+    """By default an eighth of all, and 2,048 at most."""
+    contract = contract_for(privacy={"expected_units": 80_000, "max_contributions": 1})
+    tokens = 100 * 2048 * contract.generate.text.max_tokens
+    assert text_facts(contract, settings(tmp_path)).tokens == tokens

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dpsynth_platform.contracts import DEFAULT_BASE_MODEL, DataContract, Training, training_units
+from dpsynth_platform.contracts import DEFAULT_BASE_MODEL, DataContract, Training, batch_size, training_units
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.privacy.figures import rounded
 from dpsynth_platform.settings import Settings
@@ -79,7 +79,7 @@ def text_facts(contract: DataContract, settings: Settings) -> TextFacts:
         raise ContractError(f"{contract.dataset}: generate: no text is written")
     training = generate.training or Training()
     sampled = training_units(contract.privacy, training)
-    batch = training.batch_size or max(1, sampled // 8)
+    batch = batch_size(training, sampled)
     among = 1.0 if text.resample is None else text.resample.pool
     return TextFacts(
         endpoint=generate.endpoint is not None,

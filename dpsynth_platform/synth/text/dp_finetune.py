@@ -252,8 +252,12 @@ def _in_words(parameters: TextParameters, what: str) -> str:
         f"{parameters.base_model} is told {told} and writes {layout.fields[0]}, up to {layout.max_tokens} tokens for "
         f"both. It learns {what} in {training.steps} steps. Each draws about {training.batch_size} of some "
         f"{training.units} {unit}s by chance; however unusual one is, it moves the step by 1 at most, and noise of "
-        f"{training.noise_multiplier:.3g} in every direction is added"
+        f"{training.noise_multiplier:.3g} in every direction is added{_then_chosen(parameters)}"
     )
+
+
+def _then_chosen(parameters: TextParameters) -> str:
+    return "" if parameters.resampling is None else f". {parameters.resampling.choice_in_words}"
 
 
 def _vote_in_words(parameters: TextParameters) -> str:

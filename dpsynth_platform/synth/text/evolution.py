@@ -247,13 +247,14 @@ def _in_words(plan: SealedPlan, parameters: EvolutionParameters) -> str:
     candidates = parameters.population * (rounds.variations + 1)
     told = ", ".join(condition.column for condition in parameters.layout.conditions)
     alike = f", among those of its {told}," if told else ""
+    chosen = "" if parameters.resampling is None else f". {parameters.resampling.choice_in_words}"
     ahead = f", by the mean of {rounds.lookahead} variations" if rounds.lookahead else ""
     return (
         f"{parameters.base_model}{where} writes {parameters.layout.fields[0]} from public words and from texts of its "
         f"own that were chosen, and is not trained. In each of {rounds.rounds} rounds every record votes for the one "
         f"of about {candidates} texts that{alike} is nearest to its own{ahead}; {_weighed(plan)}, and noise of "
         f"{parameters.sigma:.3g} votes is added for every text. About {parameters.population} texts live on, and are "
-        "varied"
+        f"varied{chosen}"
     )
 
 

@@ -79,6 +79,15 @@ class Resampling:
         number = math.floor(texts / self.pool)
         return number + (self.texts_for(number + 1) <= texts)
 
+    @property
+    def choice_in_words(self) -> str:
+        """What is done with texts that can be written as one likes, for readers who are no experts."""
+        return (
+            f"Then each record votes for one of up to {self.clusters} clusters of {self.texts} such texts, noise of "
+            f"{self.sigma:.3g} votes is added for every cluster, and of the texts that are written one in "
+            f"{self.pool:g} is taken, by these votes"
+        )
+
     def in_words(self, of: str) -> str:
         """The votes, for the description of an event.
 

@@ -25,6 +25,7 @@ from dpsynth_platform.contracts import (
     CategoricalColumn,
     DataContract,
     Training,
+    batch_size,
     told_values,
     training_units,
 )
@@ -45,9 +46,6 @@ from dpsynth_platform.training.plan import Adapter, TrainingPlan
 
 LEAST_OVER_NOISE = 3
 """How many times the noise of its count a topic holds on average, if the plan chooses how many topics there are."""
-DEFAULT_BATCH_SHARE = 8
-"""By default a batch is expected to hold this fraction of all: few large batches learn more than many small ones."""
-MOST_DEFAULT_BATCH = 2048
 _SHARE_BITS = 10
 COPIES_IN_FULL = 8
 """Weights, gradients, the optimizer's two averages, and in double precision the sums of a batch and of one owner."""
@@ -344,12 +342,11 @@ def _shortened(number: float) -> float:
 
 def _training_parameters(contract: DataContract, training: Training) -> dict[str, Any]:
     units = training_units(contract.privacy, training)
-    default = min(MOST_DEFAULT_BATCH, max(1, units // DEFAULT_BATCH_SHARE))
     adapter = training.adapter
     return {
         "sampled": "user" if training.sampled == "owners" else "record",
         "units": units,
-        "batch_size": training.batch_size or default,
+        "batch_size": batch_size(training, units),
         "steps": training.steps,
         "replay_allowance": training.allowance,
         "clipping_norm": training.clipping_norm,

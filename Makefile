@@ -25,13 +25,15 @@ $(VENV)/.installed: requirements.lock models.lock pyproject.toml
 demo: setup     ## the whole line on demonstration data, ending in a published, verified release
 	@$(BIN)/dpsynth demo
 
-# Test files run side by side, a process for each core (four at most: each may hold gigabytes), in the order of their
-# names, each file whole in one process. One thread a process: more would only wait for the others' cores.
+# Test files run side by side, a process for each core and one more, since many wait for processes of their own (four at
+# most: each may hold gigabytes), in the order of their names, each file whole in one process. One thread a process: more
+# would only wait for the others' cores.
 # They write to memory where it has room for them (about a gigabyte), unless TMPDIR says where: every
 # commit of a database waits for a disk.
+SIDE_BY_SIDE := $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((n < 3 ? n + 1 : 4)))
 MEMORY := $(if $(TMPDIR),,$(shell [ "$$(df -Pm /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -ge 4096 ] 2>/dev/null && echo /dev/shm))
 test: setup     ## every test
-	@$(if $(MEMORY),TMPDIR=$(MEMORY)) OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	@$(if $(MEMORY),TMPDIR=$(MEMORY)) OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(SIDE_BY_SIDE) --dist loadfile --no-loadscope-reorder
 
 lint: setup     ## ruff, mypy and the import rules
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -13,7 +13,7 @@ Methods are `dp_finetune`; `ctcl`, which sorts the texts by the universal topics
 the same model as it is writes what records vote for; and `dp_inference`, where it writes what records make likely.
 With `+votes` after the method, texts are chosen among three times as many (`text.resample`; documents of
 `dp_inference`, each of which is paid for, among half as many more), in one plan, so that all else has more noise than
-without; a second line, `unchosen`, is of some of the same texts by chance.
+without; a second line, `unchosen`, is of the same model's texts (the same documents) by chance.
 
 Where authors have several posts, `record` draws posts in training (DP-SGD-ELS) and `user` draws authors (DP-SGD-ULS),
 fewer of them, so that both compute as many gradients. A quarter of the units is held out, others for each seed. Texts

@@ -30,7 +30,7 @@ PLAIN = "dp_finetune"
 VOTES = "+votes"
 """Of a method whose texts are chosen among more, by private votes that the same plan pays for."""
 UNCHOSEN = ", unchosen"
-"""Some of the same texts by chance: what the votes cost is spent, and they are not asked."""
+"""The same model's texts, or documents, by chance: what the votes cost is spent, and they are not asked."""
 NO_NOISE, UNTRAINED = "none", "untrained"
 HELD_OUT = 4
 """One unit of so many."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,19 @@ from dpsynth_platform.storage import read_table
 pytestmark = pytest.mark.end_to_end
 INFERENCE = {"about": ABOUT, "batch_size": 100, "document_tokens": 16, "clipping_norm": 2.0, "top_k": 40}
 CHOSEN = {"clusters": 3, "noise": 8.0, "pool": 1.5}
+KILLED_AT_THE_VOTE = """
+import sys
+if "dpsynth_platform.worker" in sys.orig_argv:
+    import os, signal
+    from dpsynth_platform.synth.text import resampling
+    resampling.vote = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
-def test_a_release_of_documents_that_were_paid_for_token_by_token(tmp_path: Path) -> None:
+def test_a_release_of_documents_that_were_paid_for_token_by_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker is killed once all documents are written: the same attempt goes on with the vote for them."""
     base = save_model(tmp_path / "reader", reader("region", tuple(REGIONS), "letter"))
     generate = {
         "method": "dp_inference",
@@ -35,11 +46,25 @@ def test_a_release_of_documents_that_were_paid_for_token_by_token(tmp_path: Path
     told = dict(forecast(deployment.settings, "people", None).rows())
     assert any("at least 18 documents of up to 16 tokens" in str(words) for words in told.values()), told
     assert rehearse(deployment.settings, "people", None, 60, lambda _: None)["success"]
+    (tmp_path / "sitecustomize.py").write_text(KILLED_AT_THE_VOTE)
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+        killed = run_here(deployment)
+    assert "the worker was killed" in killed.failures["model"]
+    assert any("contexts: 6 of 6" in words for words in killed.said["model"])
+    (entry,) = ledger_of(deployment).entries()
+    assert entry.state == "started"
+    (written,) = storage_of(deployment).location(PEOPLE, "model").glob("*/texts.jsonl")
+    before = written.read_bytes()
     ran = run_here(deployment)
     assert ran.success, ran.failures
-    assert any("contexts: 6 of 6" in words for words in ran.said["model"])
+    assert any("which has paid" in words for words in ran.said["model"])
+    assert not any("contexts" in words for words in ran.said["model"])
     (entry,) = ledger_of(deployment).entries()
     assert entry.state == "spent"
+    model = storage_of(deployment).require(PEOPLE, "model").directory
+    assert (model / "texts.jsonl").read_bytes() == before
+    assert (model / "resampling.json").is_file()
     folder = released(deployment)
     public = json.loads((folder / "dossier.json").read_text())
     assert public["mechanism"]["method"] == "dp_inference"

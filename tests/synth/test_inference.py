@@ -16,9 +16,11 @@ import torch
 from inference_cases import ABOUT, SENTENCES, reader
 from text_cases import letters_contract, save_model, tiny_bart, tiny_gpt2, tiny_llama, tiny_tokenizer
 
+from dpsynth_platform import contract_words
 from dpsynth_platform.contracts import Inference
 from dpsynth_platform.errors import ConfigurationError, ContractError, GrantRefused, MechanismFailed
 from dpsynth_platform.planning import changes
+from dpsynth_platform.privacy import statement
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import GaussianVotesEvent, event_from_json, leaves
 from dpsynth_platform.privacy.guarantee import Guarantee
@@ -459,6 +461,13 @@ def test_a_run_that_is_cut_short_before_the_vote_goes_on_with_it(base, bounded, 
     assert sorted(file.name for file in model.iterdir()) == sorted(
         ["columns", "plan.json", "resampling.json", "texts.jsonl", "written.json"]
     )
+
+
+def test_how_many_rows_there_will_be_is_said_as_it_is(base):
+    for text, said in (({}, "as many as documents"), (CHOSEN, "one for every 2.5 documents")):
+        contract = contract_for(base, rows="auto", text=text)
+        assert statement._rows(contract).startswith(f"synthetic rows, {said}")
+        assert contract_words._rows(contract).startswith(said)
 
 
 def test_a_share_of_each_label_is_taken_and_all_where_some_are_left_out():

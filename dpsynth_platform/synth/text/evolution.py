@@ -8,7 +8,7 @@ What belongs here: the order of its parts, in all three moments. What does not: 
 Aug-PE (Xie et al. 2024; algorithm 6 of the guide): a language model writes texts from public words; private records
 vote, with noise, for the ones that are nearest to them; the best live on beside variations of them. The mechanism reads
 the data for noisy counts of the columns, and for the votes of each round; and once more where texts are chosen among
-more than are asked for, when records vote for clusters of variations of what lived on. A model directory holds
+more than are asked for, when records vote for clusters of what lived on and its variations. A model directory holds
 
     claim.json          the ledger entry's one-time claim
     columns/            measurements and model of the columns, where some are counted (`counted`)

@@ -334,8 +334,8 @@ def _for_columns(contract: DataContract, guarantee: Guarantee) -> Guarantee:
 
 
 def _shortened(number: float) -> float:
-    """A number or a thousandth less, in few binary digits: the last ones hang on the processor, and names of runs hang
-    on their plans, which on two machines must not be two, each to be paid for."""
+    """A number or up to two thousandths less, in few binary digits: the last ones hang on the processor, and names of
+    runs hang on their plans, which on two machines must not be two, each to be paid for."""
     mantissa, exponent = math.frexp(number)
     return math.ldexp(math.floor(math.ldexp(mantissa, _SHARE_BITS)), exponent - _SHARE_BITS)
 

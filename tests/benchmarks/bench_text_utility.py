@@ -57,7 +57,8 @@ from dpsynth_platform.synth.text.sealing import layout_of
 from dpsynth_platform.synth.text.trained import deployed
 
 TRIALS = 3
-SMOKE_UNITS = 720
+SMOKE_UNITS = 1_200
+"""Enough that DP inference has documents to choose among: twelve owners write one."""
 COMPARED = ("aug_pe", "dp_inference", "ctcl")
 FIRST = [
     *(f"financial/record/{epsilon}/{{}}" for epsilon in ("8", NO_NOISE, "1", "4")),

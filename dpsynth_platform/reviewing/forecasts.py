@@ -59,6 +59,7 @@ class Forecast:
         changed: keys of the contract that make it another run than that one, as far as they are known.
         canaries: how many there are and what share of what is counted, in words.
         audit_shortage: why the audit can only be inconclusive, or None.
+        lost_votes: why private votes for texts are mostly noise, or None.
     """
 
     dataset: str
@@ -87,6 +88,7 @@ class Forecast:
     changed: tuple[str, ...]
     canaries: str
     audit_shortage: str | None
+    lost_votes: str | None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -97,6 +99,7 @@ class Forecast:
         from dpsynth_platform.privacy.statement import HIDDEN
 
         target = self.target
+        noise = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in self.noise.items())
         survivors = "clearly more records than that" if self.error else "many records"
         return [
             (
@@ -118,6 +121,7 @@ class Forecast:
             ("method", f"{self.mechanism}: {self.why_mechanism}"),
             ("what is counted", self.preparation),
             *([("who writes texts", self.training)] if self.training else []),
+            *([("votes", self.lost_votes)] if self.lost_votes else []),
             *([("missing values", filled_in_words(self.filled))] if self.filled else []),
             ("what survives", f"what {survivors} have in common; the rest drowns in the noise"),
             *((_plain(name), rounded(value, 4)) for name, value in self.size.items()),
@@ -133,8 +137,7 @@ class Forecast:
             *([("paid twice", self._paid_twice())] if self.paid_before else []),
             (
                 "for experts",
-                f"{self.event_in_words}; epsilon by {self.method}; {target.adjacency}; "
-                + ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in self.noise.items()),
+                "; ".join(filter(None, (self.event_in_words, f"epsilon by {self.method}", target.adjacency, noise))),
             ),
         ]
 
@@ -207,6 +210,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     from dpsynth_platform.audit.shortage import shortage_of
     from dpsynth_platform.privacy.statement import privacy_statement, words_of
     from dpsynth_platform.synth.mock import source_schema_of
+    from dpsynth_platform.synth.text.lost_votes import lost_votes_of
 
     contract, family = load_dataset(settings, dataset)
     check_period(contract, period)
@@ -252,6 +256,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         changed=changed,
         canaries=share_in_words(contract),
         audit_shortage=shortage_of(contract),
+        lost_votes=lost_votes_of(contract, plan),
     )
 
 

@@ -78,6 +78,7 @@ def test_a_release_by_fine_tuning(tmp_path: Path) -> None:
     assert told["what is counted"] == "nothing: no column is modelled"
     assert "is told nothing and writes letter" in told["who writes texts"]
     assert told["for experts"].startswith("10 steps of DP-SGD over records")
+    assert told["for experts"].endswith("; add-or-remove")
     assert rehearse(deployment.settings, "people", None, 300, lambda _: None)["success"]
     ran = run_here(deployment)
     assert ran.success, ran.failures

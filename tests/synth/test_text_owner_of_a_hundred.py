@@ -188,7 +188,7 @@ def base(tmp_path_factory):
     return save_model(tmp_path_factory.mktemp("base"), tiny_llama(positions=256))
 
 
-CHOSEN = {"resample": {"clusters": 4, "noise": 2.0, "pool": 1.0}}
+CHOSEN = {"resample": {"clusters": 4, "noise": 2.0, "pool": 1.01}}
 
 
 @pytest.mark.parametrize("chosen", [{}, CHOSEN])

@@ -141,7 +141,7 @@ def load(base: BaseModel, *, dtype: str = "float32") -> tuple[Any, Any]:
     if _content(base.directory) != base.content:
         raise ConfigurationError(f"base model {base.name!r}: its files changed while it was in use; start again")
     decoder = writes_by_decoder(base)
-    with _unreadable(base.declared), _no_bars():
+    with _unreadable(base.declared), no_bars():
         models: Any = AutoModelForSeq2SeqLM if decoder else AutoModelForCausalLM
         model, found = models.from_pretrained(
             base.directory,
@@ -240,7 +240,7 @@ def _downloaded(repository: str, revision: str | None, cache: Path, declared: st
     from huggingface_hub import constants, snapshot_download
 
     try:
-        with private_files(), _no_bars():
+        with private_files(), no_bars():
             return Path(
                 snapshot_download(repository, revision=revision, cache_dir=cache / "hub", allow_patterns=list(_PARTS))
             )
@@ -329,7 +329,7 @@ def _convert(file: Path, directory: Path, declared: str) -> None:
 
     partial = private_directory(directory.with_name(f".{directory.name}.{secrets.token_hex(8)}"))
     try:
-        with _unreadable(declared), _no_bars(), private_files():
+        with _unreadable(declared), no_bars(), private_files():
             source: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
             tokenizer = AutoTokenizer.from_pretrained(file.parent, **source)
             models: Any = AutoModelForCausalLM
@@ -363,7 +363,7 @@ def _unreadable(declared: str) -> Iterator[None]:
 
 
 @contextmanager
-def _no_bars() -> Iterator[None]:
+def no_bars() -> Iterator[None]:
     """Without the progress bars that libraries draw to standard error."""
     with redirect_stderr(io.StringIO()):
         yield

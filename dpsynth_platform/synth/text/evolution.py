@@ -59,7 +59,7 @@ from dpsynth_platform.synth.text.endpoint_access import Access, Endpoint, Transp
 from dpsynth_platform.synth.text.endpoints import EndpointWriter
 from dpsynth_platform.synth.text.evolution_journal import EvolutionJournal, has_begun, has_counted
 from dpsynth_platform.synth.text.evolution_loop import Survivors, enough, evolve, weights
-from dpsynth_platform.synth.text.evolution_prompts import TextFoundation, Writer
+from dpsynth_platform.synth.text.evolution_prompts import TRIES, TextFoundation, Writer
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.evolution_votes import Voters, noisy_votes, read_voters
 from dpsynth_platform.synth.text.evolution_writers import LocalWriter
@@ -244,17 +244,18 @@ def _in_words(plan: SealedPlan, parameters: EvolutionParameters) -> str:
     """Who writes which texts, and what records vote for, for readers who are no experts."""
     rounds, endpoint = parameters.rounds, parameters.endpoint
     where = "" if endpoint is None else f", behind {endpoint.host},"
-    candidates = parameters.population * (rounds.variations + 1)
     told = ", ".join(condition.column for condition in parameters.layout.conditions)
     alike = f", among those of its {told}," if told else ""
     chosen = "" if parameters.resampling is None else f". {parameters.resampling.choice_in_words}"
+    each = "one" if parameters.resampling is None else f"{parameters.resampling.pool:g}"
     ahead = f", by the mean of {rounds.lookahead} variations" if rounds.lookahead else ""
     return (
         f"{parameters.base_model}{where} writes {parameters.layout.fields[0]} from public words and from texts of its "
         f"own that were chosen, and is not trained. In each of {rounds.rounds} rounds every record votes for the one "
-        f"of about {candidates} texts that{alike} is nearest to its own{ahead}; {_weighed(plan)}, and noise of "
-        f"{parameters.sigma:.3g} votes is added for every text. About {parameters.population} texts live on, and are "
-        f"varied{chosen}"
+        f"of about {parameters.candidates} texts that{alike} is nearest to its own{ahead}; {_weighed(plan)}, and noise "
+        f"of {parameters.sigma:.3g} votes is added for every text. About {parameters.population} texts live on, and "
+        f"are varied{chosen}. That takes some {parameters.prompts:,} prompts, and then {each} for each row beyond the "
+        f"texts that live on; where no text comes of one, it is asked up to {TRIES} times"
     )
 
 

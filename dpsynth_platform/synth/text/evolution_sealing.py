@@ -106,6 +106,19 @@ class EvolutionParameters:
         except (KeyError, TypeError):
             raise GrantRefused("the sealed plan is of no evolution; materialize the line from raw again") from None
 
+    @property
+    def candidates(self) -> int:
+        """How many texts a round's votes are for."""
+        return self.population * (self.rounds.variations + 1)
+
+    @property
+    def prompts(self) -> int:
+        """How many texts are asked for until the last vote; some again, where none came (`evolution_prompts.TRIES`)."""
+        varied = (self.rounds.rounds - 1) * self.rounds.variations * self.population
+        ahead = self.rounds.rounds * self.rounds.lookahead * self.candidates
+        clustered = 0 if self.resampling is None else max(0, self.resampling.texts - self.population)
+        return self.candidates + varied + ahead + clustered
+
     def event(self, guarantee: Guarantee) -> DpEvent:
         """What counting the columns and all votes cost together."""
         counts = counted.event_of(self.columns)

@@ -32,6 +32,7 @@ from dpsynth_platform.contracts import (
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import AccountingError, ContractError, GrantRefused
 from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.privacy.calibration import noise_for
 from dpsynth_platform.privacy.events import DpEvent, event_to_json, histogram_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import vote_sensitivity
@@ -267,12 +268,17 @@ def resampling_of(contract: DataContract, guarantee: Guarantee) -> Resampling | 
     if declared is None:
         return None
     neighbours = (guarantee.adjacency, guarantee.max_contributions)
-    chosen = Resampling(declared.clusters, declared.noise * vote_sensitivity(*neighbours).l2, declared.pool)
+    reach = vote_sensitivity(*neighbours).l2
+    chosen = Resampling(declared.clusters, declared.noise * reach, declared.pool)
     alone = epsilon(chosen.event(*neighbours), guarantee.delta).epsilon
     if alone >= guarantee.epsilon:
+        all_of_it = noise_for(
+            lambda sigma: replace(chosen, sigma=sigma).event(*neighbours), guarantee.epsilon, guarantee.delta
+        )
         raise AccountingError(
             f"generate.text.resample.noise: {declared.noise:g} alone costs epsilon {alone:.3g} of "
-            f"{guarantee.epsilon:g}; accepted: more noise, or a higher epsilon"
+            f"{guarantee.epsilon:g}; accepted: clearly more than {all_of_it.value / reach:.3g}, which takes all of it, "
+            "or a higher epsilon"
         )
     return chosen
 

@@ -1,0 +1,116 @@
+"""Votes that noise drowns are told of before anything is spent, with what would be better, and only these."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pytest
+from text_cases import save_model, tiny_llama
+
+from dpsynth_platform.contracts import parse_contract
+from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.planning import plan_release
+from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
+from dpsynth_platform.synth.text.lost_votes import lost_votes_of
+
+SCHEMA = pa.schema([("person", pa.string()), ("region", pa.string()), ("letter", pa.string())])
+FEW = {"population": 4, "rounds": 3, "variations": 1}
+TRAINING = {"steps": 2, "batch_size": 20, "replay_steps": 1, "learning_rate": 1e-5}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("base"), tiny_llama(positions=256))
+
+
+def contract_of(base, *, units=1000, epsilon=4.0, method="aug_pe", resample=None, **evolution):
+    text = {"given": ["region"], "max_tokens": 48}
+    text |= {"evolution": FEW | evolution} if method == "aug_pe" else {}
+    text |= {} if resample is None else {"resample": resample}
+    return parse_contract(
+        {
+            "dataset": "letters",
+            "description": "Letters to the editor.",
+            "owners": ["letters@example.org"],
+            "source": {"uri": "/nowhere", "key": ["person"]},
+            "family": "readers",
+            "privacy": {
+                "unit": "user",
+                "owner_columns": ["person"],
+                "namespace": "reader",
+                "max_contributions": 1,
+                "guarantee": {"epsilon": epsilon, "delta": 1e-5},
+                "expected_units": units,
+            },
+            "columns": {
+                "person": {"type": "identifier"},
+                "region": {"type": "categorical", "values": ["north", "south"]},
+                "letter": {"type": "text", "pii": "replace"},
+            },
+            "generate": {
+                "method": method,
+                "base_model": str(base),
+                "rows": 10,
+                "text": text,
+                **({} if method == "aug_pe" else {"training": TRAINING}),
+            },
+            "release": {"uri": "/nowhere/public"},
+        },
+        where="letters.yaml",
+        variables={},
+    )
+
+
+def told(contract):
+    plan = plan_release(contract, SCHEMA, None)
+    return lost_votes_of(contract, plan), plan
+
+
+def test_rounds_whose_votes_drown_are_told_of_and_the_way_out_is_one(base):
+    said, plan = told(contract_of(base, population=400))
+    noise = EvolutionParameters.of(plan).sigma
+    assert noise > 1000 / 800
+    assert f"gets about 1.25 votes, which drown in noise of {noise:.3g}" in said
+    most = int(re.search(r"population of up to (\d+)", said)[1])
+    assert 1000 / (2 * most) > 2.9 * noise
+    assert told(contract_of(base, population=most))[0] is None
+
+
+def test_where_no_population_is_small_enough_something_else_is_advised(base):
+    said, _ = told(contract_of(base, units=100, epsilon=0.5, rounds=10))
+    assert "better: fewer rounds or variations, or more units" in said
+
+
+@pytest.mark.parametrize("method", ["aug_pe", "dp_finetune"])
+def test_clusters_whose_votes_drown_are_told_of(base, method):
+    asked = {"clusters": 200, "noise": 10.0}
+    said, _ = told(contract_of(base, method=method, resample=asked))
+    assert said == (
+        "each cluster gets about 5 votes, which drown in noise of 10: what is taken is mostly chance; better: "
+        "resample.clusters of up to 33"
+    )
+    assert told(contract_of(base, method=method, resample=asked | {"clusters": 33}))[0] is None
+
+
+def test_too_few_people_for_any_clusters(base):
+    said, _ = told(contract_of(base, method="dp_finetune", units=100, resample={"clusters": 10, "noise": 20}))
+    assert "better: no generate.text.resample, or more units" in said
+
+
+def test_noise_that_takes_the_whole_budget_is_refused_with_the_noise_that_would(base):
+    with pytest.raises(AccountingError, match=r"0\.1 alone costs epsilon .* of 4;") as refused:
+        told(contract_of(base, method="dp_finetune", resample={"noise": 0.1}))
+    all_of_it = float(re.search(r"clearly more than ([\d.]+), which takes all of it", str(refused.value))[1])
+    with pytest.raises(AccountingError, match=r"alone costs epsilon"):
+        told(contract_of(base, method="dp_finetune", resample={"noise": 0.99 * all_of_it}))
+    told(contract_of(base, method="dp_finetune", resample={"noise": 1.5 * all_of_it}))
+
+
+def test_a_plan_tells_how_many_prompts_it_takes(base):
+    """400 candidates, 2 rounds of 300 variations, 3 rounds of 2 more for each candidate; 1,900 to be clustered."""
+    asked = {"population": 100, "variations": 3, "rounds": 3, "lookahead": 2}
+    parameters = EvolutionParameters.of(told(contract_of(base, resample={"clusters": 200}, **asked))[1])
+    assert parameters.prompts == 400 + 2 * 300 + 3 * 2 * 400 + 1900
+    _, plan = told(contract_of(base, **asked))
+    assert "That takes some 3,400 prompts, and then one for each row" in plan.describe()["training_in_words"]

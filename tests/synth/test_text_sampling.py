@@ -171,6 +171,44 @@ def test_slots_give_the_logits_of_a_pass_without_cache(make, attention):
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("common", [0, 1, 7])
+def test_what_prompts_begin_with_is_read_once(make, attention, common, monkeypatch):
+    """Their logits, and those that follow, are what a pass over each alone gives; no token is read that need not be."""
+    model = make()
+    model.set_attn_implementation(attention)
+    rng = np.random.default_rng(common)
+    head = rng.integers(0, 300, common).tolist()
+    prompts = [[*head, first, *rng.integers(0, 300, length).tolist()] for first, length in ((7, 0), (8, 9), (9, 3))]
+    slots, asked = Slots(model, 3, 32), []
+    forward = model.forward
+    monkeypatch.setattr(model, "forward", lambda **given: asked.append(given["input_ids"].shape) or forward(**given))
+    read = slots.read(prompts)
+    assert asked == [*([(1, common)] if common else []), (3, 10)]
+    monkeypatch.undo()
+    for row, prompt in enumerate(read):
+        assert prompt.length == len(prompts[row])
+        slots.put(prompt, row)
+    for logits in (torch.stack([prompt.logits for prompt in read]), slots.step(torch.tensor([1, 2, 3]))):
+        for row, found in enumerate(logits):
+            with torch.no_grad():
+                expected = model(torch.tensor([prompts[row]])).logits[0, -1]
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+            prompts[row].append(row + 1)
+
+
+def test_prompts_that_are_alike_or_alone_are_read():
+    """Of each, one token is its own, whatever it has in common with others."""
+    model = tiny_llama()
+    slots = Slots(model, 3, 32)
+    (alone,) = slots.read([[5, 6, 7]])
+    same, again, longer = slots.read([[5, 6, 7], [5, 6, 7], [5, 6, 7, 8]])
+    for prompt in (same, again):
+        torch.testing.assert_close(prompt.logits, alone.logits, rtol=1e-3, atol=1e-3)
+    assert [prompt.length for prompt in (same, again, longer)] == [3, 3, 4]
+
+
 @pytest.mark.parametrize("number_type", [torch.float32, torch.bfloat16])
 def test_a_model_with_an_adapter_can_be_sampled(number_type):
     config = LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "v_proj"], r=4, init_lora_weights=False)

@@ -7,7 +7,8 @@ What belongs here: a prompt in the model's tokens, and drawing what follows. Wha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from dpsynth_platform.synth.text.public_text import Prompt, PublicText
 from dpsynth_platform.synth.text.sampling import Sampling, drawn, probabilities
 from dpsynth_platform.synth.text.slots import Slots, check_slots
 
-_AT_ONCE = 16
+_AT_ONCE = 32
 """Prompts of a batch."""
 
 
@@ -50,13 +51,10 @@ class LocalWriter:
     def write(self, prompts: Sequence[Prompt]) -> list[PublicText | None]:
         """See `evolution_prompts.Writer.write`. Prompts that are too long for the model have no answer."""
         tokens = [self._tokens(prompt) for prompt in prompts]
-        fitting = sorted(
-            (at for at in range(len(prompts)) if len(tokens[at]) <= self._room), key=lambda at: len(tokens[at])
-        )
+        fitting = [at for at in range(len(prompts)) if len(tokens[at]) <= self._room]
         self.dropped["prompt too long"] += len(prompts) - len(fitting)
         found: list[PublicText | None] = [None] * len(prompts)
-        for start in range(0, len(fitting), _AT_ONCE):
-            part = fitting[start : start + _AT_ONCE]
+        for part in _batches(fitting, lambda at: prompts[at].instruction.words, lambda at: len(tokens[at])):
             for at, answer in zip(part, self._answers([tokens[at] for at in part]), strict=True):
                 text = self._tokenizer.decode(answer, skip_special_tokens=False, clean_up_tokenization_spaces=False)
                 found[at] = PublicText(str(text))
@@ -97,6 +95,15 @@ class LocalWriter:
                 break
             logits = slots.step(tokens)
         return answers
+
+
+def _batches(
+    places: Sequence[int], instruction: Callable[[int], str], length: Callable[[int], int]
+) -> Iterator[list[int]]:
+    """Prompts of one instruction, which is read once then, and of like lengths."""
+    for _, alike in groupby(sorted(places, key=lambda at: (instruction(at), length(at))), key=instruction):
+        own = list(alike)
+        yield from (own[start : start + _AT_ONCE] for start in range(0, len(own), _AT_ONCE))
 
 
 def _ends(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -74,21 +74,40 @@ class Slots:
     def read(self, prompts: Sequence[Sequence[int]]) -> list[Prompt]:
         """Reads prompts (not empty), without slots.
 
-        They are filled up on the right, where nothing that counts can see it: the model is causal (`check_slots`).
+        What all of them begin with is read once. They are filled up on the right, where nothing that counts can see it:
+        the model is causal (`check_slots`). Logits are made of the places that prompts end at alone, by models that can
+        leave the others out.
         """
+        shared = _in_common(prompts)
         longest = max(len(prompt) for prompt in prompts)
-        filled = [[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts]
+        rests = [[*prompt[shared:], *[0] * (longest - len(prompt))] for prompt in prompts]
+        ends = [len(prompt) - shared - 1 for prompt in prompts]
+        kept = sorted(set(ends))
         with torch.inference_mode():
-            found = self._model(input_ids=torch.tensor(filled, device=self.device), use_cache=True)
-        layers = found.past_key_values.layers
+            found = self._model(
+                input_ids=torch.tensor(rests, device=self.device),
+                past_key_values=self._kept_of(prompts[0][:shared], len(prompts)) if shared else None,
+                use_cache=True,
+                logits_to_keep=torch.tensor(kept, device=self.device),
+            )
+        layers, logits = found.past_key_values.layers, found.logits
+        if logits.shape[1] != len(kept):
+            logits = logits[:, kept]  # the model has made all of them
         return [
             Prompt(
                 [(layer.keys[row, :, : len(prompt)], layer.values[row, :, : len(prompt)]) for layer in layers],
-                found.logits[row, len(prompt) - 1].clone(),  # a view would keep the logits of all places
+                logits[row, kept.index(end)].clone(),  # a view would keep the logits of all places
                 len(prompt),
             )
-            for row, prompt in enumerate(prompts)
+            for row, (prompt, end) in enumerate(zip(prompts, ends, strict=True))
         ]
+
+    def _kept_of(self, tokens: Sequence[int], rows: int) -> Cache:
+        """Keys and values of some tokens, once for each of some rows."""
+        read = self._model(input_ids=torch.tensor([list(tokens)], device=self.device), use_cache=True, logits_to_keep=1)
+        kept: Cache = read.past_key_values
+        kept.batch_repeat_interleave(rows)
+        return kept
 
     def put(self, prompt: Prompt, row: int) -> None:
         """Begins a text in a row: one that is active, whose text is over, or the next one."""
@@ -149,6 +168,14 @@ class Slots:
                 layer.widen(min(self._capacity, max(columns, 2 * present)))
 
 
+def _in_common(prompts: Sequence[Sequence[int]]) -> int:
+    """With how many tokens all of several prompts begin, the last one of each left out; 0 for a single one."""
+    if len(prompts) == 1:
+        return 0
+    most = min(len(prompt) for prompt in prompts) - 1
+    return next((at for at in range(most) if len({prompt[at] for prompt in prompts}) > 1), most)
+
+
 class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """One layer's keys and values, [rows, heads, columns, size]; transformers asks for them in every attention."""
 
@@ -202,7 +229,8 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
 
 def check_slots(model: Any, tokens: int) -> None:
-    """Checks that a model gives the same logits in slots, where rows begin at different times, as in a plain pass.
+    """Checks that a model gives the same logits in slots, where rows begin at different times and share what they begin
+    with, as in a plain pass.
 
     Args:
         model: the model.
@@ -214,20 +242,24 @@ def check_slots(model: Any, tokens: int) -> None:
     """
     check_context(model, tokens)
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
-    ids = torch.arange(3 * 6, device=model.device).reshape(3, 6) % vocabulary
+    ids = torch.arange(3 * 7, device=model.device).reshape(3, 7) % vocabulary
+    ids[:, :2] = ids[0, :2]
     with torch.inference_mode():
         expected = model(input_ids=ids).logits
-    slots = Slots(model, 2, 8)
-    prompts = slots.read([ids[0, :2].tolist(), ids[1, :1].tolist(), ids[2, :3].tolist()])
+        refuse_unlike(model, model(input_ids=ids[:, :3]).logits, expected[:, :3], "a causal")
+    slots = Slots(model, 2, 9)
+    prompts = slots.read([ids[0, :4].tolist(), ids[1, :3].tolist(), ids[2, :5].tolist()])
+    found = [prompt.logits for prompt in prompts]
     slots.put(prompts[0], 0)
-    found = [slots.step(ids[0, 2:3])[0]]
+    found.append(slots.step(ids[0, 4:5])[0])
     slots.put(prompts[1], 1)
-    found += list(slots.step(torch.stack([ids[0, 3], ids[1, 1]])))
+    found += list(slots.step(torch.stack([ids[0, 5], ids[1, 3]])))
     slots.put(prompts[2], 0)
-    found += list(slots.step(torch.stack([ids[2, 3], ids[1, 2]])))
+    found += list(slots.step(torch.stack([ids[2, 5], ids[1, 4]])))
     slots.remove(0)
-    found += list(slots.step(ids[1, 3:4]))
-    plain = [expected[row, place] for row, place in ((0, 2), (0, 3), (1, 1), (2, 3), (1, 2), (1, 3))]
+    found += list(slots.step(ids[1, 5:6]))
+    places = ((0, 3), (1, 2), (2, 4), (0, 4), (0, 5), (1, 3), (2, 5), (1, 4), (1, 5))
+    plain = [expected[row, place] for row, place in places]
     refuse_unlike(model, torch.stack(found), torch.stack(plain), "a causal")
 
 

@@ -42,6 +42,8 @@ from dpsynth_platform.synth.text.trained import deployed
 
 KEYWORDS_TOKENS = 44
 """What the longest keywords of a topic take: with so much more, texts may be as long as where none are told."""
+LABEL_TOKENS = 7
+"""What a label takes: no method writes longer texts than an example has room for beside it, as real ones are cut."""
 PATCHED_EPSILON = 8.0
 """Of the plans of trainings that are run without noise, or not at all."""
 ROUNDS, VARIATIONS = 3, 3
@@ -117,17 +119,19 @@ def contract_of(
     """
     owned = source.most > 1
     text: dict[str, Any] = {"column": "text", "given": ["label"], "max_tokens": source.max_tokens}
+    longest = source.max_tokens - LABEL_TOKENS
     generate: dict[str, Any] = {"method": cell.generator, "base_model": DEFAULT, "rows": effort.texts, "text": text}
     if cell.trains:
         generate["training"] = training_of(cell, source, effort)
     if cell.generator == "ctcl":
-        text["max_tokens"] += KEYWORDS_TOKENS
+        text |= {"max_tokens": source.max_tokens + KEYWORDS_TOKENS, "most_tokens": longest}
     pool = 1.0
     if cell.method.endswith(VOTES):
         pool = PAID_POOL if cell.generator == "dp_inference" else POOL
         text["resample"] = {"clusters": effort.population, "noise": VOTE_NOISE, "pool": pool}
     if cell.generator == "aug_pe":
-        text["evolution"] = {"population": effort.population, "rounds": ROUNDS, "variations": VARIATIONS}
+        evolution = {"population": effort.population, "rounds": ROUNDS, "variations": VARIATIONS}
+        text |= {"max_tokens": longest, "evolution": evolution}
     if cell.generator == "dp_inference":
         generate["rows"] = int(source.units // context / pool)
         text["inference"] = {

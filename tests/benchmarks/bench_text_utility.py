@@ -45,7 +45,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from text_cells import NO_NOISE, PLAIN, SOURCES, UNCHOSEN, UNTRAINED, VOTES, Cell, Effort, Source, cut, divided
-from text_figures import attacked, utility_plot, utility_table, work_table
+from text_figures import attack_table, attacked, learned_table, methods_table, utility_plot
 from text_methods import Planned, Spent, as_asked, contract_of, draw, fit, planned, read_by, unchosen
 
 from dpsynth_platform.quality.text.corpora import corpus_of
@@ -170,7 +170,7 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.table:
         lines = read_lines(chosen.table)
-        print(f"{utility_table(lines)}\n\n{work_table(lines)}")
+        print(f"{learned_table(lines)}\n\n{methods_table(lines)}\n\n{attack_table(lines)}")
         for source in sorted({line["cell"]["source"] for line in lines} if chosen.plots else ()):
             (chosen.plots / f"texts-{source}.svg").write_text(utility_plot(lines, source))
         return

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from text_cells import NO_NOISE, UNTRAINED, Cell, of_owners
+from text_cells import NO_NOISE, PLAIN, UNCHOSEN, UNTRAINED, VOTES, Cell, of_owners
 
 from dpsynth_platform.audit.own_tables import MEMBERS, OTHERS, REFERENCE, SYNTHETIC
 from dpsynth_platform.audit.own_texts import text_evidence
@@ -33,6 +34,8 @@ UNUSUAL = 0.1
 """Share of the texts that are unusual by each of two measures, and asked about."""
 ASKED_AT = 0.1
 """False alarms of the table: of a hundred held-out texts, 1% would be one."""
+TOLD = ("f1_words", "f1_features", "mauve", "next_token", "lengths", "entities")
+"""Figures that methods are compared by."""
 ASKED = ("texts_read", "next_tokens")
 """What a language model was asked (`text_methods.Spent`)."""
 REAL = "real texts"
@@ -52,6 +55,28 @@ SHOWN = {
 ORDER = {name: place for place, name in enumerate((REAL, NO_NOISE, "8", "4", "1", "0.5", UNTRAINED))}
 
 Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Key:
+    """What one row of a table is about; rows are in the order of these.
+
+    Attributes:
+        compared: about how many texts of a draw were measured: figures of far fewer are others.
+    """
+
+    source: str
+    compared: int
+    epsilon: str
+    method: str
+    sampled: str
+
+    def __lt__(self, other: Key) -> bool:
+        return self._order < other._order
+
+    @property
+    def _order(self) -> tuple[Any, ...]:
+        return self.source, -self.compared, ORDER[self.epsilon], self.method, self.sampled
 
 
 def attacked(read: pa.Table, held_out: pa.Table, drawn: pa.Table, *, epsilon: float | None, delta: float) -> Line:
@@ -86,23 +111,77 @@ def one_each(table: pa.Table) -> pa.Table:
     return table.take(pa.array(list(rows.values())))
 
 
-def utility_table(lines: Sequence[Line]) -> str:
-    """Means over runs with their standard error; of a single run, that of the draws of texts in its report."""
+def learned_table(lines: Sequence[Line]) -> str:
+    """All figures of fine-tuning without more: means over runs with their standard error.
+
+    Of a single run, the error is that of the draws of texts in its report.
+    """
+    own = [line for line in lines if Cell(**line["cell"]).method == PLAIN]
+    rows = [["texts", "sampled", "epsilon", "runs", "nats a token", *SHOWN.values()]]
+    for key, found in with_real(own):
+        learned = [line["nats_a_token"] for line in found if line["nats_a_token"] and key.epsilon != REAL]
+        gains = [{"mean": told["after"] - told["before"]} for told in learned]
+        runs = "" if key.epsilon == REAL else str(len(found))
+        rows.append(
+            [key.source, key.sampled, key.epsilon, runs, shown(gains) if gains else "", *figures(key, found, SHOWN)]
+        )
+    return written(rows)
+
+
+def methods_table(lines: Sequence[Line]) -> str:
+    """All methods: figures as in `learned_table`, and what was computed, in the mean over runs; seconds of each run."""
+    work = ["texts read", "next tokens", "processor seconds"]
+    rows = [["texts", "method", "sampled", "epsilon", "runs", "compared", *(SHOWN[key] for key in TOLD), *work]]
+    for key, found in with_real(lines):
+        if key.epsilon == REAL:
+            rows.append([key.source, REAL, "", "", "", str(key.compared), *figures(key, found, TOLD), "", "", ""])
+            continue
+        of = [key.source, words_of(key.method), key.sampled, key.epsilon, str(len(found)), str(key.compared)]
+        computed = ["", "", ""] if key.method.endswith(UNCHOSEN) else computed_by(found)
+        rows.append([*of, *figures(key, found, TOLD), *computed])
+    return written(rows)
+
+
+def attack_table(lines: Sequence[Line]) -> str:
+    """What the attack found, of several runs in each."""
+    headings = ["asked about, in / out", "AUC", f"found at {ASKED_AT:.0%} false alarms", "allowed"]
+    rows = [["texts", "method", "sampled", "epsilon", *headings]]
+    own = [line for line in lines if "attack" in line and not line["cell"].get("method", PLAIN).endswith(UNCHOSEN)]
+    for key, found in sorted(by_cell(own).items()):
+        told = ("; ".join(parts) for parts in zip(*(of_attack(line["attack"]) for line in found), strict=True))
+        rows.append([key.source, words_of(key.method), key.sampled, key.epsilon, *told])
+    return written(rows)
+
+
+def computed_by(lines: Sequence[Line]) -> list[str]:
+    """Texts and next tokens that the model was asked, in the mean, and seconds of each run."""
+    counted = [line["work"].values() for line in lines if "work" in line]
+    means = [np.mean([sum(part.get(key, 0) for part in parts) for parts in counted]) for key in ASKED if counted]
+    seconds = (f"{sum(line['processor_seconds'].values()):,.0f}" for line in lines)
+    return [*([f"{mean:,.0f}" for mean in means] or ["", ""]), "; ".join(seconds)]
+
+
+def words_of(method: str) -> str:
+    """A method in a table."""
+    if method.endswith(UNCHOSEN):
+        return f"*{method.split('+')[0]}, by chance*"
+    return method.replace(VOTES, ", votes")
+
+
+def figures(key: Key, lines: Sequence[Line], keys: Iterable[str]) -> list[str]:
+    """Some figures of a group's texts, or of the real ones beside them."""
+    side = "real" if key.epsilon == REAL else "synthetic"
+    return [shown([line["figures"][name][side] for line in lines]) for name in keys]
+
+
+def with_real(lines: Sequence[Line]) -> list[tuple[Key, list[Line]]]:
+    """The groups of `by_cell` in the order of tables, with the real texts of each source and number compared."""
     grouped = by_cell(lines)
     for line in lines:
-        of_real = grouped.setdefault((line["cell"]["source"], "", "", REAL, line["drawn"]), [])
+        of_real = grouped.setdefault(Key(line["cell"]["source"], about(line["drawn"]), REAL, "", ""), [])
         if line["cell"]["seed"] not in {other["cell"]["seed"] for other in of_real}:  # which share their real texts
             of_real.append(line)
-    rows = [["texts", "method", "sampled", "epsilon", "runs", "compared", "nats a token", *SHOWN.values()]]
-    for source, method, sampled, epsilon, compared in sorted(grouped, key=in_order):
-        found = grouped[source, method, sampled, epsilon, compared]
-        side = "real" if epsilon == REAL else "synthetic"
-        learned = [line["nats_a_token"] for line in found if line["nats_a_token"] and epsilon != REAL]
-        gains = [{"mean": told["after"] - told["before"]} for told in learned]
-        about = ["" if epsilon == REAL else str(len(found)), str(compared), shown(gains) if gains else ""]
-        figures = [shown([line["figures"][key][side] for line in found]) for key in SHOWN]
-        rows.append([source, method, sampled, epsilon, *about, *figures])
-    return written(rows)
+    return sorted(grouped.items())
 
 
 def utility_plot(lines: Sequence[Line], source: str) -> str:
@@ -113,13 +192,13 @@ def utility_plot(lines: Sequence[Line], source: str) -> str:
     everywhere, dash = (0.0, 8.0), 0.2
     drawn = [Chart(REAL, everywhere, [mean_of(own, "real")] * 2, dashed=True)]
     curves: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for (_, method, sampled, epsilon, _), found in by_cell(own).items():
-        mean = mean_of(found, "synthetic")
-        if epsilon in (NO_NOISE, UNTRAINED):
-            name = "untrained" if epsilon == UNTRAINED else f"{method}, {sampled}s drawn, no noise"
+    for key, found in by_cell(own).items():
+        mean, name = mean_of(found, "synthetic"), f"{words_of(key.method).strip('*')}, {key.sampled}s drawn"
+        if key.epsilon in (NO_NOISE, UNTRAINED):
+            name = "untrained" if key.epsilon == UNTRAINED else f"{name}, no noise"
             drawn.append(Chart(name, everywhere, [mean] * 2, dashed=True))
         else:
-            curves[f"{method}, {sampled}s drawn"].append((float(epsilon), mean))
+            curves[name].append((float(key.epsilon), mean))
     for name, points in sorted(curves.items()):
         if len(points) == 1:
             points = [(points[0][0] + by, points[0][1]) for by in (-dash, 0.0)]
@@ -138,31 +217,6 @@ def mean_of(lines: Sequence[Line], side: str) -> float:
     return float(np.mean([line["figures"]["mauve"][side]["mean"] for line in lines]))
 
 
-def work_table(lines: Sequence[Line]) -> str:
-    """What was computed, in the mean over runs, and what the attack found; of several runs, in each."""
-    told = [line for line in lines if "attack" in line]
-    headings = ["units read", "texts read", "next tokens", "texts drawn", "processor seconds"]
-    attack = ["asked about, in / out", "AUC", f"found at {ASKED_AT:.0%} false alarms", "allowed"]
-    rows = [["texts", "method", "sampled", "epsilon", "runs", *headings, *attack]]
-    grouped = by_cell(told)
-    for source, method, sampled, epsilon, compared in sorted(grouped, key=in_order):
-        found = grouped[source, method, sampled, epsilon, compared]
-        means = [
-            np.mean([line["units"] for line in found]),
-            *(np.mean([sum(part.get(key, 0) for part in line["work"].values()) for line in found]) for key in ASKED),
-            np.mean([line["texts"] for line in found]),
-            np.mean([sum(line["processor_seconds"].values()) for line in found]),
-        ]
-        rows.append(
-            [
-                *(source, method, sampled, epsilon, str(len(found))),
-                *(f"{mean:,.0f}" for mean in means),
-                *("; ".join(parts) for parts in zip(*(of_attack(line["attack"]) for line in found), strict=True)),
-            ]
-        )
-    return written(rows)
-
-
 def of_attack(risk: Line) -> tuple[str, str, str, str]:
     """Who was asked about, area under the curve and rate of the found with their intervals, and what is allowed."""
     (rate,) = (rate for rate in risk["rates"] if rate["false_positive_rate"] == ASKED_AT)
@@ -172,19 +226,18 @@ def of_attack(risk: Line) -> tuple[str, str, str, str]:
     return f"{risk['included']} / {risk['held_out']}", *intervals, allowed
 
 
-def by_cell(lines: Sequence[Line]) -> dict[tuple[str, str, str, str, int], list[Line]]:
-    """Lines that differ by their seed alone, by source, method, sampling, epsilon and number of texts compared."""
-    grouped: defaultdict[tuple[str, str, str, str, int], list[Line]] = defaultdict(list)
+def by_cell(lines: Sequence[Line]) -> dict[Key, list[Line]]:
+    """Lines that differ by their seed alone."""
+    grouped: defaultdict[Key, list[Line]] = defaultdict(list)
     for line in lines:
         cell = Cell(**line["cell"])
-        grouped[cell.source, cell.method, cell.sampled, cell.epsilon, line["drawn"]].append(line)
+        grouped[Key(cell.source, about(line["drawn"]), cell.epsilon, cell.method, cell.sampled)].append(line)
     return dict(grouped)
 
 
-def in_order(key: tuple[str, str, str, str, int]) -> tuple[Any, ...]:
-    """Sources apart, then by epsilon, real texts first."""
-    source, method, sampled, epsilon, compared = key
-    return source, ORDER[epsilon], method, sampled, -compared
+def about(drawn: int) -> int:
+    """A number of texts to the nearest ten."""
+    return round(drawn, -1)
 
 
 def shown(estimates: Sequence[dict[str, float | None]]) -> str:

@@ -876,7 +876,7 @@ class Resample(_Part):
     )
     pool: float = Field(
         default=3.0,
-        gt=1,
+        ge=1,
         le=100,
         description="Texts that are written for each one that is taken; with `dp_inference`, each of them is paid for.",
     )

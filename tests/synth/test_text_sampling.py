@@ -230,6 +230,23 @@ def test_a_model_that_sees_what_comes_later_is_refused():
         check_slots(model, 64)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"window_size": 40},
+        {"attention_chunk_size": 40},
+        {"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 40}},
+    ],
+)
+def test_a_model_that_sees_farther_tokens_in_another_way_is_refused(changes):
+    model = tiny_llama()
+    check_slots(model, 48)
+    for name, value in changes.items():
+        setattr(model.config, name, value)
+    with pytest.raises(ConfigurationError, match="the model sees 40 tokens, texts have 48"):
+        check_slots(model, 48)
+
+
 def test_a_context_that_is_too_short_is_refused(encoder, tmp_path):
     with pytest.raises(ConfigurationError, match="the model sees 40 tokens, texts have 60"):
         sample_texts(tiny_llama(positions=40), encoder, COUNTS, tmp_path, of="m")

@@ -60,7 +60,7 @@ from dpsynth_platform.synth.text.endpoints import EndpointWriter
 from dpsynth_platform.synth.text.evolution_journal import EvolutionJournal, has_begun, has_counted
 from dpsynth_platform.synth.text.evolution_loop import Survivors, enough, evolve, weights
 from dpsynth_platform.synth.text.evolution_prompts import TRIES, TextFoundation, Writer
-from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
+from dpsynth_platform.synth.text.evolution_sealing import ROWS_PER_TEXT, EvolutionParameters
 from dpsynth_platform.synth.text.evolution_votes import Voters, noisy_votes, read_voters
 from dpsynth_platform.synth.text.evolution_writers import LocalWriter
 from dpsynth_platform.synth.text.layout import Given
@@ -79,8 +79,6 @@ SURVIVORS = "survivors.json"
 """Within a model directory, what is written last."""
 READING = "sentence features of the records"
 """Stage of progress; told of its beginning and its end alone."""
-_ROWS_PER_TEXT = 20
-"""Rows of the model of the columns, for each text of the population, by which the population is shared out."""
 
 
 class AugPe:
@@ -253,9 +251,9 @@ def _in_words(plan: SealedPlan, parameters: EvolutionParameters) -> str:
         f"{parameters.base_model}{where} writes {parameters.layout.fields[0]} from public words and from texts of its "
         f"own that were chosen, and is not trained. In each of {rounds.rounds} rounds every record votes for the one "
         f"of about {parameters.candidates} texts that{alike} is nearest to its own{ahead}; {_weighed(plan)}, and noise "
-        f"of {parameters.sigma:.3g} votes is added for every text. About {parameters.population} texts live on, and "
-        f"are varied{chosen}. That takes some {parameters.prompts:,} prompts, and then {each} for each row beyond the "
-        f"texts that live on; where no text comes of one, it is asked up to {TRIES} times"
+        f"of {parameters.sigma:.3g} votes is added for every text. About {parameters.living} texts live on, and "
+        f"are varied{chosen}. That takes some {parameters.prompts:,} prompts, and each time that rows are drawn {each} "
+        f"for each row, less those that live on; a prompt that no text comes of is asked up to {TRIES} times"
     )
 
 
@@ -320,7 +318,7 @@ def _access(parameters: EvolutionParameters, transport: Transport) -> Access | N
 
 def _sizes(plan: SealedPlan, parameters: EvolutionParameters, columns: Path) -> dict[Given, int]:
     """How many texts of each label live on, by rows that the model of the noisy counts gives: at least one of each."""
-    rows, release = _ROWS_PER_TEXT * parameters.population, ReleaseSchema.from_json(plan.release)
+    rows, release = ROWS_PER_TEXT * parameters.population, ReleaseSchema.from_json(plan.release)
     drawn = counted.draw(parameters.columns, columns, release, rows).table()
     counts: dict[Given, int] = {}
     for given in given_rows(drawn, parameters.layout):

@@ -12,6 +12,7 @@ is counted (`counted`), the whole guarantee is for the votes. Those for clusters
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -41,6 +42,8 @@ LEAST_OVER_NOISE = 3
 """How many times the noise of its votes a candidate gets on average, if the plan chooses how many there are."""
 POPULATIONS = (10, 2000)
 """The fewest and the most texts that live on, if the plan chooses how many."""
+ROWS_PER_TEXT = 20
+"""Rows of the model of the columns, for each text of the population, by which the population is shared out."""
 WORDS_PER_TOKEN = 0.75
 """English words of a token of a language model, about."""
 
@@ -107,16 +110,26 @@ class EvolutionParameters:
             raise GrantRefused("the sealed plan is of no evolution; materialize the line from raw again") from None
 
     @property
+    def labels(self) -> int:
+        """How many groups of texts there can be."""
+        return math.prod(len(condition.values) for condition in self.layout.conditions)
+
+    @property
+    def living(self) -> int:
+        """How many texts live on at most: of each label that occurs, one at least, however small the population is."""
+        return max(self.population, min(self.labels, ROWS_PER_TEXT * self.population))
+
+    @property
     def candidates(self) -> int:
         """How many texts a round's votes are for."""
-        return self.population * (self.rounds.variations + 1)
+        return self.living * (self.rounds.variations + 1)
 
     @property
     def prompts(self) -> int:
         """How many texts are asked for until the last vote; some again, where none came (`evolution_prompts.TRIES`)."""
-        varied = (self.rounds.rounds - 1) * self.rounds.variations * self.population
+        varied = (self.rounds.rounds - 1) * self.rounds.variations * self.living
         ahead = self.rounds.rounds * self.rounds.lookahead * self.candidates
-        clustered = 0 if self.resampling is None else max(0, self.resampling.texts - self.population)
+        clustered = 0 if self.resampling is None else max(0, self.resampling.texts - self.living)
         return self.candidates + varied + ahead + clustered
 
     def event(self, guarantee: Guarantee) -> DpEvent:

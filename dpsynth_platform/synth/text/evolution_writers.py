@@ -15,8 +15,9 @@ import numpy as np
 
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.synth.text.public_text import Prompt, PublicText
+from dpsynth_platform.synth.text.rows import check_rows
 from dpsynth_platform.synth.text.sampling import Sampling, drawn, probabilities
-from dpsynth_platform.synth.text.slots import Slots, check_slots
+from dpsynth_platform.synth.text.slots import Slots
 
 _AT_ONCE = 32
 """Prompts of a batch."""
@@ -32,7 +33,7 @@ class LocalWriter:
         longest: tokens of an answer; what has not ended is cut off there.
 
     Raises:
-        ConfigurationError: the model cannot be sampled from; see `slots.check_slots`.
+        ConfigurationError: the model cannot be sampled from; see `rows.check_rows`.
     """
 
     def __init__(self, model: Any, tokenizer: Any, sampling: Sampling, longest: int) -> None:
@@ -45,7 +46,7 @@ class LocalWriter:
                 f"generate.text.max_tokens: {longest} of {self._room + longest} that the model sees; accepted: at most "
                 "half of them, since a text is varied by a prompt that holds it"
             )
-        check_slots(model, self._room + longest)
+        check_rows(model, self._room + longest)
         self._random = np.random.default_rng()
 
     def write(self, prompts: Sequence[Prompt]) -> list[PublicText | None]:

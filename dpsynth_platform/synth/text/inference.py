@@ -62,9 +62,9 @@ from dpsynth_platform.synth.text.inference_model import Prompts
 from dpsynth_platform.synth.text.inference_sealing import InferenceParameters, about_of
 from dpsynth_platform.synth.text.inference_writing import Writer, shape_of
 from dpsynth_platform.synth.text.layout import Encoder, Given, TextLayout
+from dpsynth_platform.synth.text.rows import check_rows
 from dpsynth_platform.synth.text.sampling import TEXTS, TEXTS_FILE, SyntheticText, read_texts
 from dpsynth_platform.synth.text.sealing import layout_of
-from dpsynth_platform.synth.text.slots import check_slots
 from dpsynth_platform.synth.text.terms import TextTerms
 from dpsynth_platform.training.precision import precision_of
 
@@ -283,7 +283,7 @@ class _Asked:
         encoder = Encoder(layout, tokenizer)
         prompts = Prompts(encoder, about)
         tokens = sum(shape_of(prompts, document_tokens).values())
-        check_slots(model, tokens)
+        check_rows(model, tokens)
         known = len(tokenizer)
         spare = range(known, int(model.get_input_embeddings().weight.shape[0]))
         never = {*tokenizer.all_special_ids, *spare} - {encoder.eos}

@@ -48,6 +48,8 @@ from dpsynth_platform.training.plan import Adapter, TrainingPlan
 LEAST_OVER_NOISE = 3
 """How many times the noise of its count a topic holds on average, if the plan chooses how many topics there are."""
 _SHARE_BITS = 10
+_CLEARLY_MORE = 1.25
+"""Of the noise that alone takes all there is, what leaves something for the rest."""
 COPIES_IN_FULL = 8
 """Weights, gradients, the optimizer's two averages, and in double precision the sums of a batch and of one owner."""
 ACTIVATION_BYTES = 2 * 2**30
@@ -277,8 +279,8 @@ def resampling_of(contract: DataContract, guarantee: Guarantee) -> Resampling | 
         )
         raise AccountingError(
             f"generate.text.resample.noise: {declared.noise:g} alone costs epsilon {alone:.3g} of "
-            f"{guarantee.epsilon:g}; accepted: clearly more than {all_of_it.value / reach:.3g}, which takes all of it, "
-            "or a higher epsilon"
+            f"{guarantee.epsilon:g}; accepted: {_CLEARLY_MORE * all_of_it.value / reach:.3g} or more, or a higher "
+            "epsilon"
         )
     return chosen
 

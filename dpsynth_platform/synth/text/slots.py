@@ -22,6 +22,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from dpsynth_platform.errors import ConfigurationError
 
 _FIRST_CAPACITY = 64
+_ORIGINAL = "original_max_position_embeddings"
+_WINDOWS = ("max_position_embeddings", "sliding_window", "window_size", "attention_chunk_size")
+"""How far a model sees, as configs of several families name it."""
 
 
 @dataclass(frozen=True)
@@ -264,11 +267,15 @@ def check_slots(model: Any, tokens: int) -> None:
 
 
 def check_context(model: Any, tokens: int) -> None:
-    """Raises `ConfigurationError` if a model sees fewer tokens than one text has."""
-    window = getattr(model.config, "sliding_window", None)
-    context = getattr(model.config, "max_position_embeddings", tokens)
-    if min(context, window or context) < tokens:
-        raise ConfigurationError(f"the model sees {min(context, window or context)} tokens, texts have {tokens}")
+    """Raises `ConfigurationError` if a model sees fewer tokens than one text has, or sees more of them another way."""
+    config = model.config
+    bounds = [getattr(config, name, None) for name in _WINDOWS]
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    if "longrope" in (rope.get("rope_type"), rope.get("type")):  # beyond, positions of all tokens are others
+        bounds += [rope.get("original_max_position_embeddings"), getattr(config, _ORIGINAL, None)]
+    seen = min((bound for bound in bounds if isinstance(bound, int) and bound > 0), default=tokens)
+    if seen < tokens:
+        raise ConfigurationError(f"the model sees {seen} tokens, texts have {tokens}")
 
 
 def refuse_unlike(model: Any, found: torch.Tensor, plain: torch.Tensor, family: str) -> None:

@@ -59,7 +59,7 @@ class Forecast:
         changed: keys of the contract that make it another run than that one, as far as they are known.
         canaries: how many there are and what share of what is counted, in words.
         audit_shortage: why the audit can only be inconclusive, or None.
-        lost_votes: why private votes for texts are mostly noise, or None.
+        lost_votes: why private votes for texts are mostly noise, or choose nothing; or None.
     """
 
     dataset: str

@@ -17,7 +17,7 @@ from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.synth.text.public_text import Prompt, PublicText
 from dpsynth_platform.synth.text.rows import check_rows
 from dpsynth_platform.synth.text.sampling import Sampling, drawn, probabilities
-from dpsynth_platform.synth.text.slots import Slots
+from dpsynth_platform.synth.text.slots import Slots, context_of
 
 _AT_ONCE = 32
 """Prompts of a batch."""
@@ -40,7 +40,7 @@ class LocalWriter:
         self.dropped: Counter[str] = Counter()
         self._model, self._tokenizer, self._sampling, self._longest = model, tokenizer, sampling, longest
         self._ends = _ends(model, tokenizer)
-        self._room = int(getattr(model.config, "max_position_embeddings", 0)) - longest
+        self._room = (context_of(model) or 0) - longest
         if self._room < longest:
             raise ConfigurationError(
                 f"generate.text.max_tokens: {longest} of {self._room + longest} that the model sees; accepted: at most "

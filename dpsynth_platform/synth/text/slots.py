@@ -266,15 +266,20 @@ def check_slots(model: Any, tokens: int) -> None:
     refuse_unlike(model, torch.stack(found), torch.stack(plain), "a causal")
 
 
-def check_context(model: Any, tokens: int) -> None:
-    """Raises `ConfigurationError` if a model sees fewer tokens than one text has, or sees more of them another way."""
+def context_of(model: Any) -> int | None:
+    """How many tokens a model sees, all of them in the same way; None where its config does not say."""
     config = model.config
     bounds = [getattr(config, name, None) for name in _WINDOWS]
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     if "longrope" in (rope.get("rope_type"), rope.get("type")):  # beyond, positions of all tokens are others
-        bounds += [rope.get("original_max_position_embeddings"), getattr(config, _ORIGINAL, None)]
-    seen = min((bound for bound in bounds if isinstance(bound, int) and bound > 0), default=tokens)
-    if seen < tokens:
+        bounds += [rope.get(_ORIGINAL), getattr(config, _ORIGINAL, None)]
+    return min((bound for bound in bounds if isinstance(bound, int) and bound > 0), default=None)
+
+
+def check_context(model: Any, tokens: int) -> None:
+    """Raises `ConfigurationError` if a model sees fewer tokens than one text has."""
+    seen = context_of(model)
+    if seen is not None and seen < tokens:
         raise ConfigurationError(f"the model sees {seen} tokens, texts have {tokens}")
 
 

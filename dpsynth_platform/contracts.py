@@ -2069,6 +2069,8 @@ def _explained(
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         shown = value.get("type") if isinstance(value, dict) else value
         return f"{path}.type: {_shown(shown)}; accepted: {', '.join(_COLUMN_TAGS)}"
+    if kind == "model_type":
+        return f"{path}: {_shown(value)}; accepted: keys below it, of {', '.join(_accepted_keys(model, location))}"
     return f"{path}: {_shown(value)}; {message[0].lower()}{message[1:]}"
 
 

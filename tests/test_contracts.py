@@ -144,6 +144,13 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("family", REMOVE, "family: missing; it is required"),
     ("privacy.guarantee.epsilon", REMOVE, "privacy.guarantee.epsilon: missing; it is required"),
     ("columns.age.min", REMOVE, "columns.age.min: missing; it is required"),
+    ("scrub", True, "scrub: True; accepted: keys below it, of actions, "),
+    (
+        "generate.text",
+        {"column": "letter", "resample": "yes"},
+        "text.resample: 'yes'; accepted: keys below it, of clusters, noise, pool",
+    ),
+    ("privacy.guarantee", [8, 1e-6], "privacy.guarantee: a list; accepted: keys below it, of delta, epsilon"),
     # Impossible values.
     ("dataset", "My Letters", "dataset: 'My Letters'; accepted: text that matches ^[a-z][a-z0-9_]{0,62}$"),
     ("dataset", "../x", "dataset: '../x'; accepted: text that matches"),

@@ -40,7 +40,7 @@ def test_no_texts_have_no_features(encoder: SentenceEncoder) -> None:
 
 
 def test_progress_is_in_percent(encoder: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embeddings, "_BATCH_PIECES", 6)
+    monkeypatch.setattr(encoder, "_batch_pieces", 6)
     seen: list[tuple[str, int, int]] = []
     encoder.encode(["word"] * 3 + ["several more words than six pieces"], lambda *step: seen.append(step))
     assert seen == [("sentence features", done, 100) for done in (25, 75, 100)]

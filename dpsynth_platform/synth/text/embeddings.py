@@ -25,7 +25,8 @@ MODEL = "all-MiniLM-L6-v2"
 FEATURES = 384
 MOST_PIECES = 256
 """Longer texts are cut here: the model was trained on no longer ones (its `sentence_bert_config.json`)."""
-_BATCH_PIECES = 8192
+_BATCH_PIECES = {"cpu": 1024, "cuda": 8192}
+"""Of a batch: on a processor, so few that its caches hold what goes from layer to layer."""
 
 
 class SentenceEncoder:
@@ -44,6 +45,7 @@ class SentenceEncoder:
 
         directory = _directory()
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self._batch_pieces = _BATCH_PIECES["cpu" if self._device == "cpu" else "cuda"]
         self._tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
         with no_bars():
             model = AutoModel.from_pretrained(directory, local_files_only=True)
@@ -60,7 +62,7 @@ class SentenceEncoder:
             return features
         pieces = self._tokenizer(list(texts), truncation=True, max_length=MOST_PIECES)["input_ids"]
         done = 0
-        for batch in _batches([len(item) for item in pieces]):
+        for batch in _batches([len(item) for item in pieces], self._batch_pieces):
             features[batch] = self._of_batch([pieces[at] for at in batch])
             done += len(batch)
             progress("sentence features", 100 * done // len(texts), 100)
@@ -93,11 +95,11 @@ def _directory() -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / "model"
 
 
-def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Numbers of texts, in batches of like length, so that little is padded."""
+def _batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Numbers of texts, in batches of like length, so that little is padded, and of `most` pieces with the padding."""
     order = sorted(range(len(lengths)), key=lambda at: -lengths[at])
     start = 0
     while start < len(order):
-        size = max(1, _BATCH_PIECES // lengths[order[start]])
+        size = max(1, most // lengths[order[start]])
         yield order[start : start + size]
         start += size

@@ -183,6 +183,24 @@ def test_blank_texts_and_undeclared_values_vote_for_nothing(tmp_path):
     assert read(tmp_path / "many", RECORDS, by_owner=False).owners is None
 
 
+def test_a_text_that_many_records_have_is_looked_at_once_and_by_itself(tmp_path):
+    class Asked(Letters):
+        def __init__(self):
+            self.asked = []
+
+        def encode(self, texts):
+            self.asked.append(list(texts))
+            return super().encode(texts)
+
+    encoder = Asked()
+    rows = table([("mail", "aab", "1"), ("note", "d", "1"), ("note", " aab", "2"), ("mail", "d", "3")])
+    write_table(tmp_path / "table", rows.schema, rows.to_batches())
+    found = read_voters(tmp_path / "table", LAYOUT, {("mail",): 0, ("note",): 1}, encoder, by_owner=True)
+    assert encoder.asked == [["aab"], ["d"]]
+    assert found.features.tolist() == [Letters().encode([text])[0].tolist() for text in ("aab", "d", "aab", "d")]
+    assert found.groups.tolist() == [0, 1, 1, 0]
+
+
 def test_one_owner_more_moves_the_votes_of_a_table_by_one_vote(tmp_path):
     more = [*RECORDS, *[("mail", "d" * number, "7") for number in range(1, 41)], ("note", "a", "7")]
     groups = [0, 0, 1, 0]

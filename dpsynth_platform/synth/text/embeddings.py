@@ -25,6 +25,8 @@ MODEL = "all-MiniLM-L6-v2"
 FEATURES = 384
 MOST_PIECES = 256
 """Longer texts are cut here: the model was trained on no longer ones (its `sentence_bert_config.json`)."""
+REMEMBERED_TEXTS = 4096
+"""A text by itself has the same features every time: who reads records one by one may keep what so many texts gave."""
 _BATCH_PIECES = {"cpu": 1024, "cuda": 8192}
 """Of a batch: on a processor, so few that its caches hold what goes from layer to layer."""
 

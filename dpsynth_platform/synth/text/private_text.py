@@ -26,7 +26,7 @@ class TextEncoder(Protocol):
 
 
 class PrivateText:
-    """A text of the sensitive table. It gives its features, and in no way its words."""
+    """A text of the sensitive table. It gives its features, and in no way its words; equal ones are known as such."""
 
     __slots__ = ("__text",)
 
@@ -42,6 +42,12 @@ class PrivateText:
         """Features of this text, computed by itself, shape (features,)."""
         found: Features = encoder.encode([self.__text])[0]
         return found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PrivateText) and self.__text == other.__text
+
+    def __hash__(self) -> int:
+        return hash(self.__text)
 
     def __repr__(self) -> str:
         return "<private text>"

@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts import KEYWORDS_COLUMN, UNIVERSAL_TOPICS
 from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.synth.text.embeddings import FEATURES, MODEL, SentenceEncoder
+from dpsynth_platform.synth.text.embeddings import FEATURES, MODEL, REMEMBERED_TEXTS, SentenceEncoder
 
 FORMAT = "dpsynth-topics-1"
 KEYWORDS = 10
@@ -82,7 +83,8 @@ def with_topics(records: pa.Table, written: str, topics: TopicModel, encoder: Se
     Args:
         written: name of the text column.
     """
-    labels = [topics.label(text, encoder) for text in records.column(written).to_pylist()]
+    label = lru_cache(maxsize=REMEMBERED_TEXTS)(lambda text: topics.label(text, encoder))
+    labels = [label(text) for text in records.column(written).to_pylist()]
     return records.append_column(KEYWORDS_COLUMN, pa.array(labels, pa.string()))
 
 

@@ -3,6 +3,7 @@
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_utility.py --results FILE [--cells financial/record/8/0]
     python tests/benchmarks/bench_text_utility.py --table tests/benchmarks/results/text_utility.jsonl
     python tests/benchmarks/bench_text_utility.py --table tests/benchmarks/results/text_utility.jsonl --plots docs
+    DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_utility.py --copies  # what the attack finds of real texts
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_utility.py --results FILE --smoke   # does it run at all?
 
 What belongs here: cells of source, what is sampled, epsilon, seed and method, each from real texts to the product's own
@@ -46,7 +47,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from text_cells import NO_NOISE, PLAIN, SOURCES, UNCHOSEN, UNTRAINED, VOTES, Cell, Effort, Source, cut, divided
-from text_figures import attack_table, attacked, learned_table, methods_table, utility_plot
+from text_figures import attack_table, attacked, copies_table, learned_table, methods_table, utility_plot
 from text_methods import Planned, Spent, as_asked, contract_of, draw, fit, planned, read_by, unchosen
 
 from dpsynth_platform.quality.text.corpora import corpus_of
@@ -85,11 +86,9 @@ Line = dict[str, Any]
 
 def measure(cell: Cell, source: Source, effort: Effort, data: Path) -> list[Line]:
     """Lets a cell's method write, and measures: the results' line or, where votes choose, those with and without."""
-    tokenizer = load(deployed(DEFAULT))[1]
-    encoder = Encoder(layout_of(contract_of(replace(cell, method=PLAIN), source, effort)), tokenizer)
-    real, held_out = divided(cut(source.rows(data), encoder), source, cell.seed)
+    real, held_out, vocabulary = texts_of(cell, source, effort, data)
     way = planned(cell, source, effort)
-    read, spent = read_by(way, real), Spent(len(tokenizer))
+    read, spent = read_by(way, real), Spent(vocabulary)
     with tempfile.TemporaryDirectory() as place, as_asked(cell):
         with spent.on("training"):
             model = fit(way, read, Path(place))
@@ -116,6 +115,13 @@ def measure(cell: Cell, source: Source, effort: Effort, data: Path) -> list[Line
         | {"attack": attacked(read, held_out, table, epsilon=cell.claim, delta=way.contract.privacy.delta)}
         for one, table in tables.items()
     ]
+
+
+def texts_of(cell: Cell, source: Source, effort: Effort, data: Path) -> tuple[pa.Table, pa.Table, int]:
+    """A source's real texts as cut, those that may be read and those held out; and how many tokens the model knows."""
+    tokenizer = load(deployed(DEFAULT))[1]
+    encoder = Encoder(layout_of(contract_of(replace(cell, method=PLAIN), source, effort)), tokenizer)
+    return *divided(cut(source.rows(data), encoder), source, cell.seed), len(tokenizer)
 
 
 def learned(way: Planned, model: Path, held_out: pa.Table) -> dict[str, float]:
@@ -168,7 +174,13 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--smoke", action="store_true", help="a few short texts and steps: figures mean nothing")
+    parser.add_argument("--copies", action="store_true", help="prints what the attack finds of texts that are copied")
     chosen = parser.parse_args()
+    if chosen.copies:
+        for name, source in SOURCES.items():
+            told = texts_of(Cell(name, "record", NO_NOISE, 0), source, Effort(), Path(os.environ["DPSYNTH_BENCH_DATA"]))
+            print(copies_table(name, *told[:2], Effort().texts), end="\n\n")
+        return
     if chosen.table:
         lines = read_lines(chosen.table)
         print(f"{learned_table(lines)}\n\n{methods_table(lines)}\n\n{attack_table(lines)}")
@@ -176,7 +188,7 @@ def main() -> None:
             (chosen.plots / f"texts-{source}.svg").write_text(utility_plot(lines, source))
         return
     if not chosen.results:
-        parser.error("--results or --table is needed")
+        parser.error("--results, --table or --copies is needed")
     written = chosen.cells or [cell.format(seed) for seed in range(chosen.seeds) for cell in FIRST]
     sources, effort = SOURCES, Effort()
     if chosen.smoke:

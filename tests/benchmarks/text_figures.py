@@ -34,6 +34,7 @@ UNUSUAL = 0.1
 """Share of the texts that are unusual by each of two measures, and asked about."""
 ASKED_AT = 0.1
 """False alarms of the table: of a hundred held-out texts, 1% would be one."""
+ATTACK_HEADINGS = ("asked about, in / out", "AUC", f"found at {ASKED_AT:.0%} false alarms", "allowed")
 TOLD = ("f1_words", "f1_features", "mauve", "next_token", "lengths", "entities")
 """Figures that methods are compared by."""
 ASKED = ("texts_read", "next_tokens")
@@ -103,6 +104,23 @@ def attacked(read: pa.Table, held_out: pa.Table, drawn: pa.Table, *, epsilon: fl
     return asked | measure_risk(scores, included, epsilon=epsilon, delta=delta).to_json()
 
 
+def copies_table(source: str, read: pa.Table, held_out: pa.Table, texts: int) -> str:
+    """What the attack finds where texts are given away as they are: the most that so many drawn ones could tell it.
+
+    Args:
+        source: of the texts.
+        read: records of the units that a method would read.
+        held_out: see `attacked`.
+        texts: how many a method draws.
+    """
+    some = np.sort(np.random.default_rng(0).choice(read.num_rows, texts, replace=False))
+    rows = [["texts", "given away", *ATTACK_HEADINGS[:-1]]]
+    for drawn in (read.take(pa.array(some)), read):
+        risk = attacked(read, held_out, drawn, epsilon=None, delta=0.0)
+        rows.append([source, f"{drawn.num_rows:,} of {read.num_rows:,}", *of_attack(risk)[:-1]])
+    return written(rows)
+
+
 def one_each(table: pa.Table) -> pa.Table:
     """The first record of each owner."""
     rows: dict[str, int] = {}
@@ -144,8 +162,7 @@ def methods_table(lines: Sequence[Line]) -> str:
 
 def attack_table(lines: Sequence[Line]) -> str:
     """What the attack found, of several runs in each."""
-    headings = ["asked about, in / out", "AUC", f"found at {ASKED_AT:.0%} false alarms", "allowed"]
-    rows = [["texts", "method", "sampled", "epsilon", *headings]]
+    rows = [["texts", "method", "sampled", "epsilon", *ATTACK_HEADINGS]]
     own = [line for line in lines if "attack" in line and not line["cell"].get("method", PLAIN).endswith(UNCHOSEN)]
     for key, found in sorted(by_cell(own).items()):
         told = ("; ".join(parts) for parts in zip(*(of_attack(line["attack"]) for line in found), strict=True))

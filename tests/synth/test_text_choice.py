@@ -48,7 +48,9 @@ SLOW, BUNDLED = {"cpu_only": True}, {"bundled": True}
         (BUNDLED | {"records": 999}, "aug_pe", "999 records planned are too few"),
         (BUNDLED | {"records": 5_000}, "ctcl", "public topics help"),
         (BUNDLED, "dp_finetune", "enough"),
-        (BUNDLED | {"epsilon": 0.99}, "aug_pe", "at epsilon 0.99"),
+        (BUNDLED | {"epsilon": 0.5}, "dp_finetune", "enough"),
+        (BUNDLED | {"epsilon": 0.5, "records": 4_999}, "ctcl", "hardly writes what could be voted for"),
+        (BUNDLED | {"epsilon": 0.49}, "aug_pe", "at epsilon 0.49"),
         ({"epsilon": 1.0}, "dp_finetune", "enough"),
         ({"epsilon": 0.99}, "aug_pe", "at epsilon 0.99"),
         ({"endpoint": True}, "aug_pe", "an endpoint has the language model"),
@@ -115,7 +117,9 @@ def test_no_record_is_read_and_nobody_is_asked(tmp_path, monkeypatch):
         ({"privacy": {"expected_units": 2_000}}, "ctcl"),
         ({"privacy": {"expected_units": 2_000}, "generate": {"base_model": "m"}}, "aug_pe"),
         ({"privacy": {"expected_units": 400}}, "aug_pe"),
-        ({"privacy": {"guarantee": {"epsilon": 0.5, "delta": "auto"}}}, "aug_pe"),
+        ({"privacy": {"guarantee": {"epsilon": 0.5, "delta": "auto"}}}, "dp_finetune"),
+        ({"privacy": {"guarantee": {"epsilon": 0.4, "delta": "auto"}}}, "aug_pe"),
+        ({"privacy": {"guarantee": {"epsilon": 0.5, "delta": "auto"}}, "generate": {"base_model": "m"}}, "aug_pe"),
     ],
 )
 def test_a_settled_contract_is_as_if_the_method_had_been_named(tmp_path, declared, method):

@@ -176,10 +176,12 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="a few short texts and steps: figures mean nothing")
     parser.add_argument("--copies", action="store_true", help="prints what the attack finds of texts that are copied")
     chosen = parser.parse_args()
+    os.environ.setdefault("DPSYNTH_HOME", str(Path(tempfile.gettempdir()) / "dpsynth-bench-home"))
     if chosen.copies:
+        data, effort = Path(os.environ["DPSYNTH_BENCH_DATA"]), Effort()
         for name, source in SOURCES.items():
-            told = texts_of(Cell(name, "record", NO_NOISE, 0), source, Effort(), Path(os.environ["DPSYNTH_BENCH_DATA"]))
-            print(copies_table(name, *told[:2], Effort().texts), end="\n\n")
+            read, held_out, _ = texts_of(Cell(name, "record", NO_NOISE, 0), source, effort, data)
+            print(copies_table(name, read, held_out, effort.texts), end="\n\n")
         return
     if chosen.table:
         lines = read_lines(chosen.table)
@@ -194,7 +196,6 @@ def main() -> None:
     if chosen.smoke:
         sources = {name: source.smaller(SMOKE_UNITS) for name, source in SOURCES.items()}
         effort = Effort(batch=8, steps=2, texts=96, likelihoods=4)
-    os.environ.setdefault("DPSYNTH_HOME", str(Path(tempfile.gettempdir()) / "dpsynth-bench-home"))
     run([Cell.of(cell) for cell in written], sources, effort, Path(os.environ["DPSYNTH_BENCH_DATA"]), chosen.results)
 
 

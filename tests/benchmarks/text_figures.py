@@ -105,7 +105,7 @@ def attacked(read: pa.Table, held_out: pa.Table, drawn: pa.Table, *, epsilon: fl
 
 
 def copies_table(source: str, read: pa.Table, held_out: pa.Table, texts: int) -> str:
-    """What the attack finds where texts are given away as they are: the most that so many drawn ones could tell it.
+    """What the attack finds where texts are given away as they are: as many as a method draws, and all.
 
     Args:
         source: of the texts.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from safetensors.numpy import save
 
-from dpsynth_platform.contracts import TOPIC_LEVELS
+from dpsynth_platform.contracts import KEYWORDS_COLUMN, TOPIC_LEVELS
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.synth.text.embeddings import FEATURES, SentenceEncoder
 from dpsynth_platform.synth.text.topic_building import UNIVERSAL_MATERIAL, build_topics, universal_phrases
-from dpsynth_platform.synth.text.topics import KEYWORDS, UNCLASSIFIED, load_topics, write_topics
+from dpsynth_platform.synth.text.topics import KEYWORDS, UNCLASSIFIED, load_topics, with_topics, write_topics
 
 PHRASES = [f"{what} {thing}" for what in ("red", "old", "cheap") for thing in ("car", "boat", "song", "soup", "river")]
 
@@ -63,6 +64,17 @@ def test_what_is_sorted_beside_a_text_changes_nothing_of_its_topic(encoder, monk
         topics.label(text, encoder) for text in PHRASES[:3]
     ]
     assert set(seen) == {1}  # in a batch, the last bits of its features would hang on the others'
+
+
+def test_a_text_that_many_records_have_is_sorted_once(encoder, monkeypatch):
+    asked = []
+    encode = encoder.encode
+    monkeypatch.setattr(encoder, "encode", lambda texts: asked.append(list(texts)) or encode(texts))
+    texts = ["The car needs new brakes.", None, "A goal in the last minute.", "The car needs new brakes."]
+    found = with_topics(pa.table({"text": texts}), "text", load_topics("universal", 16), encoder)
+    assert asked == [[texts[0]], [texts[2]]]
+    labels = found.column(KEYWORDS_COLUMN).to_pylist()
+    assert labels[0] == labels[3] != labels[2]
 
 
 def test_the_universal_material_holds_words_and_phrases_and_no_names():

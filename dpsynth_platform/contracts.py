@@ -574,6 +574,7 @@ BASE_MODEL_METHODS = TEXT_METHODS
 """Methods that start from a checkpoint."""
 TOPIC_METHODS = ("ctcl",)
 """Methods that sort texts by public topics first."""
+_NO_COLUMN = "no column, so leave it out"
 _PARTS_OF_TEXT = {"topics": TOPIC_METHODS, "inference": INFERENCE_METHODS, "evolution": EVOLVED_METHODS}
 """Keys of `generate.text` that a method must have, and no other may."""
 KEYWORDS_COLUMN = "keywords"
@@ -1566,7 +1567,7 @@ class _Parts:
                 if name not in self.columns:
                     yield f"{path}: column {name!r} is not declared; accepted: {', '.join(self.columns)}"
                 elif path.startswith("quality.") and self.columns[name] and name not in modelled:
-                    yield f"{path}: column {name!r} is not modelled; accepted: {', '.join(modelled) or 'none'}"
+                    yield f"{path}: column {name!r} is not modelled; accepted: {', '.join(modelled) or _NO_COLUMN}"
 
     def _unmodelled(self) -> Iterator[str]:
         """What asks for modelled columns where there are none: nothing is counted, and no budget goes there."""
@@ -1690,7 +1691,7 @@ class _Parts:
         modelled = _modelled(self.columns, privacy)
         for name in generate.text.given or []:
             if name not in modelled:
-                yield f"generate.text.given: {name!r} is not modelled; accepted: {', '.join(modelled) or 'none'}"
+                yield f"generate.text.given: {name!r} is not modelled; accepted: {', '.join(modelled) or _NO_COLUMN}"
             elif not told_values(self.columns[name]):
                 yield (
                     f"generate.text.given: {name!r} has no list of values; accepted: categories that are declared, "
@@ -1730,7 +1731,8 @@ class _Parts:
         for name, rows in (text.counts or {}).items():
             values = [value for value in told_values(self.columns[name]) if value is not None] if name in told else []
             if not values:
-                yield f"generate.text.counts: {name!r} is not told to the model; accepted: {', '.join(told) or 'none'}"
+                accepted = ", ".join(told) or _NO_COLUMN
+                yield f"generate.text.counts: {name!r} is not told to the model; accepted: {accepted}"
                 continue
             strange = [value for value in rows if value not in values]
             if strange:

@@ -129,7 +129,7 @@ class Drafted:
             return None
         privacy = self.contract["privacy"]
         return {
-            "family": self.contract["family"] or new_family(self.contract["dataset"]),
+            "family": self._new_family,
             **{key: privacy[key] for key in ("unit", "adjacency", "namespace")},
             "mode": None,
             "cap": {"epsilon": None, "delta": None},
@@ -149,9 +149,15 @@ class Drafted:
 
     def notes(self) -> dict[str, str]:
         """What is to be known of each key, and where from."""
-        new = f"A new one has a file of its own, families/NAME.yaml; drafted: {new_family(self.contract['dataset'])}."
+        drafted = "" if self.family is not None else f"; drafted: {self._new_family}"
+        new = f"A new one has a file of its own, families/NAME.yaml{drafted}."
         families = f"Known here: {', '.join(self.known)}. {new}" if self.known else new
         return _NOTES | {"family": _NOTES["family"].format(families)}
+
+    @property
+    def _new_family(self) -> str:
+        """The name of a family that has no file yet. Only where `family` is None."""
+        return str(self.contract["family"] or new_family(self.contract["dataset"]))
 
 
 @dataclass(frozen=True)

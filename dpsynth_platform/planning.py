@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.source import PinnedSource
     from dpsynth_platform.synth.interface import SealedPlan
 
+_NONE_YET = "none yet; `dpsynth contract init` drafts one"
 _MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])", re.ASCII)
 
 
@@ -221,7 +222,7 @@ def load_dataset(
     """
     path = settings.contracts / f"{dataset}.yaml"
     if not path.is_file():
-        known = ", ".join(sorted(item.stem for item in settings.contracts.glob("*.yaml"))) or "none"
+        known = ", ".join(sorted(item.stem for item in settings.contracts.glob("*.yaml"))) or _NONE_YET
         raise ContractError(f"dataset {dataset!r} has no contract in {settings.contracts}; accepted: {known}")
     contract = load_contract(path, settings.variables)
     if contract.dataset != dataset:
@@ -305,7 +306,7 @@ def _in_the_open(settings: Settings, contract: DataContract) -> Iterator[str]:
 def _family(settings: Settings, name: str, where: str) -> FamilyBudget:
     path = settings.families / f"{name}.yaml"
     if not path.is_file():
-        known = ", ".join(sorted(item.stem for item in settings.families.glob("*.yaml"))) or "none"
+        known = ", ".join(sorted(item.stem for item in settings.families.glob("*.yaml"))) or _NONE_YET
         raise ContractError(f"{where}: family: {name!r} has no file in {settings.families}; accepted: {known}")
     return load_family(path)
 

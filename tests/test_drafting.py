@@ -140,6 +140,18 @@ def test_check_names_the_gaps_of_the_family(tmp_path: Path, deployment: Deployme
         assert f"{written.family}: {key}: not filled in; " in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("family", "file"), [(None, "; drafted: people-owners."), ("new-people", "; drafted: new-people."), ("tests", ".")]
+)
+def test_the_draft_names_the_familys_file_that_is_drafted(
+    tmp_path: Path, deployment: Deployment, family: str | None, file: str
+) -> None:
+    draft = drafted(deployment.settings, table_of(tmp_path, "parquet", people(1, 3)), "people", family)
+    note = draft.notes()["family"]
+    assert note.endswith(f"Known here: tests. A new one has a file of its own, families/NAME.yaml{file}")
+    assert (draft.budget is None) == ("drafted" not in note)
+
+
 def test_types_tell_what_they_tell(tmp_path: Path, deployment: Deployment) -> None:
     draft = drafted(deployment.settings, table_of(tmp_path, "parquet", people(1, 3)), "people", None)
     columns = draft.contract["columns"]

@@ -241,8 +241,12 @@ def test_documents_that_are_paid_for_say_how_many_rows_there_are() -> None:
     ("generate", "changes", "said"),
     [
         ({"text": {"columns_share": 0.2}}, {}, r"columns_share: 0\.2, but no column is modelled: the whole guarantee"),
-        ({"text": {"given": ["letter"]}}, {}, r"generate\.text\.given: 'letter' is not modelled; accepted: none"),
-        ({"text": {"counts": {"letter": {"a": 50}}}}, {}, r"counts: 'letter' is not told to the model; accepted: none"),
+        ({"text": {"given": ["letter"]}}, {}, r"generate\.text\.given: 'letter' is not modelled; accepted: no column"),
+        (
+            {"text": {"counts": {"letter": {"a": 50}}}},
+            {},
+            r"counts: 'letter' is not told to the model; accepted: no column",
+        ),
         (
             {"constraints": [{"forbid": {"letter": ["a"], "reader": ["b"]}}]},
             {},
@@ -251,7 +255,11 @@ def test_documents_that_are_paid_for_say_how_many_rows_there_are() -> None:
         ({"workload": {"target": "letter"}}, {}, r"generate\.workload: no column is modelled"),
         ({}, {"audit": {"canary_rows": ["random"]}}, r"audit\.canary_rows: random, but no column is modelled"),
         ({}, {"audit": {"gates": ["measurements"]}}, r"audit\.gates: 'measurements' does not apply, since no column"),
-        ({}, {"quality": {"target": "letter"}}, r"quality\.target: column 'letter' is not modelled; accepted: none"),
+        (
+            {},
+            {"quality": {"target": "letter"}},
+            r"quality\.target: column 'letter' is not modelled; accepted: no column",
+        ),
         ({}, {"quality": {"protected": ["reader"]}}, r"quality\.protected: column 'reader' is not modelled; accepted"),
         (
             {},

@@ -6,6 +6,7 @@ not: real texts (`text_cells`), judging synthetic ones (`text_figures`), a gener
 Of DP inference, contexts have as many owners as epsilon needs to pay for one document of each, and no more contexts are
 made than there are documents to be written (`Effort.contexts`): what it reads and writes would cost several times the
 work of the others. So at a large epsilon it reads a part of the units, and at a small one it writes fewer documents.
+Without noise, contexts are those of `PATCHED_EPSILON`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import Checkpoints, SealedPlan, generator
 from dpsynth_platform.synth.text import evolution_sealing, inference_sealing, sealing
 from dpsynth_platform.synth.text.base_models import DEFAULT
+from dpsynth_platform.synth.text.inference_choice import DIFFERENCE, PARTS, log_probabilities
 from dpsynth_platform.synth.text.private_text import Features
 from dpsynth_platform.synth.text.resampling import ClusterVotes, Resampling
 from dpsynth_platform.synth.text.terms import terms_of
@@ -181,9 +183,12 @@ def training_of(cell: Cell, source: Source, effort: Effort) -> dict[str, Any]:
 
 @contextmanager
 def as_asked(cell: Cell) -> Iterator[None]:
-    """Without noise or training where a cell says so; always without the gate on models, which reads no data."""
-    if cell.claim is None and not (cell.trains or (cell.epsilon, cell.generator) == (NO_NOISE, "aug_pe")):
-        raise ValueError(f"{cell}: a token of DP inference is drawn with privacy or not at all, and nobody else trains")
+    """Without noise or training where a cell says so; always without the gate on models, which reads no data.
+
+    Without noise, DP inference draws tokens by what its contexts say in full: nothing is clipped.
+    """
+    if cell.epsilon == UNTRAINED and not cell.trains:
+        raise ValueError(f"{cell}: this method trains nothing")
     with ExitStack() as patches:
         patches.enter_context(mock.patch("dpsynth_platform.training.soundness.refuse_unsound"))
         if cell.epsilon == NO_NOISE:
@@ -191,9 +196,18 @@ def as_asked(cell: Cell) -> Iterator[None]:
             patches.enter_context(mock.patch("dpsynth_platform.training.health.Watch.step"))
             voted = "dpsynth_platform.synth.text.evolution_votes.sample_rounded_gaussian"
             patches.enter_context(mock.patch(voted, lambda votes, deviation: votes))
+            patches.enter_context(mock.patch("dpsynth_platform.synth.text.inference_writing.said_by_owner", unclipped))
         if cell.epsilon == UNTRAINED:
             patches.enter_context(mock.patch("dpsynth_platform.training.loop.train"))
         yield
+
+
+def unclipped(logits: torch.Tensor, public: torch.Tensor, *, clip: str, clipping_norm: float) -> torch.Tensor:
+    """In the place of `inference_choice.said_by_owner`: by how much one owner's records change what comes next."""
+    if clip != DIFFERENCE:
+        raise ValueError(f"clip {clip!r}; accepted: {DIFFERENCE}")
+    moved = torch.nan_to_num(log_probabilities(logits).mean(dim=0) - public, nan=0.0)
+    return (moved * (PARTS / clipping_norm)).round().to(torch.int64)
 
 
 def read_by(way: Planned, real: pa.Table) -> pa.Table:

@@ -133,7 +133,7 @@ def _trained(
         # What others told since the clearance may be what no mechanism may build on; the reservation expires.
         step.cleared(contract, entry_id=entry.entry_id).require(step.place.label)
         if resume:
-            step.progress(f"going on from the last checkpoint of ledger entry {entry.entry_id}, which has paid")
+            step.progress(f"going on with the mechanism of ledger entry {entry.entry_id}, which has paid")
         _fit(step, plan, entry, participants, inputs, directory, base, endpoint, resume=resume)
     return step.ledger.complete(entry.entry_id, digest_directory(directory))
 

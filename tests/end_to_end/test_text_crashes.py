@@ -229,6 +229,32 @@ def test_before_the_journal_nothing_can_go_on(tmp_path: Path, no_gate: None, whe
     assert [item.state for item in ledger_of(deployment).entries()] == ["started"]
 
 
+def test_a_model_that_cannot_be_loaded_costs_nothing_beyond_its_entry(tmp_path: Path, no_gate: None) -> None:
+    """As where a device is in use: no record was read by then, so the same entry begins again, in whatever process."""
+    deployment = line_to_bounded(tmp_path, replay_steps=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dp_finetune, "_prepared", kill)
+        for _ in range(2):
+            model_inside(deployment)
+    place = place_of(deployment)
+    assert {path.name for path in place.iterdir()} == {"claim.json", "unread"}
+    (entry,) = ledger_of(deployment).entries()
+    assert entry.state == "started"
+    assert run_here(deployment, steps=["clearance"]).success
+    ran = model_inside(deployment)
+    assert ran.success, ran.failures
+    check_complete(deployment, executed=PLANNED)
+
+
+def test_once_reading_began_a_count_that_was_cut_short_is_lost(tmp_path: Path, no_gate: None) -> None:
+    deployment = line_to_bounded(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dp_finetune.counted, "measure", kill)
+        model_inside(deployment)
+    assert {path.name for path in place_of(deployment).iterdir()} == {"claim.json"}
+    assert "started and did not complete" in only_failure(model_inside(deployment))
+
+
 AROUND_THE_STEPS = {
     "before the first step": (dp_finetune, "write_examples", 0),
     "after the last step": (trained, "save_weights", 0),
@@ -339,7 +365,7 @@ def test_cancelled_in_training(tmp_path: Path) -> None:
 
     ran = run_here(deployment, steps=["model"], accelerator=inside(deployment))
     assert ran.success, ran.failures
-    assert any("going on from the last checkpoint" in words for words in ran.said["model"])
+    assert any("going on with the mechanism of ledger entry" in words for words in ran.said["model"])
     check_complete(deployment, executed=PLANNED)
     ends = [node.state for node in lineage_of(deployment).runs.values() if node.job == "people.model"]
     assert sorted(ends) == ["ABORT", "COMPLETE"]

@@ -1,5 +1,6 @@
 """Votes of private records: what one owner moves, by brute force over neighbouring datasets, and what can be read."""
 
+import copy
 import itertools
 import math
 import pickle
@@ -219,7 +220,9 @@ def test_a_table_without_owners_is_refused(tmp_path):
 # No words of private texts
 
 
-@pytest.mark.parametrize("shown", [str, "{}".format, lambda text: f"{text}", pickle.dumps])
+@pytest.mark.parametrize(
+    "shown", [str, "{}".format, lambda text: f"{text}", pickle.dumps, copy.copy, lambda text: text.__getstate__()]
+)
 def test_a_private_text_shows_no_words(shown):
     with pytest.raises(TypeError, match="private text"):
         shown(PrivateText("the secret"))

@@ -15,10 +15,11 @@ import pytest
 import torch
 from inference_cases import ABOUT, SENTENCES, reader
 from text_cases import letters_contract, save_model, tiny_bart, tiny_gpt2, tiny_llama, tiny_tokenizer
+from transformers import AddedToken, AutoTokenizer
 
 from dpsynth_platform import contract_words
 from dpsynth_platform.contracts import Inference
-from dpsynth_platform.errors import ConfigurationError, ContractError, GrantRefused, MechanismFailed
+from dpsynth_platform.errors import ConfigurationError, ContractError, GrantRefused, MechanismFailed, ResumeRefused
 from dpsynth_platform.planning import changes
 from dpsynth_platform.privacy import statement
 from dpsynth_platform.privacy.accounting import epsilon
@@ -27,7 +28,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, RECORD_COLUMN
 from dpsynth_platform.storage import write_table
 from dpsynth_platform.synth.interface import Checkpoints, generator
-from dpsynth_platform.synth.text import inference_writing, resampling, trained
+from dpsynth_platform.synth.text import inference, inference_writing, resampling, trained, unread
 from dpsynth_platform.synth.text.evolution_votes import noisy_votes
 from dpsynth_platform.synth.text.inference import _shares
 from dpsynth_platform.synth.text.inference_choice import PARTS
@@ -497,6 +498,46 @@ def test_documents_are_chosen_by_votes(base, bounded, tmp_path, monkeypatch):
     (model / resampling.FILE_NAME).unlink()
     with pytest.raises(MechanismFailed, match="not complete"):
         GENERATOR.draw(model, 3)
+
+
+def test_before_a_record_is_read_the_same_entry_begins_again(base, bounded, tmp_path, monkeypatch):
+    """As where a device is in use. Only one process gets to read, and once it does, nothing begins again."""
+
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    plan, model, keys = planned(base), tmp_path / "model", []
+    with monkeypatch.context() as patch:
+        patch.setattr(inference._Asked, "prepared", stopped)
+        for resume in (False, True):
+            with pytest.raises(KeyboardInterrupt):
+                fitted(plan, bounded, model, resume=resume)
+            assert (GENERATOR.is_complete(model), GENERATOR.can_resume(model)) == (False, True)
+            assert [file.name for file in model.iterdir()] == [unread.FILE_NAME]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inference, "Writer", lambda *_, **__: unread.begin_reading(model))
+        patch.setattr(inference.counted, "measure", lambda *_: pytest.fail("two processes read"))
+        with pytest.raises(ResumeRefused, match="another process"):
+            fitted(plan, bounded, model, resume=True)
+    assert not GENERATOR.can_resume(model)
+    unread.declare_unread(model)
+    monkeypatch.setattr(inference, "placed", lambda *of, **most: keys.append(of[-1]) or placed(*of, **most))
+    fitted(plan, bounded, model, resume=True)
+    fitted(plan, bounded, tmp_path / "other")
+    assert (GENERATOR.is_complete(model), GENERATOR.can_resume(model)) == (True, False)
+    # Who is in which context is chosen by a new key each time.
+    assert {len(key) for key in keys} == {32} and keys[0] != keys[1]
+
+
+def test_no_special_token_is_drawn_whether_it_has_a_role_or_not(tmp_path):
+    tiny_tokenizer().save_pretrained(tmp_path / "plain")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "plain")
+    tokenizer.add_tokens([AddedToken("<|turn|>", special=True)])
+    place = save_model(tmp_path / "base", tiny_llama(tokenizer, positions=256), tokenizer)
+    asked = inference._Asked.prepared(trained.deployed(str(place)), LAYOUT, ABOUT, 8)
+    assert tokenizer.convert_tokens_to_ids("<|turn|>") in asked.never
+    assert asked.encoder.eos not in asked.never
 
 
 def test_the_mechanism_is_never_gone_on_with(model, base, bounded, tmp_path, monkeypatch):

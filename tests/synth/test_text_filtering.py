@@ -35,6 +35,20 @@ def test_each_reason_is_counted():
     assert reasons(" a\ntext: b", ended=False) == {}
 
 
+@pytest.mark.parametrize(
+    "hidden",
+    ["\r", "\u202e", "\u2066", "\u2028", "\u2060", "\ufeff", "\U000e0069", "\ud83d", "\x1b", "\x9b"],
+    ids=ascii,
+)
+def test_a_text_with_words_that_hide_is_left_out(hidden):
+    assert reasons(f" a\ntext: good {hidden}bad") == {"control": 1}
+
+
+@pytest.mark.parametrize("shown", ["\r\n", "\n", "\t", "\u200d", "\u200c", "\u200f", "\u00ad", "\U0001f600"], ids=ascii)
+def test_a_text_as_languages_are_written_stays(shown):
+    assert reasons(f" a\ntext: good {shown}too") == {}
+
+
 def test_duplicates_exact_by_words_or_kept():
     bodies = [
         " Late\ntext: The box, it was open.",

@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_cases import tiny_tokenizer
 from tokenizers import normalizers
+from transformers import AddedToken, AutoTokenizer
 
 from dpsynth_platform.errors import ConfigurationError, ContractError
+from dpsynth_platform.synth.text.base_models import special_tokens
 from dpsynth_platform.synth.text.layout import LEAST_BODY, Condition, Encoder, TextLayout, text_of
 
 TOPIC = Condition("topic", ("mail", "visit", None))
@@ -138,6 +140,17 @@ def test_a_prompt_that_leaves_no_room_is_refused():
 def test_a_tokenizer_without_end_of_text_is_refused():
     with pytest.raises(ConfigurationError, match="no end-of-text token"):
         Encoder(LAYOUT, tiny_tokenizer(eos=None))
+
+
+def test_a_special_token_without_a_role_is_one_all_the_same(tmp_path):
+    tiny_tokenizer().save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer.add_tokens([AddedToken("<|turn|>", special=True), AddedToken("<plain>", special=False)])
+    assert "<|turn|>" not in tokenizer.all_special_tokens
+    encoder = Encoder(LAYOUT, tokenizer)
+    assert sorted(encoder.special) == ["<s>", "<|endoftext|>", "<|turn|>"]
+    (tokens,) = encoder.bodies([" a <|turn|> b"])
+    assert not set(tokens) & set(special_tokens(tokenizer))
 
 
 def test_a_tokenizer_that_changes_texts_is_refused():

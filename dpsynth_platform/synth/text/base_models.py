@@ -96,6 +96,15 @@ def base_model(declared: str, cache: Path, *, hub: bool = False) -> BaseModel:
     return _from_directory(directory, named["repository"], declared)
 
 
+def special_tokens(tokenizer: Any) -> dict[int, str]:
+    """A tokenizer's special tokens, spelled out, by number: those that have a role, and those that are marked alone.
+
+    A chat's turns, for one, are often marked and have no role; `all_special_tokens` of a tokenizer has roles only.
+    """
+    marked = {number: str(token) for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return marked | dict(zip(tokenizer.all_special_ids, map(str, tokenizer.all_special_tokens), strict=True))
+
+
 def writes_by_decoder(base: BaseModel) -> bool:
     """Whether a base model is an encoder-decoder one (T5, BART), and not causal. Raises `ConfigurationError`."""
     from transformers import AutoConfig

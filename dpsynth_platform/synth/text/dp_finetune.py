@@ -24,6 +24,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,7 @@ from dpsynth_platform.synth.text.layout import Encoder, Given, TextLayout, text_
 from dpsynth_platform.synth.text.sealing import TextParameters
 from dpsynth_platform.synth.text.terms import TextsDrawn, TextTerms
 from dpsynth_platform.synth.text.topics import with_topics
+from dpsynth_platform.synth.text.unread import begin_reading, declare_unread, is_unread
 
 if TYPE_CHECKING:
     from dpsynth_platform.compute.engine import Engine
@@ -138,7 +140,9 @@ class DpFinetune:
         engine: Engine | None = None,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        """Counts the columns, then trains; or goes on with training. See `Generator.fit`.
+        """Counts the columns, then trains; or goes on with that, where no record was read or training had begun.
+
+        See `Generator.fit`.
 
         Raises:
             ConfigurationError: the base model is another one than the plan's.
@@ -149,12 +153,18 @@ class DpFinetune:
         if checkpoints is None or checkpoints.base_model is None:
             raise GrantRefused("the job names no base model, which training starts from")
         parameters = sealing.check(plan)
+        if not checkpoints.resume:
+            declare_unread(directory)
         # Everything that can be wrong with the model is found before the data are read.
         base = read_base_model(checkpoints.base_model)
         trained.check_digest(base, parameters.base_digest)
         model, encoder = _prepared(base, parameters, device)
+        begins = is_unread(directory)
+        if begins:
+            begin_reading(directory)
+        checkpoints = replace(checkpoints, resume=not begins)
         with self.told(parameters, bounded, directory, progress) as records:
-            if not checkpoints.resume:
+            if begins:
                 counted.measure(parameters.columns, records, directory / COLUMNS, progress, engine)
                 counted.estimate(parameters.columns, directory / COLUMNS, progress=progress)
             if not trained.is_trained(directory):
@@ -178,7 +188,8 @@ class DpFinetune:
     def can_resume(self, directory: Path) -> bool:
         """Whether training had begun (the columns are counted by then), and enough steps are paid for to finish it.
 
-        Or it ended, and nobody has voted: votes are on disk as a whole before anything follows from them.
+        Or it ended, and nobody has voted: votes are on disk as a whole before anything follows from them. Or no record
+        was read yet.
         """
         from dpsynth_platform.training.checkpoints import newest_step
         from dpsynth_platform.training.journal import may_go_on
@@ -186,7 +197,7 @@ class DpFinetune:
         place = directory / TRAINING
         if trained.is_trained(directory):
             return not self.is_complete(directory)
-        return may_go_on(place, newest_step(place / CHECKPOINTS))
+        return is_unread(directory) or may_go_on(place, newest_step(place / CHECKPOINTS))
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
         """Fits the model of the columns again; trained weights stay as they are. See `Generator.estimate`."""

@@ -45,7 +45,7 @@ from dpsynth_platform.synth.tabular import measurements
 from dpsynth_platform.synth.tabular.noise import Counts
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synth.text import counted, evolution_sealing, resampling, trained
-from dpsynth_platform.synth.text.base_models import BaseModel, load, refuse_decoder
+from dpsynth_platform.synth.text.base_models import BaseModel, load, refuse_decoder, special_tokens
 from dpsynth_platform.synth.text.dp_finetune import (
     COLUMNS,
     PLAN,
@@ -294,7 +294,7 @@ def _writer(
     trained.check_digest(base, parameters.base_digest)
     model, tokenizer = load(base)
     model = model.to(device, precision_of(torch.device(device)))
-    special = tuple(str(token) for token in tokenizer.all_special_tokens)
+    special = tuple(special_tokens(tokenizer).values())
     return LocalWriter(model, tokenizer, parameters.sampling, longest), special
 
 

@@ -6,7 +6,7 @@ would be an access to the data (a text that occurs there as well is no reason to
 | reason | what is left out |
 | --- | --- |
 | `malformed` | bodies that do not keep the layout: a field's marker is missing, repeated, or of another place |
-| `control` | texts that spell a special token of the model out, or hold a replacement or control character |
+| `control` | texts that spell a special token of the model out, or hold a character of `_CONTROL` |
 | `cut` | texts that did not end by themselves, where the rules say so |
 | `short` | texts with fewer characters than the rules ask for |
 | `repetitive` | texts in which too many of the word n-grams were there before |
@@ -33,7 +33,14 @@ from dpsynth_platform.synth.text.sampling import Sampling, SyntheticText, read_t
 
 DUPLICATES = ("kept", "exact", "words")
 _WORD = re.compile(r"\w+")
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd]")
+_CONTROL = re.compile(
+    "\r(?!\n)"  # what follows would be shown over the line
+    "|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd\ud800-\udfff"
+    "\u2028-\u202e\u2066-\u206f"  # breaks that are no newlines; what sets the direction of writing
+    "\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"  # what is not seen; words can be spelled in tags
+)
+"""Control and replacement characters, and what hides words or turns their order. Joiners, marks of direction and soft
+hyphens belong to how languages are written, and may stand."""
 _MOST_AGAIN = 3
 """For those left out others are drawn, until that many times as many were drawn as were asked for."""
 

@@ -46,7 +46,7 @@ from dpsynth_platform.storage import read_table, table_schema, write_durably
 from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, silent
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synth.text import counted, inference_sealing, resampling, trained
-from dpsynth_platform.synth.text.base_models import BaseModel, load, refuse_decoder
+from dpsynth_platform.synth.text.base_models import BaseModel, load, refuse_decoder, special_tokens
 from dpsynth_platform.synth.text.dp_finetune import (
     COLUMNS,
     PLAN,
@@ -66,6 +66,7 @@ from dpsynth_platform.synth.text.rows import check_rows
 from dpsynth_platform.synth.text.sampling import TEXTS, TEXTS_FILE, SyntheticText, read_texts
 from dpsynth_platform.synth.text.sealing import layout_of
 from dpsynth_platform.synth.text.terms import TextTerms
+from dpsynth_platform.synth.text.unread import begin_reading, declare_unread, is_unread
 from dpsynth_platform.training.precision import precision_of
 
 if TYPE_CHECKING:
@@ -155,7 +156,9 @@ class DpInference:
         engine: Engine | None = None,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        """Counts the columns, writes documents, and has them voted for; or goes on with the vote. See `Generator.fit`.
+        """Counts the columns, writes documents, and has them voted for; or goes on with that. See `Generator.fit`.
+
+        It goes on where no record was read, or nobody has voted for the documents.
 
         Raises:
             ConfigurationError: the base model is another one than the plan's, or cannot be used.
@@ -165,12 +168,14 @@ class DpInference:
         if checkpoints is None or checkpoints.base_model is None:
             raise GrantRefused("the job names no base model, which writes the texts")
         parameters = inference_sealing.check(plan)
+        if not checkpoints.resume:
+            declare_unread(directory)
         # Everything that can be wrong with the models is found before the data are read.
         base = read_base_model(checkpoints.base_model)
         trained.check_digest(base, parameters.base_digest)
         chosen = parameters.resampling
         encoder = None if chosen is None else SentenceEncoder("cpu")
-        if not checkpoints.resume:
+        if is_unread(directory):
             _write(plan, parameters, base, bounded, directory, device, progress, engine)
         if chosen is not None and encoder is not None:
             _vote(chosen, parameters.layout, bounded, directory, encoder)
@@ -180,11 +185,11 @@ class DpInference:
         return _is_written(directory) and (resampling.has_votes(directory) or not _votes_follow(directory))
 
     def can_resume(self, directory: Path) -> bool:
-        """Whether all documents are written, and nobody has voted for them; see `Generator.can_resume`.
+        """Whether all documents are written, and nobody has voted for them, or no record was read yet.
 
-        Documents that were cut short are lost with what they cost.
+        Documents that were cut short are lost with what they cost. See `Generator.can_resume`.
         """
-        return _is_written(directory) and not self.is_complete(directory)
+        return is_unread(directory) or (_is_written(directory) and not self.is_complete(directory))
 
     def estimate(self, plan: SealedPlan, directory: Path, *, device: str = "cpu", progress: Progress = silent) -> None:
         """Fits the model of the columns again; documents stay as they are. See `Generator.estimate`."""
@@ -286,7 +291,7 @@ class _Asked:
         check_rows(model, tokens)
         known = len(tokenizer)
         spare = range(known, int(model.get_input_embeddings().weight.shape[0]))
-        never = {*tokenizer.all_special_ids, *spare} - {encoder.eos}
+        never = {*special_tokens(tokenizer), *spare} - {encoder.eos}
         blank = tuple(token for token in range(known) if not encoder.text([token]).strip())
         return cls(model, encoder, prompts, tuple(sorted(never)), blank, tokens * _bytes_of_a_token(model))
 
@@ -342,6 +347,7 @@ def _write(
     drawn = parameters.inference
     asked = _Asked.prepared(base, parameters.layout, parameters.about, drawn.document_tokens, device)
     writer = Writer(asked.model, asked.encoder, asked.prompts, drawn, never=asked.never, blank=asked.blank)
+    begin_reading(directory)
     columns, place = parameters.columns, directory / COLUMNS
     counted.measure(columns, bounded, place, progress, engine)
     counted.estimate(columns, place, progress=progress)

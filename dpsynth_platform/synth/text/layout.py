@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpsynth_platform.errors import ConfigurationError, ContractError
+from dpsynth_platform.synth.text.base_models import special_tokens
 
 Given = tuple[str | None, ...]
 """The values of a layout's conditions, in their order."""
@@ -194,7 +195,7 @@ class Encoder:
             raise ConfigurationError("the tokenizer has no end-of-text token; accepted: the base model's own")
         self.eos = int(tokenizer.eos_token_id)
         self._start = self.eos if tokenizer.bos_token_id is None else int(tokenizer.bos_token_id)
-        self.special = tuple(str(token) for token in tokenizer.all_special_tokens)
+        self.special = tuple(special_tokens(tokenizer).values())
         self.longest_token = max(len(token) for token in tokenizer.get_vocab())
         self._lines: dict[str, list[int]] = {}
         self._check_tokenizer()
@@ -238,7 +239,7 @@ class Encoder:
 
     def _check_tokenizer(self) -> None:
         spelled = self.bodies([f" {token}" for token in self.special])
-        special = set(self._tokenizer.all_special_ids)
+        special = set(special_tokens(self._tokenizer))
         if any(special.intersection(tokens) for tokens in spelled):
             raise ConfigurationError("the tokenizer takes texts for special tokens; accepted: one that can split them")
         sample = " A b,  c.\n\\d: e's\t\N{LATIN SMALL LETTER U WITH DIAERESIS}\n"

@@ -60,3 +60,6 @@ class PrivateText:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a private text is not handed on; accepted: its features")
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("a private text is not handed on; accepted: its features")

@@ -1,0 +1,36 @@
+"""Whether a mechanism that was cut short had read a record: a file that is there only for as long as it had not.
+
+What belongs here: the file. What does not: going on with what was read (`training.journal`, `resampling`).
+
+A language model is loaded and tried before the first record is read, which fails where a device is in use or too small.
+Nothing was drawn by then, so that the same ledger entry may begin again. The file is taken away, durably, before the
+first record is read, and by one process only: where it is missing, for whatever reason, nothing begins again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpsynth_platform.errors import ResumeRefused
+from dpsynth_platform.storage import sync, write_durably
+
+FILE_NAME = "unread"
+
+
+def declare_unread(directory: Path) -> None:
+    """Says of a model directory, whose ledger entry was claimed just now, that no record was read for it."""
+    write_durably(directory / FILE_NAME, "")
+
+
+def is_unread(directory: Path) -> bool:
+    """Whether no record was read for a model directory."""
+    return (directory / FILE_NAME).is_file()
+
+
+def begin_reading(directory: Path) -> None:
+    """From here on records may be read; durable on return. Raises `ResumeRefused` where another process was first."""
+    try:
+        (directory / FILE_NAME).unlink()
+    except FileNotFoundError:
+        raise ResumeRefused("another process is at work on this model; wait for its end, or end it") from None
+    sync(directory)

@@ -85,7 +85,7 @@ def _entries(step: StepContext, contract: DataContract, raw: StepRecord) -> list
     word = None if taken else step.spend_again or None
     reserved = dict(zip(due, _reserve(step, contract, raw, due, word) if due else [], strict=True))
     for entry in reserved.values():
-        step.progress(f"ledger entry {entry.entry_id} reserved: {contract.privacy.guarantee.epsilon:g} epsilon")
+        step.progress(f"ledger entry {entry.entry_id} reserved: up to epsilon {contract.privacy.guarantee.epsilon:g}")
     return [standing[role] or reserved[role] for role in roles]
 
 

@@ -45,7 +45,7 @@ def body(step: StepContext) -> Outcome:
         step.cleared(contract, request=request).require(place.label)
     each = ", for each of two models" if len(keys) > 1 else ""
     step.progress(
-        f"admitted: epsilon {contract.privacy.guarantee.epsilon:g}{each}"
+        f"admitted: up to epsilon {contract.privacy.guarantee.epsilon:g}{each}"
         if admission.due or admission.entry is None
         else f"covered by ledger entry {admission.entry.entry_id}: nothing new is asked for"
     )

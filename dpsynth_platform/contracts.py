@@ -1104,8 +1104,8 @@ class Generate(_Part):
             return
         defaults = TextGeneration()
         _refuse(
-            f"text.{name}: with method {self.method!r}, whose mechanism draws the texts; accepted: none, or one of "
-            f"{', '.join(TRAINED_METHODS)}"
+            f"text.{name}: with method {self.method!r}, whose mechanism draws the texts; leave it out, or take "
+            f"{' or '.join(TRAINED_METHODS)}"
             for name in _DRAWN_BY
             if not (self.open or self.method in TRAINED_METHODS) and getattr(self.text, name) != getattr(defaults, name)
         )

@@ -664,8 +664,8 @@ def _beyond(bound: float, threshold: float, confidence: float) -> str:
 def _powerless(highest: float, threshold: float) -> str:
     return (
         f"Even if every guess had been right, the audit could not have shown more than {highest:.2f}, which is not "
-        f"above the {threshold:g} that is accepted. More canaries are needed, which makes another run, with a cost of "
-        "its own."
+        f"above the {threshold:g} that is accepted. More canaries are needed (`dpsynth contract check` "
+        "says whether any number is enough), which makes another run, with a cost of its own."
     )
 
 

@@ -59,6 +59,7 @@ class Forecast:
         changed: keys of the contract that make it another run than that one, as far as they are known.
         canaries: how many there are and what share of what is counted, in words.
         audit_shortage: why the audit can only be inconclusive, or None.
+        lost_training: why the training of a language model learns little; or None.
         lost_votes: why private votes for texts are mostly noise, or choose nothing; or None.
     """
 
@@ -88,6 +89,7 @@ class Forecast:
     changed: tuple[str, ...]
     canaries: str
     audit_shortage: str | None
+    lost_training: str | None
     lost_votes: str | None
 
     def to_json(self) -> dict[str, Any]:
@@ -121,6 +123,7 @@ class Forecast:
             ("method", f"{self.mechanism}: {self.why_mechanism}"),
             ("what is counted", self.preparation),
             *([("who writes texts", self.training)] if self.training else []),
+            *([("training", self.lost_training)] if self.lost_training else []),
             *([("votes", self.lost_votes)] if self.lost_votes else []),
             *([("missing values", filled_in_words(self.filled))] if self.filled else []),
             ("what survives", f"what {survivors} have in common; the rest drowns in the noise"),
@@ -210,6 +213,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     from dpsynth_platform.audit.shortage import shortage_of
     from dpsynth_platform.privacy.statement import privacy_statement, words_of
     from dpsynth_platform.synth.mock import source_schema_of
+    from dpsynth_platform.synth.text.choice import lost_training_of
     from dpsynth_platform.synth.text.lost_votes import lost_votes_of
 
     contract, family = load_dataset(settings, dataset)
@@ -256,6 +260,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         changed=changed,
         canaries=share_in_words(contract),
         audit_shortage=shortage_of(contract),
+        lost_training=lost_training_of(contract, settings),
         lost_votes=lost_votes_of(contract, plan),
     )
 

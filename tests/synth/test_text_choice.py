@@ -19,6 +19,7 @@ from dpsynth_platform.synth.text.choice import (
     SHORT_TOKENS,
     TextFacts,
     choose_for_texts,
+    lost_training_of,
     text_facts,
 )
 
@@ -132,6 +133,22 @@ def test_a_settled_contract_is_as_if_the_method_had_been_named(tmp_path, declare
     assert settled(found, settings(tmp_path, DPSYNTH_DEVICE="cpu")) is found
     sealed = DataContract.model_validate(found.snapshot())
     assert settled(sealed, settings(tmp_path)).generate.method == method
+
+
+@pytest.mark.parametrize(
+    ("method", "privacy", "said"),
+    [
+        ("dp_finetune", {"expected_units": 400}, "with 800 records planned, fewer than 1,000, gradients hardly"),
+        ("ctcl", {"guarantee": {"epsilon": 0.4, "delta": "auto"}}, "with epsilon 0.4, below 0.5, gradients hardly"),
+        ("dp_finetune", {}, None),
+        ("dp_finetune", {"guarantee": {"epsilon": 0.5, "delta": "auto"}}, None),
+        ("aug_pe", {"expected_units": 400}, None),
+        ("auto", {"expected_units": 400}, None),
+    ],
+)
+def test_a_training_that_auto_would_not_have_taken_is_told_of(tmp_path, method, privacy, said):
+    found = lost_training_of(contract_for(method=method, privacy=privacy), settings(tmp_path))
+    assert found is None if said is None else found.startswith(said)
 
 
 def test_what_is_declared_for_other_methods_falls_away(tmp_path):

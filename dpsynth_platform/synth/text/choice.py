@@ -24,7 +24,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dpsynth_platform.contracts import DEFAULT_BASE_MODEL, DataContract, Training, batch_size, training_units
+from dpsynth_platform.contracts import (
+    DEFAULT_BASE_MODEL,
+    TRAINED_METHODS,
+    DataContract,
+    Training,
+    batch_size,
+    training_units,
+)
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.privacy.figures import rounded
 from dpsynth_platform.settings import Settings
@@ -67,6 +74,16 @@ class TextFacts:
     longest: int
     divisible: bool
 
+    @property
+    def least_epsilon(self) -> float:
+        """For training."""
+        return LEAST_EPSILON_FOR_BUNDLED if self.bundled else LEAST_EPSILON
+
+    @property
+    def least_records(self) -> int:
+        """For training."""
+        return LEAST_FOR_BUNDLED if self.bundled else LEAST_RECORDS
+
 
 def text_method_for(contract: DataContract, settings: Settings) -> Choice:
     """What `auto` stands for in a contract with a text to write."""
@@ -100,11 +117,11 @@ def choose_for_texts(facts: TextFacts) -> Choice:
     records = f"{facts.records:,} records planned"
     if facts.endpoint:
         return Choice("aug_pe", "auto: an endpoint has the language model, and no other method can do without weights")
-    if facts.epsilon < (LEAST_EPSILON_FOR_BUNDLED if facts.bundled else LEAST_EPSILON):
+    if facts.epsilon < facts.least_epsilon:
         return Choice(
             "aug_pe", f"auto: votes stand above their noise at epsilon {facts.epsilon:g}, and gradients hardly would"
         )
-    if facts.records < (LEAST_FOR_BUNDLED if facts.bundled else LEAST_RECORDS):
+    if facts.records < facts.least_records:
         return Choice("aug_pe", f"auto: {records} are too few to train a language model with privacy")
     if facts.cpu_only and facts.tokens > LONG_TOKENS:
         read = rounded(facts.tokens)
@@ -121,6 +138,22 @@ def choose_for_texts(facts: TextFacts) -> Choice:
             f"auto: {records} are few to train on, but the bundled model hardly writes what could be voted for",
         )
     return Choice("ctcl", f"auto: public topics help a language model that is trained on few records: {records}")
+
+
+def lost_training_of(contract: DataContract, settings: Settings) -> str | None:
+    """Why a training that a contract names learns little, by what `auto` goes by; None where it may learn."""
+    if contract.generate.method not in TRAINED_METHODS:
+        return None
+    facts = text_facts(contract, settings)
+    few = [f"epsilon {facts.epsilon:g}, below {facts.least_epsilon:g}"] if facts.epsilon < facts.least_epsilon else []
+    if facts.records < facts.least_records:
+        few.append(f"{facts.records:,} records planned, fewer than {facts.least_records:,}")
+    if not few:
+        return None
+    return (
+        f"with {' and '.join(few)}, gradients hardly stand above their noise: texts may be little else than the base "
+        "model's own; better: more of it, or the method auto"
+    )
 
 
 def _divisible(contract: DataContract) -> bool:

@@ -320,7 +320,7 @@ def _in_words(parameters: InferenceParameters) -> str:
         f"{parameters.base_model} is not trained. It reads records{alike}, of about {drawn.batch_size} owners in each "
         f"of {drawn.contexts} contexts, and goes on with {layout.fields[0]} of another one, which all of them choose "
         f"together, token by token. An owner, however many records there are, is in one context, and changes a token's "
-        f"score by at most {drawn.clipping_norm:g} of {drawn.batch_size}. The budget buys {drawn.tokens} tokens from "
+        f"score by at most {drawn.clipping_norm:g} of {drawn.batch_size}. {drawn.tokens} tokens are paid for in "
         f"each context: at least {drawn.documents} documents of up to {drawn.document_tokens} tokens{among}, and no "
         f"more can be drawn later. For them the model is asked for a next token up to {_calls(parameters):,} times"
     )

@@ -5,6 +5,7 @@ What belongs here: making a model trainable that way, and checking that one is. 
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from dpsynth_platform.errors import MechanismFailed, TrainingRefused
@@ -42,7 +43,10 @@ def with_adapter(model: Any, plan: TrainingPlan) -> Any:
         fan_in_fan_out=transposed,
         task_type="SEQ_2_SEQ_LM" if has_encoder(model) else "CAUSAL_LM",
     )
-    return get_peft_model(model, config)
+    with warnings.catch_warnings():
+        # PEFT asks models by a name that they are about to lose, and a plan would show the warning.
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing`", category=FutureWarning)
+        return get_peft_model(model, config)
 
 
 def check_trainable(model: Any, plan: TrainingPlan) -> None:

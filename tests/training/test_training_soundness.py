@@ -46,6 +46,11 @@ def test_sound_trainings_pass_and_the_model_is_left_as_it_was(name: str, adapter
     assert {key for key, value in made.named_parameters() if value.requires_grad} == trainable
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_plan_shows_no_warning_of_the_adapter_s_library() -> None:
+    assert with_adapter(model("llama"), plan(adapter=Adapter(rank=2))).peft_config
+
+
 def test_the_losses_are_those_that_are_clipped() -> None:
     made, rows = model(), batch([9, 5])
     given = {name: values for name, values in rows.items() if name != "labels"}

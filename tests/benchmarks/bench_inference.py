@@ -19,7 +19,7 @@ import torch
 
 from dpsynth_platform.contracts import Inference
 from dpsynth_platform.settings import Settings
-from dpsynth_platform.synth.text.base_models import DEFAULT, base_model, load
+from dpsynth_platform.synth.text.base_models import DEFAULT, base_model, load, special_tokens
 from dpsynth_platform.synth.text.inference_contexts import Contexts
 from dpsynth_platform.synth.text.inference_model import Context, Prompts, rows_apart
 from dpsynth_platform.synth.text.inference_plan import InferencePlan
@@ -76,7 +76,7 @@ def main() -> None:
         list(Context(model, again, filler, rows=rows, **shape).begin())
     print(f"{(time.perf_counter() - start) / AGAIN:.2f} s a token if {asked.owners} records are read again for each")
     blank = [token for token in range(len(tokenizer)) if not encoder.text([token]).strip()]
-    writer = Writer(model, encoder, prompts, plan, never=tokenizer.all_special_ids, blank=blank)
+    writer = Writer(model, encoder, prompts, plan, never=tuple(special_tokens(tokenizer)), blank=blank)
     start = time.perf_counter()
     documents = writer.texts(Contexts((LABEL,)), [{str(number): [body] for number, body in enumerate(bodies)}])
     took = time.perf_counter() - start

@@ -152,7 +152,7 @@ def lost_training_of(contract: DataContract, settings: Settings) -> str | None:
         return None
     return (
         f"with {' and '.join(few)}, gradients hardly stand above their noise: texts may be little else than the base "
-        "model's own; better: more of it, or the method auto"
+        "model's own; better: more records or a larger epsilon (for as little, auto takes aug_pe)"
     )
 
 

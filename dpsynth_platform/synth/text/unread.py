@@ -1,6 +1,7 @@
 """Whether a mechanism that was cut short had read a record: a file that is there only for as long as it had not.
 
-What belongs here: the file. What does not: going on with what was read (`training.journal`, `resampling`).
+What belongs here: the file. What does not: going on with what was read (`training.journal`, `evolution_journal`,
+`resampling`).
 
 A language model is loaded and tried before the first record is read, which fails where a device is in use or too small.
 Nothing was drawn by then, so that the same ledger entry may begin again. The file is taken away, durably, before the

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import resource
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,14 +20,47 @@ from dpsynth_platform.errors import ConfigurationError
 PRIVATE_UMASK = 0o077
 
 
+class _Umask:
+    """The process's umask, private while any thread asks for it.
+
+    A process has one umask for all of its threads. Were each thread to give back what it had found, the first to leave
+    would open the files that another is still making, and the last would leave the process private for good.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._earlier = PRIVATE_UMASK
+
+    def enter(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._earlier = os.umask(PRIVATE_UMASK)
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                os.umask(self._earlier)
+
+    def forked(self) -> None:
+        """In a forked child, where no other thread will let go of the lock; what they held private stays so."""
+        self._lock = threading.Lock()
+
+
+_UMASK = _Umask()
+os.register_at_fork(after_in_child=_UMASK.forked)
+
+
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Files made inside are of mode 0600, directories 0700, whoever in this process makes them."""
-    earlier = os.umask(PRIVATE_UMASK)
+    """Files made inside are of mode 0600, directories 0700, whichever thread of this process makes them."""
+    _UMASK.enter()
     try:
         yield
     finally:
-        os.umask(earlier)
+        _UMASK.leave()
 
 
 def private_directory(path: Path) -> Path:

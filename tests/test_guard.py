@@ -129,7 +129,8 @@ def test_a_note_is_written_to_a_restricted_log_and_nowhere_else(
     piped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert piped.stdout + piped.stderr == ""
     readable = tmp_path / "readable"
-    readable.touch(mode=0o644)
+    readable.touch()
+    readable.chmod(0o644)
     with readable.open("w") as file:
         subprocess.run([sys.executable, "-c", code], stderr=file, check=True)
     assert readable.read_text() == ""

@@ -171,6 +171,44 @@ def test_private_files_gives_the_umask_back_after_an_error() -> None:
         os.umask(earlier)
 
 
+def test_private_files_of_one_thread_stay_private_when_another_leaves(tmp_path: Path) -> None:
+    earlier = os.umask(0o022)
+    entered, left = threading.Event(), threading.Event()
+
+    def overlapping() -> None:
+        with private_files():
+            entered.set()
+            left.wait(10)
+            (tmp_path / "made").touch()
+
+    thread = threading.Thread(target=overlapping)
+    try:
+        with private_files():
+            thread.start()
+            assert entered.wait(10)
+        left.set()
+        thread.join()
+        assert oct(mode(tmp_path / "made")) == oct(0o600)
+        assert os.umask(0o022) == 0o022, "the last one gives the umask back"
+    finally:
+        os.umask(earlier)
+
+
+def test_a_fork_while_another_thread_makes_private_files_is_not_stuck() -> None:
+    """A child has the lock as it was, and no thread that would let go of it."""
+    code = (
+        "import os, sys\n"
+        "from dpsynth_platform import permissions\n"
+        "permissions._UMASK._lock.acquire()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    with permissions.private_files():\n"
+        "        os._exit(0)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "zone" / "record.json"
     write_durably(path, "first")

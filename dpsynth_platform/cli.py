@@ -164,7 +164,10 @@ def plan(
     dataset: Dataset,
     period: Period = None,
     mock_rows: Annotated[
-        int, typer.Option(help="Rows of the mock table that the line is tried on; 0: do not try it.", min=0)
+        int,
+        typer.Option(
+            help="Rows of the mock table that the line is tried on (with texts, for minutes); 0: do not try it.", min=0
+        ),
     ] = 400,
     as_json: Json = False,
 ) -> None:

@@ -223,8 +223,10 @@ def _tags(dossier: Mapping[str, Any]) -> list[str]:
 
 
 def _limits(dossier: Mapping[str, Any]) -> list[str]:
+    written = [column["name"] for column in _published(dossier) if column["treatment"] == "written"]
     return [
         "Drawn from noisy statistics: what only few records have in common may be missing, or be there by chance.",
+        *(f"{name} is written by a language model: it may be untrue, make no sense or break off." for name in written),
         dossier["ledger"]["claim"],
         *(f"Not covered by the guarantee: {access}" for access in dossier["statement"]["not_covered"]),
     ]

@@ -44,6 +44,7 @@ class Forecast:
     Attributes:
         event: the privacy event, as JSON.
         event_in_words: the same for people.
+        units: how many privacy units the contract expects.
         claimed: the epsilon that the release would claim: the smaller of PLD and Renyi, never above the target.
         preparation: which columns are counted finely first, in words.
         training: who writes texts and how it learns or is asked, in words; None where no text is written.
@@ -70,6 +71,7 @@ class Forecast:
     why_mechanism: str
     event_in_words: str
     target: Guarantee
+    units: int
     claimed: float
     method: str
     noise: dict[str, float]
@@ -117,7 +119,9 @@ class Forecast:
             (
                 "that is to say",
                 f"one {target.unit}'s data change the chance of any conclusion from the release by a factor of at most "
-                f"{upper_bound(math.exp(self.claimed))}, apart from {upper_bound(target.delta)} in probability",
+                f"{upper_bound(math.exp(self.claimed))}, apart from {upper_bound(target.delta)} in probability (to "
+                f"draw one {target.unit} of the {self.units:,} expected and show all of it would have "
+                f"{upper_bound(1 / self.units)})",
             ),
             *((_plain(name), f"each is off by about {value:.3g} records") for name, value in self.error.items()),
             ("method", f"{self.mechanism}: {self.why_mechanism}"),
@@ -241,6 +245,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         why_mechanism=plan.why,
         event_in_words=described["event"],
         target=Guarantee.target(contract),
+        units=contract.privacy.expected_units,
         claimed=statement.guarantee.epsilon,
         method=statement.accounting["type"],
         noise=_of(described, "sigma_one", "epsilon_select", "sigma_two", "rho"),

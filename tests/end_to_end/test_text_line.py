@@ -54,6 +54,8 @@ def test_a_plan_for_texts_says_who_writes_them_and_is_tried_in_few_steps(tmp_pat
     """Also before anybody has declared the base model public."""
     deployment = text_deployment(tmp_path, training={"steps": 400, "batch_size": 300})
     rows = dict(forecast(deployment.settings, "people", None).rows())
+    units = deployment.contract["privacy"]["expected_units"]
+    assert f"of the {units:,} expected and show all of it would have" in rows["that is to say"]
     writer = rows["who writes texts"]
     assert "is told region and writes letter" in writer
     assert "an adapter of rank 2 in 400 steps" in writer

@@ -172,6 +172,14 @@ def test_text_of_the_contract_stays_text(released: Published) -> None:
     assert "heading \\| cell | string" in card, "one cell"
 
 
+def test_of_a_written_column_the_limits_say_what_a_language_model_does(released: Published) -> None:
+    described = dossier(released.path)
+    assert "language model" not in cards.dataset_card(described, "f1" * 32)
+    described["synthetic"]["columns"][0] |= {"name": "le|tter", "treatment": "written"}
+    card = cards.dataset_card(described, "f1" * 32)
+    assert "\n- le|tter is written by a language model: it may be untrue, make no sense or break off.\n" in card
+
+
 @pytest.mark.parametrize(
     ("count", "category"),
     [(999, "n<1K"), (1000, "1K<n<10K"), (48_000, "10K<n<100K"), (99_999_999, "10M<n<100M"), (10**8, "100M<n<1B")],

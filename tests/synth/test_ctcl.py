@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from types import SimpleNamespace
 
@@ -114,6 +115,18 @@ def test_topics_and_training_cost_together_what_is_asked_for(plan):
     counts = histogram_event(10 * guarantee.sensitivity.l2, "add-or-remove", 2, discrete=False)
     assert alone == pytest.approx(epsilon(counts, 0.1 * guarantee.delta).epsilon, rel=0.01)
     GENERATOR.check(plan)
+
+
+def test_a_plan_says_what_the_topics_are_and_what_they_cost(plan):
+    words = GENERATOR.describe(plan)["training_in_words"]
+    assert "is told keywords, kind and writes body" in words
+    assert "one of 16 public topics that a record's text is nearest to, if it is near to any" in words
+    counts = histogram_event(
+        10 * Guarantee.from_json(plan.guarantee).sensitivity.l2, "add-or-remove", 2, discrete=False
+    )
+    alone = epsilon(counts, Guarantee.from_json(plan.guarantee).delta).epsilon
+    said = float(re.search(r"costs epsilon ([0-9.]+) alone", words)[1])
+    assert alone <= said == pytest.approx(alone, rel=0.02)
 
 
 def test_the_paper_s_split_of_the_budget():

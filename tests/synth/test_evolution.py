@@ -147,6 +147,9 @@ def test_the_sentences_for_readers_say_what_is_done(server):
     for words in (described["event"], described["training_in_words"]):
         assert "one vote in full" in words
         assert "L2" not in words
+    assert "In each of 3 rounds every record votes" in words
+    once = GENERATOR.describe(planned(endpoint=server.url, rounds=1))["training_in_words"]
+    assert "In the one round every record votes" in once
     said = WORDS["aug_pe"]
     assert "written for the record's own label" in said.votes
     assert "after the first votes, from texts of its own" in said.result

@@ -244,7 +244,14 @@ def test_counts_training_and_votes_cost_together_what_is_asked_for(base):
     assert (GaussianVotesEvent(2.0, "add-or-remove", 1), 1) in list(leaves(event))
     noise = [TextParameters.of(one).training.noise_multiplier for one in (plan, plain)]
     assert noise[0] > noise[1]  # votes take a part of the budget
-    assert "one of up to 4 clusters of 40 such texts" in plan.describe()["training_in_words"]
+    words = plan.describe()["training_in_words"]
+    assert "one of up to 4 clusters of 40 such texts" in words
+    assert words.endswith("by these votes one in 2 of the texts that are written is taken")
+    assert (
+        planned(base, resample={"pool": 1})
+        .describe()["training_in_words"]
+        .endswith("every one of the texts that are written is taken")
+    )
     assert "up to 4 clusters of the model's texts" in plan.describe()["event"]
     GENERATOR.check(plan)
     cheaper = plan.parameters | {"resampling": plan.parameters["resampling"] | {"sigma": 1.0}}

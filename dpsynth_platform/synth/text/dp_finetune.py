@@ -36,6 +36,7 @@ from dpsynth_platform.constraints import Constraint, Values
 from dpsynth_platform.contracts import KEYWORDS_COLUMN, DataContract
 from dpsynth_platform.errors import ContractError, GrantRefused, MechanismFailed, StaleInput
 from dpsynth_platform.privacy.accounting import epsilon
+from dpsynth_platform.privacy.figures import upper_bound
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.restricted_log import note
 from dpsynth_platform.synth.interface import (
@@ -104,7 +105,8 @@ class DpFinetune:
         training = parameters.training
         what = "all weights" if training.adapter is None else f"an adapter of rank {training.adapter.rank}"
         unit = "records" if training.sampled == "record" else "owners"
-        cost = epsilon(training.event, Guarantee.from_json(plan.guarantee).delta)
+        delta = Guarantee.from_json(plan.guarantee).delta
+        cost = epsilon(training.event, delta)
         columns = counted.described(
             parameters.columns,
             (
@@ -117,7 +119,7 @@ class DpFinetune:
         return columns | {
             "base_model": parameters.base_model,
             "trained": what,
-            "training_in_words": _in_words(parameters, what),
+            "training_in_words": _in_words(parameters, what, delta),
             "noise_multiplier": training.noise_multiplier,
             "expected_batch": training.batch_size,
             "epsilon_of_training_alone": cost.epsilon,
@@ -254,7 +256,7 @@ class DpFinetune:
         return self.draw(directory, rows).table()
 
 
-def _in_words(parameters: TextParameters, what: str) -> str:
+def _in_words(parameters: TextParameters, what: str, delta: float) -> str:
     """Who writes which texts, and what training does to learn it, for readers who are no experts."""
     training, layout = parameters.training, parameters.layout
     told = ", ".join(condition.column for condition in layout.conditions) or "nothing"
@@ -263,7 +265,20 @@ def _in_words(parameters: TextParameters, what: str) -> str:
         f"{parameters.base_model} is told {told} and writes {layout.fields[0]}, up to {layout.max_tokens} tokens for "
         f"both. It learns {what} in {training.steps} steps. Each draws about {training.batch_size} of some "
         f"{training.units} {unit}s by chance; however unusual one is, it moves the step by 1 at most, and noise of "
-        f"{training.noise_multiplier:.3g} in every direction is added{_then_chosen(parameters)}"
+        f"{training.noise_multiplier:.3g} in every direction is added{_sorted_by(parameters, delta)}"
+        f"{_then_chosen(parameters)}"
+    )
+
+
+def _sorted_by(parameters: TextParameters, delta: float) -> str:
+    """What the topics are that a model is told, and what they cost."""
+    counts = counted.event_of(parameters.columns)
+    if parameters.topics is None or counts is None:
+        return ""
+    return (
+        f". {KEYWORDS_COLUMN} are of the one of {parameters.topics.level} public topics that a record's text is "
+        "nearest to, if it is near to any; counting all columns, these with them, costs epsilon "
+        f"{upper_bound(epsilon(counts, delta).epsilon, 3)} alone"
     )
 
 

@@ -246,10 +246,11 @@ def _in_words(plan: SealedPlan, parameters: EvolutionParameters) -> str:
     alike = f", among those of its {told}," if told else ""
     chosen = "" if parameters.resampling is None else f". {parameters.resampling.choice_in_words}"
     each = "one" if parameters.resampling is None else f"{parameters.resampling.pool:g}"
+    each_round = "In the one round" if rounds.rounds == 1 else f"In each of {rounds.rounds} rounds"
     ahead = f", by the mean of {rounds.lookahead} variations" if rounds.lookahead else ""
     return (
         f"{parameters.base_model}{where} writes {parameters.layout.fields[0]} from public words and from texts of its "
-        f"own that were chosen, and is not trained. In each of {rounds.rounds} rounds every record votes for the one "
+        f"own that were chosen, and is not trained. {each_round} every record votes for the one "
         f"of about {parameters.candidates} texts that{alike} is nearest to its own{ahead}; {_weighed(plan)}, and noise "
         f"of {parameters.sigma:.3g} votes is added for every text. About {parameters.living} texts live on, and "
         f"are varied{chosen}. That takes some {parameters.prompts:,} prompts, and each time that rows are drawn {each} "

@@ -228,7 +228,7 @@ class DpInference:
         chosen, layout = parameters.resampling, parameters.layout
         most = len(written) if chosen is None else chosen.taken_of(len(written))
         if rows is not None and rows > most:
-            among = "" if chosen is None else f", of which one in {chosen.pool:g} is taken"
+            among = "" if chosen is None else f", of which {chosen.share_in_words} is taken"
             raise ContractError(
                 f"{plan.dataset}: {rows} rows, but {len(written)} documents were paid for and written{among}, and "
                 f"there is no more to draw; accepted: up to {most} rows, or a new run, which has a cost of its own"
@@ -313,7 +313,7 @@ def _vote_in_words(parameters: InferenceParameters) -> str:
 def _in_words(parameters: InferenceParameters) -> str:
     """Who writes which texts, and how much anyone can change of it, for readers who are no experts."""
     drawn, layout, chosen = parameters.inference, parameters.layout, parameters.resampling
-    among = "" if chosen is None else f", of which votes choose one in {chosen.pool:g}"
+    among = "" if chosen is None else f", of which votes choose {chosen.share_in_words}"
     told = ", ".join(condition.column for condition in layout.conditions)
     alike = f" that are alike in {told}" if told else ""
     return (

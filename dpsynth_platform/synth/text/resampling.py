@@ -80,12 +80,17 @@ class Resampling:
         return number + (self.texts_for(number + 1) <= texts)
 
     @property
+    def share_in_words(self) -> str:
+        """What part of the texts is taken."""
+        return "every one" if self.pool == 1 else f"one in {self.pool:g}"
+
+    @property
     def choice_in_words(self) -> str:
         """What is done with texts that can be written as one likes, for readers who are no experts."""
         return (
             f"Then each record votes for one of up to {self.clusters} clusters of {self.texts} such texts, noise of "
-            f"{self.sigma:.3g} votes is added for every cluster, and of the texts that are written one in "
-            f"{self.pool:g} is taken, by these votes"
+            f"{self.sigma:.3g} votes is added for every cluster, and by these votes {self.share_in_words} of the texts "
+            "that are written is taken"
         )
 
     def in_words(self, of: str) -> str:

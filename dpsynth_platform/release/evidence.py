@@ -615,7 +615,10 @@ def _check_audit(place: Place, contract: DataContract, report: dict[str, Any]) -
         return
     way_out = {
         "fail": "the model leaks more than it claims or than its contract accepts; do not release it",
-        "inconclusive": "declare more canaries, or say why it is acceptable in audit.accept_inconclusive",
+        "inconclusive": (
+            f"declare more canaries (dpsynth plan {place.arguments} says how many, if any number is enough), or say why "
+            "it is acceptable in audit.accept_inconclusive"
+        ),
     }.get(str(verdict), "materialize the audit again")
     way_out += f"; the reasons: dpsynth audit show {place.arguments}"
     raise ReleaseRefused(f"{place.label}/audit: the verdict is {verdict!r}, not 'pass'; {way_out}")

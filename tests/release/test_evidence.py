@@ -317,6 +317,11 @@ def test_only_a_passed_audit_counts(line: Line, report: dict[str, Any]) -> None:
     refused(line, "visits/audit: the verdict is", "not 'pass'")
 
 
+def test_an_inconclusive_audit_says_what_knows_how_many_canaries_it_takes(line: Line) -> None:
+    line.audit(json.dumps({"verdict": "inconclusive"} | line.contract.audit_terms))
+    refused(line, "dpsynth plan visits", "says how many, if any number is enough")
+
+
 @pytest.mark.parametrize("term", ["claimed_epsilon", "delta", "threshold", "confidence"])
 def test_an_audit_on_other_terms_is_no_evidence(line: Line, term: str) -> None:
     terms = line.contract.audit_terms

@@ -26,6 +26,7 @@ import typer
 from dpsynth_platform.audit_command import audit_app
 from dpsynth_platform.backup_command import backup_app
 from dpsynth_platform.bound_command import bound_app
+from dpsynth_platform.collecting import collect_seldom
 from dpsynth_platform.console_command import console_app
 from dpsynth_platform.contract_command import draft_app
 from dpsynth_platform.errors import ConfigurationError
@@ -373,4 +374,5 @@ def ledger_verify(as_json: Json = False) -> None:
 
 def main() -> None:
     """Entry point."""
+    collect_seldom()
     app()

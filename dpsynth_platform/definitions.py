@@ -17,7 +17,7 @@ from assets.checks import build_checks
 from assets.line import build_line, partitions_of
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.errors import ContractError
-from dpsynth_platform.forking import PRELOADED
+from dpsynth_platform.forking import PRELOADING
 from dpsynth_platform.planning import load_all, load_dataset
 from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.settings import Settings
@@ -62,7 +62,7 @@ def _assembled(
         sensors=build_sensors(settings, contracts, candidates, releases, faults),
         resources=_resources(settings) | dict(overrides),
         executor=dg.multiprocess_executor.configured(
-            {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": list(PRELOADED)}}}
+            {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": [PRELOADING]}}}
         ),
     )
 

@@ -1,7 +1,7 @@
 """The process that a run's steps are forked from, started while the command that runs them still loads.
 
-What belongs here: what that process has imported, its start and its end. What does not: running (`running`). Dagster's
-executor starts one itself where there is none, so nothing but time depends on this.
+What belongs here: what that process is to load, its start and its end. What does not: loading it (`preloading`), and
+running (`running`). Dagster's executor starts one itself where there is none, so nothing but time depends on this.
 
 It imports for longer than the command does, and neither needs the other for that. It keeps the environment that it was
 started with, and with it the settings, as long as the command lives.
@@ -22,17 +22,25 @@ from dpsynth_platform.settings import Settings
 
 PRELOADED = (
     "dpsynth_platform.definitions",
+    "dagster._core.storage.sqlite_storage",  # with all that a step's instance on PostgreSQL needs, too, but its client
     "assets.lineage",
     "dpsynth_platform.lineage.events",
     "dpsynth_platform.scrub.scrub",
+    "dpsynth_platform.audit.text_scoring",
+    "dpsynth_platform.quality.plots",
     "openlineage.client.client",
     "torch",
     "pandas",
     "sklearn.ensemble",
+    "xgboost",
+    "pyarrow.dataset",
+    "upath.core",
     "duckdb",
     "deltalake",
 )
 """What a run's steps, which are processes of their own, find imported: most of them need it, and it takes seconds."""
+PRELOADING = "dpsynth_platform.preloading"
+"""The module that loads them when it is imported."""
 _FIRST = "dagster._core.executor.multiprocess"
 """What Dagster's executor itself has imported before all others."""
 
@@ -46,7 +54,7 @@ def forked_from_now_on(settings: Settings) -> Iterator[None]:
     """
     settings.export()
     with output_to(new_log(logs_of(settings.restricted), "run")):
-        multiprocessing.get_context("forkserver").set_forkserver_preload([_FIRST, *PRELOADED])
+        multiprocessing.get_context("forkserver").set_forkserver_preload([_FIRST, PRELOADING])
         forkserver.ensure_running()
         try:
             yield

@@ -14,7 +14,7 @@ def step(told):
     told.put((os.environ["DPSYNTH_HOME"], "preloaded" in sys.modules, os.readlink("/proc/self/fd/1")))
 
 if __name__ == "__main__":
-    forking._FIRST, forking.PRELOADED = "preloaded", ("nowhere.to.be.found",)
+    forking._FIRST, forking.PRELOADING = "preloaded", "nowhere.to.be.found"
     with forking.forked_from_now_on(Settings.from_environment()):
         context = multiprocessing.get_context("forkserver")
         told = context.SimpleQueue()
@@ -40,7 +40,7 @@ def servers():
             pass
     return found
 
-forking._FIRST, forking.PRELOADED = "preloaded", ()
+forking._FIRST, forking.PRELOADING = "preloaded", "nowhere.to.be.found"
 try:
     with forking.forked_from_now_on(Settings.from_environment()):
         during = len(servers())

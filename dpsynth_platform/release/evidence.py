@@ -616,8 +616,8 @@ def _check_audit(place: Place, contract: DataContract, report: dict[str, Any]) -
     way_out = {
         "fail": "the model leaks more than it claims or than its contract accepts; do not release it",
         "inconclusive": (
-            f"declare more canaries (dpsynth plan {place.arguments} says how many, if any number is enough), or say why "
-            "it is acceptable in audit.accept_inconclusive"
+            f"declare more canaries (dpsynth plan {place.arguments} says how many, if any number is enough), or say "
+            "why it is acceptable in audit.accept_inconclusive"
         ),
     }.get(str(verdict), "materialize the audit again")
     way_out += f"; the reasons: dpsynth audit show {place.arguments}"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from dagster_pipes import PipesContext, PipesEnvVarParamsLoader, open_dagster_pipes
 
+from dpsynth_platform.collecting import loading
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.permissions import PRIVATE_UMASK, no_core_dumps
 from dpsynth_platform.progress import Pace
@@ -55,7 +56,10 @@ def _under_pipes() -> str:
 
 def _work(context: PipesContext) -> str:
     refuse_credentials(inherited_environment())
-    from dpsynth_platform.worker.run import run  # late: torch takes seconds, and a refusal should not
+    with loading():  # late: it takes seconds, and a refusal should not
+        import torch  # noqa: F401  (every mechanism needs it)
+
+        from dpsynth_platform.worker.run import run
 
     run(WorkerJob.from_extras(context.extras), _Reporter(context.log.info))
     return DONE

@@ -1,0 +1,17 @@
+"""Loads what a run's steps need, when it is imported: by the process that they are forked from, and by nobody else.
+
+What belongs here: which modules those are. What does not: that process (`forking`).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from importlib import import_module
+
+from dpsynth_platform.collecting import loading
+from dpsynth_platform.forking import PRELOADED
+
+with loading():
+    for _name in PRELOADED:
+        with suppress(ImportError):  # a step that needs it says so
+            import_module(_name)

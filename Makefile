@@ -6,7 +6,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 TORCH := torch==2.13.0
 export DPSYNTH_HOME ?= $(CURDIR)/.dpsynth
 
-.PHONY: help setup demo test lint scan up clean
+.PHONY: help setup demo test lint style types scan up clean
 help:           ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
@@ -38,8 +38,13 @@ MEMORY := $(if $(TMPDIR),,$(shell [ "$$(df -Pm /dev/shm 2>/dev/null | awk 'NR ==
 test: setup     ## every test
 	@$(if $(MEMORY),TMPDIR=$(MEMORY)) OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(SIDE_BY_SIDE) --dist loadfile --no-loadscope-reorder
 
-lint: setup     ## ruff, mypy and the import rules
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+lint: style types  ## ruff, mypy and the import rules
+
+style: setup
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
 
 # Wants the network: known faults are looked up at PyPI's advisory service, and of images where Trivy is installed.
 # What cannot be looked up is a failure, not a pass.

@@ -5,6 +5,8 @@ What belongs here: which modules those are. What does not: that process (`forkin
 
 from __future__ import annotations
 
+import atexit
+import gc
 from contextlib import suppress
 from importlib import import_module
 
@@ -13,5 +15,8 @@ from dpsynth_platform.forking import PRELOADED
 
 with loading():
     for _name in PRELOADED:
-        with suppress(ImportError):  # a step that needs it says so
+        with suppress(Exception):  # a step that needs it says so
             import_module(_name)
+
+# What is never looked at again is not let go of at the end either, which bindings written in C++ tell as leaks.
+atexit.register(gc.unfreeze)

@@ -1,6 +1,7 @@
 """What a process loads is not looked through again and again, and everything else is collected as ever."""
 
 import gc
+import importlib
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import weakref
 
 import pytest
 
+from dpsynth_platform import forking
 from dpsynth_platform.collecting import loading
 
 STEP = """
@@ -76,3 +78,14 @@ def test_steps_share_what_was_loaded_for_them(tmp_path, monkeypatch):
     assert loaded == ["torch", "dpsynth_platform.definitions"]
     assert collected
     assert frozen > 100_000 > 10 * looked_at
+    assert done.stderr == "", "the process that they were forked from ends without a word"
+
+
+def test_what_cannot_be_loaded_for_steps_stops_none_of_them(tmp_path, monkeypatch):
+    (tmp_path / "without_its_library.py").write_text("raise ValueError('no such library')")
+    (tmp_path / "loaded_after_it.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(forking, "PRELOADED", ("without_its_library", "loaded_after_it"))
+    monkeypatch.delitem(sys.modules, forking.PRELOADING, raising=False)
+    importlib.import_module(forking.PRELOADING)
+    assert "loaded_after_it" in sys.modules

@@ -616,8 +616,9 @@ def _check_audit(place: Place, contract: DataContract, report: dict[str, Any]) -
     way_out = {
         "fail": "the model leaks more than it claims or than its contract accepts; do not release it",
         "inconclusive": (
-            f"declare more canaries (dpsynth plan {place.arguments} says how many, if any number is enough), or say "
-            "why it is acceptable in audit.accept_inconclusive"
+            "say in audit.accept_inconclusive why that is acceptable, which spends nothing, or change what the reasons "
+            f"name: more canaries (dpsynth plan {place.arguments} says how many, where it is their number that lacks) "
+            "are a new run with a cost of its own"
         ),
     }.get(str(verdict), "materialize the audit again")
     way_out += f"; the reasons: dpsynth audit show {place.arguments}"

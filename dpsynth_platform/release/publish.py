@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ def publish(
 @contextmanager
 def only_one(target: Path) -> Iterator[None]:
     """One publication at a time below a target; whatever an earlier one left half done is removed."""
-    target.mkdir(mode=0o755, parents=True, exist_ok=True)
+    _make_readable(target)
     lock = os.open(target / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -98,6 +98,15 @@ def only_one(target: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def _make_readable(directory: Path) -> None:
+    """Makes a directory and its missing parents, readable by others whatever the umask, as what is published is."""
+    for one in reversed((directory, *directory.parents)):
+        if not one.exists():
+            with suppress(FileExistsError):  # another publication was first
+                one.mkdir()
+                one.chmod(0o755)
 
 
 def _stage_and_show(

@@ -317,9 +317,11 @@ def test_only_a_passed_audit_counts(line: Line, report: dict[str, Any]) -> None:
     refused(line, "visits/audit: the verdict is", "not 'pass'")
 
 
-def test_an_inconclusive_audit_says_what_knows_how_many_canaries_it_takes(line: Line) -> None:
+def test_an_inconclusive_audit_says_what_each_way_out_costs(line: Line) -> None:
     line.audit(json.dumps({"verdict": "inconclusive"} | line.contract.audit_terms))
-    refused(line, "dpsynth plan visits", "says how many, if any number is enough")
+    refused(line, "accept_inconclusive why that is acceptable, which spends nothing")
+    refused(line, "dpsynth plan visits", "says how many", "a new run with a cost of its own")
+    refused(line, "the reasons: dpsynth audit show visits")
 
 
 @pytest.mark.parametrize("term", ["claimed_epsilon", "delta", "threshold", "confidence"])

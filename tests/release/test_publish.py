@@ -160,7 +160,9 @@ def test_a_reader_needs_no_permissive_umask(
 ) -> None:
     before = os.umask(0o077)
     try:
-        done = publish(evidence, rows, rows[0].schema, tmp_path / "public", signing_key, announce=lambda: None)
+        target = tmp_path / "public" / "census"
+        done = publish(evidence, rows, rows[0].schema, target, signing_key, announce=lambda: None)
     finally:
         os.umask(before)
     assert all(item.stat().st_mode & stat.S_IROTH for item in done.path.rglob("*"))
+    assert all(stat.S_IMODE(place.stat().st_mode) == 0o755 for place in (done.path, target, target.parent))

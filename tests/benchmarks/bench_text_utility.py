@@ -47,7 +47,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from text_cells import NO_NOISE, PLAIN, SOURCES, UNCHOSEN, UNTRAINED, VOTES, Cell, Effort, Source, cut, divided
-from text_figures import attack_table, attacked, copies_table, learned_table, methods_table, utility_plot
+from text_figures import attack_table, attacked, copies_table, learned_table, methods_table, utility_plot, votes_table
 from text_methods import Planned, Spent, as_asked, contract_of, draw, fit, planned, read_by, unchosen
 
 from dpsynth_platform.quality.text.corpora import corpus_of
@@ -185,7 +185,7 @@ def main() -> None:
         return
     if chosen.table:
         lines = read_lines(chosen.table)
-        print(f"{learned_table(lines)}\n\n{methods_table(lines)}\n\n{attack_table(lines)}")
+        print("\n\n".join(table(lines) for table in (learned_table, methods_table, votes_table, attack_table)))
         for source in sorted({line["cell"]["source"] for line in lines} if chosen.plots else ()):
             (chosen.plots / f"texts-{source}.svg").write_text(utility_plot(lines, source))
         return

@@ -39,6 +39,10 @@ TOLD = ("f1_words", "f1_features", "mauve", "next_token", "lengths", "entities")
 """Figures that methods are compared by."""
 ASKED = ("texts_read", "next_tokens")
 """What a language model was asked (`text_methods.Spent`)."""
+VOTED = ("mauve", "f1_features")
+"""Figures that votes are judged by."""
+WAYS = {"by votes": VOTES, "by chance": VOTES + UNCHOSEN, "no votes": ""}
+"""How texts came to be among a method's, and how that ends its name."""
 REAL = "real texts"
 SHOWN = {
     "f1_words": "F1, words",
@@ -167,6 +171,22 @@ def attack_table(lines: Sequence[Line]) -> str:
     for key, found in sorted(by_cell(own).items()):
         told = ("; ".join(parts) for parts in zip(*(of_attack(line["attack"]) for line in found), strict=True))
         rows.append([key.source, words_of(key.method), key.sampled, key.epsilon, *told])
+    return written(rows)
+
+
+def votes_table(lines: Sequence[Line]) -> str:
+    """What votes did: figures of texts by votes, by chance among the same model's, and without votes."""
+    columns = [(way, ending, name) for name in VOTED for way, ending in WAYS.items()]
+    rows = [["texts", "method", "epsilon", *(f"{SHOWN[name]}, {way}" for way, _, name in columns)]]
+    grouped = {(key.source, key.sampled, key.method, key.epsilon): (key, one) for key, one in by_cell(lines).items()}
+    voted = [key for key, _ in grouped.values() if key.method.endswith(VOTES)]
+    for key in sorted(voted, key=lambda key: (key.source, key.method, ORDER[key.epsilon])):
+        method = key.method.removesuffix(VOTES)
+        told = []
+        for _, ending, name in columns:
+            group = grouped.get((key.source, key.sampled, method + ending, key.epsilon))
+            told += figures(*group, [name]) if group else [""]
+        rows.append([key.source, method, key.epsilon, *told])
     return written(rows)
 
 

@@ -18,8 +18,11 @@ Processor seconds on two cores that other work shared, and what they were when a
 | dpsynth run, small: least of three | 34 | 41 |
 
 By the clock the three runs took 25, 29 and 37 seconds, before that 37, 37 and 37; the first step began after 9, 10 and
-14 seconds, before that after 15, 17 and 17. On a machine at rest three runs took 30, 33 and 38 seconds of the processor
-and 22, 24 and 28 by the clock.
+14 seconds, before that after 15, 17 and 17.
+
+Then the garbage collector was kept from what modules load (`collecting`), and more was loaded before steps fork. On
+one machine at rest, the lower of two runs: 16.3 processor seconds and 11.0 by the clock, before that 23.6 and 17.2; of
+`import dpsynth_platform.definitions` 1.8, and 2.3.
 
 What belongs here: timing. What does not: asserting; what is loaded is held by `tests/test_startup.py`.
 """

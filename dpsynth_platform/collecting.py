@@ -17,7 +17,10 @@ _SELDOM = (10_000, 10, 10)
 
 
 def collect_seldom() -> None:
-    """For a process that loads modules whenever it comes to need them, and holds nothing large in circles."""
+    """For a process that loads modules whenever it comes to need them.
+
+    What is in circles is let go of later, so not for one that makes large objects in circles, as training may.
+    """
     gc.set_threshold(*_SELDOM)
 
 

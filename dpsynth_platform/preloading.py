@@ -1,6 +1,6 @@
 """Loads what a run's steps need, when it is imported: by the process that they are forked from, and by nobody else.
 
-What belongs here: which modules those are. What does not: that process (`forking`).
+What belongs here: loading them. What does not: which they are, and that process (`forking`).
 """
 
 from __future__ import annotations

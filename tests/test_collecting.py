@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from dpsynth_platform import forking
+from dpsynth_platform import cli, forking
 from dpsynth_platform.collecting import loading
 
 STEP = """
@@ -67,6 +67,17 @@ def test_a_module_that_cannot_be_loaded_leaves_the_collector_as_it_was():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_a_command_collects_seldom_and_still_does(monkeypatch):
+    found, ordinary = [], gc.get_threshold()
+    monkeypatch.setattr(cli, "app", lambda: found.append((gc.isenabled(), gc.get_threshold())))
+    try:
+        cli.main()
+    finally:
+        gc.set_threshold(*ordinary)
+    ((collected, seldom),) = found
+    assert collected and seldom[0] > ordinary[0]
 
 
 def test_steps_share_what_was_loaded_for_them(tmp_path, monkeypatch):

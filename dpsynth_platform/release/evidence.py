@@ -617,8 +617,8 @@ def _check_audit(place: Place, contract: DataContract, report: dict[str, Any]) -
         "fail": "the model leaks more than it claims or than its contract accepts; do not release it",
         "inconclusive": (
             "say in audit.accept_inconclusive why that is acceptable, which spends nothing, or change what the reasons "
-            f"name: more canaries (dpsynth plan {place.arguments} says how many, where it is their number that lacks) "
-            "are a new run with a cost of its own"
+            f"name: more canaries (dpsynth plan {place.arguments} may know how many) are a new run with a cost of its "
+            "own"
         ),
     }.get(str(verdict), "materialize the audit again")
     way_out += f"; the reasons: dpsynth audit show {place.arguments}"

@@ -320,7 +320,7 @@ def test_only_a_passed_audit_counts(line: Line, report: dict[str, Any]) -> None:
 def test_an_inconclusive_audit_says_what_each_way_out_costs(line: Line) -> None:
     line.audit(json.dumps({"verdict": "inconclusive"} | line.contract.audit_terms))
     refused(line, "accept_inconclusive why that is acceptable, which spends nothing")
-    refused(line, "dpsynth plan visits", "says how many", "a new run with a cost of its own")
+    refused(line, "dpsynth plan visits", "may know how many", "a new run with a cost of its own")
     refused(line, "the reasons: dpsynth audit show visits")
 
 
@@ -372,7 +372,9 @@ def test_an_audit_report_that_is_none_is_refused(line: Line, report: str) -> Non
 
 def test_an_inconclusive_audit_counts_where_the_contract_accepts_it(line: Line) -> None:
     audit = line.contract.audit.model_copy(update={"accept_inconclusive": "too few people for power"})
-    line.contract = line.contract.model_copy(update={"audit": audit})
+    accepting = line.contract.model_copy(update={"audit": audit})
+    assert accepting.mechanism_snapshot() == line.contract.mechanism_snapshot(), "no other run, and so no other spend"
+    line.contract = accepting
     line.audit(json.dumps({"verdict": "inconclusive"} | line.contract.audit_terms))
     assert line.check().audit_report["verdict"] == "inconclusive"
     line.audit(json.dumps({"verdict": "fail"} | line.contract.audit_terms))

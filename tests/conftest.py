@@ -16,9 +16,17 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine
 
+from dpsynth_platform.collecting import loading
 from dpsynth_platform.compute.choice import DuckDBChoice, SparkChoice
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.compute.spark_driver import missing_for_spark
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Every test process imports all tests, and with them everything: a third of that was looking for garbage."""
+    with loading():
+        return (yield)
 
 
 @pytest.fixture(autouse=True)

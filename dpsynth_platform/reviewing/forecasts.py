@@ -137,7 +137,7 @@ class Forecast:
                 f"that epsilon and delta, of what all releases about the family {self.family} may cost together for "
                 f"life: epsilon {self.cap['epsilon']:g}, delta {self.cap['delta']:g}",
             ),
-            ("what is left", accounts.left_words(self.left, self.mode)),
+            ("what is left now", accounts.left_words(self.left, self.mode)),
             ("canaries", self.canaries),
             *([("audit", self.audit_shortage)] if self.audit_shortage else []),
             ("a run now", self._verdict()),

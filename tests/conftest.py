@@ -24,7 +24,7 @@ from dpsynth_platform.compute.spark_driver import missing_for_spark
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Every test process imports all tests, and with them everything: a third of that was looking for garbage."""
+    """Every test process imports all tests, and with them everything: two fifths were looking for garbage."""
     with loading():
         return (yield)
 

@@ -17,12 +17,6 @@ BOUND = 0.3
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def alike():
-    """The same weights and tokens each time: adapters of some others are beyond `NEAR` (about one in a thousand)."""
-    torch.manual_seed(0)
-
-
 def sums_of(made, rows, weights=None, bound=BOUND):
     weights = torch.ones(len(rows["input_ids"]), 1) if weights is None else weights
     with ClippedSums(made, plan(clipping_norm=bound), COARSE) as sums:
@@ -86,6 +80,7 @@ def test_a_record_of_one_token_by_itself_predicts_nothing():
 @pytest.mark.parametrize(("name", "tied", "adapter"), KINDS)
 def test_sums_are_those_of_a_loop_over_examples_up_to_rounding(name, tied, adapter):
     """With frozen weights that are rounded already, and with others: the loop's own are rounded for the pass."""
+    torch.manual_seed(0)  # rarely, other weights and tokens of adapters are beyond `NEAR`: nothing bounds rounding
     made, rows = model(name, tied, adapter), batch(LENGTHS)
     single = gradients_one_by_one(made, rows)
     bound = float(single.norm(dim=1).median())

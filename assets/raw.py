@@ -77,6 +77,13 @@ def _pin(step: StepContext, earlier: StepRecord | None) -> source.PinnedSource:
     time that something is added, whatever is added.
     """
     newest = source.pin(step.contract)
+    if earlier is not None:
+        newest = newest.named_as(earlier.facts["source"])
+        if newest.unsure_since(earlier.facts["source"]):
+            step.progress(
+                f"the source's log does not say any more whether versions after {earlier.facts['source_version']} "
+                f"changed rows: version {newest.version} counts as another"
+            )
     if step.contract.release.cadence is None or earlier is None or step.spend_again:
         return newest
     paid = {entry.key for entry in step.ledger.charged_for(step.contract.family, step.place.label)}

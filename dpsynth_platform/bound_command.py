@@ -73,7 +73,7 @@ def bound_evaluate(
     """Kept share, upper bound, rounds, time and memory of each bound. Exact numbers: for the operator's eyes only."""
     from dpsynth_platform.bounding.evaluation import evaluate
     from dpsynth_platform.bounding.order import Order
-    from dpsynth_platform.bounding.ownership import open_table
+    from dpsynth_platform.sources.tables import open_table
 
     shown = Shown(as_json)
     bounds, by, data = _bounds(contributions or [_BOUNDS]), Order.parse(order), open_table(table)

@@ -9,11 +9,9 @@ What plans and costs are made with is imported where they are made: who only ask
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
 from dpsynth_platform.contracts import (
     DataContract,
@@ -30,6 +28,7 @@ from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ConfigurationError, ContractError
 from dpsynth_platform.privacy.guarantee import WEAK_EPSILON, Guarantee
 from dpsynth_platform.settings import Settings
+from dpsynth_platform.sources.periods import MONTH, has_ended, local_schema
 from dpsynth_platform.storage import AUDITED, Place, StepRecord
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from dpsynth_platform.synth.interface import SealedPlan
 
 _NONE_YET = "none yet; `dpsynth contract init` drafts one"
-_MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])", re.ASCII)
 
 
 def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) -> SealedPlan:
@@ -55,6 +53,7 @@ def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) 
 
     contract = settled(contract, Settings.from_environment())
     guarantee, chosen = Guarantee.target(contract), method_for(contract, period)
+    schema = local_schema(schema, contract.source.period_column, contract.release.time_zone)
     plan = generator(chosen.method).plan(contract, schema, guarantee, period=period, why=chosen.why)
     needed, limit = plan.describe()["predicted_memory_bytes"], Settings.from_environment().memory
     if limit is not None and needed > limit:
@@ -179,11 +178,11 @@ def check_period(contract: DataContract, period: str | None) -> None:
             raise ConfigurationError(f"{contract.dataset} has no cadence; leave --period out")
         return
     first = str(contract.release.start)
-    this_month = dt.datetime.now(ZoneInfo(contract.release.time_zone)).strftime("%Y-%m")
     if period is None:
         raise ConfigurationError(f"{contract.dataset} is released by month; say which: --period YYYY-MM, from {first}")
     # Text of this form sorts as time does.
-    if not _MONTH.fullmatch(period) or not first <= period < this_month:
+    ended = MONTH.fullmatch(period) and has_ended(period, contract.release.time_zone, dt.datetime.now(dt.UTC))
+    if not ended or period < first:
         raise ConfigurationError(
             f"{contract.dataset}: --period {period!r}; accepted: a month (YYYY-MM) from {first} that has ended"
         )

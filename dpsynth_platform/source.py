@@ -1,25 +1,27 @@
 """The sensitive source table: pinning a version of it and streaming its rows.
 
 What belongs here: opening the table that a contract names, fixing the version that all later steps read, and turning
-whatever is wrong with it into a clear error that names columns and types, never values. What does not: deciding
-whether the columns fit the contract (`scrub` checks that), and any change to the rows.
+whatever is wrong with it into a clear error that names columns and types, never values. What does not: how tables are
+laid out (`dpsynth_platform.sources`), deciding whether the columns fit the contract (`scrub` checks that), and any
+change to the rows.
 
 Pinning reads the table's log only. No record is read before the ledger has admitted the plan.
 """
 
 from __future__ import annotations
 
-import calendar
-import datetime as dt
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SourceError
+
+if TYPE_CHECKING:
+    from dpsynth_platform.compute.reading import Span
 
 _DEMONSTRATIONS = ("census", "visits", "mail", "flights")
 
@@ -30,45 +32,77 @@ BATCH_ROWS = 8_192
 
 @dataclass(frozen=True)
 class PinnedSource:
-    """One version of a source table.
+    """The rows of a source table as they are at one version of it.
 
     Attributes:
         table_id: the table's own id, so that a table put in another's place is noticed.
-        version: the Delta version; time travel keeps it readable while the source evolves.
+        version: the Delta version that brought these rows, or whichever of those with the same rows a run has named.
         schema: Arrow schema of that version.
+        first: the first version that is known to hold the same rows; None: `version`.
+        read: the last one, whose files are read: compaction leaves the earlier ones to be deleted. None: `version`.
+        certain: whether the log says that `first` brought other rows or columns than the version before.
     """
 
     uri: str
     table_id: str
     version: int
     schema: pa.Schema
+    first: int | None = None
+    read: int | None = None
+    certain: bool = True
 
     @property
     def name(self) -> str:
         """`<table id>@<version>`, a stable name of the content, and no function of it: the id is random."""
         return f"{self.table_id}@{self.version}"
 
+    def named_as(self, name: str) -> PinnedSource:
+        """The same under the name of an earlier pin, where that is of the same rows; else itself.
+
+        So a run keeps its name, whichever of the versions with its rows was the newest when it was first made.
+        """
+        table_id, version = _parts(name)
+        first, last = self._versions
+        return replace(self, version=version) if table_id == self.table_id and first <= version <= last else self
+
+    def unsure_since(self, name: str) -> bool:
+        """Whether this is later than an earlier pin of the table, and it is not known that it holds other rows."""
+        table_id, version = _parts(name)
+        return table_id == self.table_id and version < self._versions[0] and not self.certain
+
+    @property
+    def _versions(self) -> tuple[int, int]:
+        return (
+            self.version if self.first is None else self.first,
+            self.version if self.read is None else self.read,
+        )
+
 
 def pin(contract: DataContract, *, version: int | None = None) -> PinnedSource:
     """Opens the contract's source at its newest (or the given) version, reading metadata only.
 
+    The newest is the one that brought its rows or columns: versions that only compact, clean up or describe what was
+    there are none.
+
     Raises:
         SourceError: there is no readable Delta table of that version.
     """
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError, TableNotFoundError
+    from dpsynth_platform.sources.delta import DeltaProblem, NoDeltaTable, open_delta
 
     uri = contract.source.uri
     try:
-        table = DeltaTable(uri, version=version)
-        schema = table.to_pyarrow_dataset().schema
-        return PinnedSource(uri=uri, table_id=str(table.metadata().id), version=table.version(), schema=schema)
-    except TableNotFoundError:
-        problem = "there is no Delta table at this place" + _made_by(contract)
-    except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
-        # The library's own text may quote statistics of the data, so its type must do.
-        problem = f"the Delta table cannot be read ({type(error).__name__})"
-    raise SourceError(f"{contract.dataset}: source.uri: {uri}: {problem}; accepted: a readable Delta table")
+        found = open_delta(uri, version)
+    except NoDeltaTable as error:
+        problem = f"{error}{_made_by(contract)}; accepted: a readable Delta table"
+    except DeltaProblem as error:
+        problem = str(error)
+    else:
+        log = found.log
+        if version is not None:
+            return PinnedSource(uri, found.table_id, version, found.schema, version, log.same_until)
+        first = log.same_since
+        return PinnedSource(uri, found.table_id, first, found.schema, first, found.version, log.known_since)
+    raise SourceError(f"{contract.dataset}: source.uri: {uri}: {problem}")
 
 
 def at_version(newest: PinnedSource, name: str, schema: pa.Schema) -> PinnedSource | None:
@@ -76,44 +110,44 @@ def at_version(newest: PinnedSource, name: str, schema: pa.Schema) -> PinnedSour
 
     Nothing is opened: whether the version can still be read shows where its rows are.
     """
-    table_id, _, version = name.rpartition("@")
-    if table_id != newest.table_id:
-        return None
-    return PinnedSource(newest.uri, table_id, int(version), schema)
+    table_id, version = _parts(name)
+    return PinnedSource(newest.uri, table_id, version, schema) if table_id == newest.table_id else None
 
 
 def batches(source: PinnedSource, contract: DataContract, period: str | None) -> Iterator[pa.RecordBatch]:
     """Streams the rows of the pinned version, of one period where the contract has a cadence.
 
     Raises:
-        SourceError: a data file is missing or damaged, or there is no row at all.
+        SourceError: a data file is missing or damaged, a column cannot be read, or there is no row at all.
     """
-    from deltalake import DeltaTable
+    from dpsynth_platform.sources.delta import open_delta
 
+    if contract.source.period_column is not None and period is None:
+        raise SourceError(f"{contract.dataset}: releases come by period; name one, such as {contract.release.start}")
     empty = True
     problem = None
+    version = source.version if source.read is None else source.read
     try:
-        dataset = DeltaTable(source.uri, version=source.version).to_pyarrow_dataset()
-        rows = dataset.to_batches(
-            filter=_period_filter(contract, period), batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1
-        )
-        for batch in rows:
+        table = open_delta(source.uri, version).table
+        for batch in table.batches(span=_span(contract, period, table.schema), most_rows=BATCH_ROWS):
             if batch.num_rows:
                 empty = False
                 yield batch
+    except SourceError as error:
+        problem = str(error)
     except (OSError, ValueError, pa.ArrowException) as error:
         problem = f"a data file is missing, damaged or of another type ({type(error).__name__})"
     if problem:
-        raise SourceError(f"{contract.dataset}: source.uri: {source.uri}: version {source.version}: {problem}")
+        raise SourceError(f"{contract.dataset}: source.uri: {source.uri}: version {version}: {problem}")
     if empty:
         where = f"no row of period {period}" if period else "no row"
-        raise SourceError(f"{contract.dataset}: source.uri: {source.uri}: version {source.version} has {where}")
+        raise SourceError(f"{contract.dataset}: source.uri: {source.uri}: version {version} has {where}")
 
 
-def period_bounds(period: str) -> tuple[dt.date, dt.date]:
-    """First and last day of a month given as `YYYY-MM`."""
-    year, month = (int(part) for part in period.split("-"))
-    return dt.date(year, month, 1), dt.date(year, month, calendar.monthrange(year, month)[1])
+def _parts(name: str) -> tuple[str, int]:
+    """Table id and version of `PinnedSource.name`."""
+    table_id, _, version = name.rpartition("@")
+    return table_id, int(version)
 
 
 def _made_by(contract: DataContract) -> str:
@@ -123,13 +157,10 @@ def _made_by(contract: DataContract) -> str:
     return ""
 
 
-def _period_filter(contract: DataContract, period: str | None) -> pc.Expression | None:
+def _span(contract: DataContract, period: str | None, schema: pa.Schema) -> Span | None:
+    from dpsynth_platform.sources.periods import period_span
+
     column = contract.source.period_column
-    if column is None:
+    if column is None or period is None:
         return None
-    if period is None:
-        raise SourceError(f"{contract.dataset}: releases come by period; name one, such as {contract.release.start}")
-    first, last = period_bounds(period)
-    after = dt.datetime.combine(last, dt.time()) + dt.timedelta(days=1)
-    value = pc.field(column)
-    return (value >= pa.scalar(first)) & (value < pa.scalar(after.date()))
+    return period_span(column, schema.field(column).type, period, contract.release.time_zone)

@@ -323,7 +323,11 @@ def sync(path: Path) -> None:
 
 def digest_directory(directory: Path) -> str:
     """SHA-256 over the relative names and contents of all files below a directory."""
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return digest_files(directory, sorted(path for path in directory.rglob("*") if path.is_file()))
+
+
+def digest_files(directory: Path, files: Iterable[Path]) -> str:
+    """SHA-256 over the relative names and contents of some files below a directory, in their order."""
     return canonical_digest([[path.relative_to(directory).as_posix(), digest_file(path)] for path in files])
 
 

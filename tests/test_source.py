@@ -124,11 +124,6 @@ def test_a_dataset_with_a_cadence_needs_a_period(uri: Path) -> None:
         numbers(source.pin(declared), declared)
 
 
-def test_period_bounds() -> None:
-    assert source.period_bounds("2028-02") == (dt.date(2028, 2, 1), dt.date(2028, 2, 29))
-    assert source.period_bounds("2026-12") == (dt.date(2026, 12, 1), dt.date(2026, 12, 31))
-
-
 def test_a_place_without_a_table(tmp_path: Path) -> None:
     for place in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(SourceError) as caught:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +23,7 @@ from dpsynth_platform.bounding.output import check_bound, row_count
 from dpsynth_platform.bounding.ownership import WEIGHT_COLUMN, Listed, write_ownership
 from dpsynth_platform.bounding.rounds import bound_edges
 from dpsynth_platform.compute.engine import Engine
-
-if TYPE_CHECKING:
-    import pyarrow.dataset as ds
+from dpsynth_platform.sources.files import FileTable
 
 KEY = bytes(32)
 """Fixed and public, so that a second evaluation gives the same numbers. The line orders records by a secret."""
@@ -112,7 +109,7 @@ class Evaluation:
 
 
 def evaluate(
-    table: ds.Dataset,
+    table: FileTable,
     owner_columns: Sequence[str],
     *,
     engine: Engine,
@@ -125,7 +122,7 @@ def evaluate(
     """Bounds a table's ownerships with each of several bounds; writes no table of records.
 
     Args:
-        table: see `ownership.open_table`.
+        table: see `sources.tables.open_table`.
         owner_columns, separate: see `ownership.write_ownership`.
         engine: an open engine; it must hold no tables yet.
         workspace: a private directory, for a file of all ownerships; the caller removes it.
@@ -177,7 +174,7 @@ def peak_memory() -> int:
 
 
 def _read_edges(
-    table: ds.Dataset, owner_columns: Sequence[str], order: Order, separate: bool, engine: Engine, workspace: Path
+    table: FileTable, owner_columns: Sequence[str], order: Order, separate: bool, engine: Engine, workspace: Path
 ) -> Listed:
     """Makes the engine's table `edges` of distinct ownerships."""
     import pyarrow.dataset as ds

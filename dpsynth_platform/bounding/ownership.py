@@ -1,6 +1,6 @@
 """Who owns which record of a table in files, for an evaluation: read once, kept as pairs in one Parquet file.
 
-What belongs here: opening a table, its owner columns, and what is wrong with them. What does not: the governed path,
+What belongs here: a table's owner columns, and what is wrong with them. What does not: the governed path,
 where `scrub` turns owners into fingerprints, and any choice.
 
 Owners are told apart by the text of their id as it stands; the governed path also normalizes it as the contract says
@@ -13,18 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dpsynth_platform.compute.reading import read_batches
 from dpsynth_platform.errors import SourceError
-
-if TYPE_CHECKING:
-    import pyarrow.dataset as ds
+from dpsynth_platform.sources.files import FileTable
 
 WEIGHT_COLUMN = "_weight"
 
@@ -50,34 +46,8 @@ class Listed:
     pairs: int
 
 
-def open_table(path: Path, *, also: str = "") -> ds.Dataset:
-    """A Delta table, a Parquet file, or a directory of Parquet files.
-
-    Args:
-        also: what else the caller accepts, for the words of a refusal.
-
-    Raises:
-        SourceError: there is none that can be read.
-    """
-    import pyarrow.dataset as ds
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
-    problem = "there is no table at this place"
-    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
-    try:
-        if (path / "_delta_log").is_dir():
-            return DeltaTable(str(path)).to_pyarrow_dataset()
-        if files:
-            return ds.dataset([str(file) for file in files], format="parquet")
-    except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
-        # The library's own text may quote statistics of the data, so its type must do.
-        problem = f"the table cannot be read ({type(error).__name__})"
-    raise SourceError(f"{path}: {problem}; accepted: a Delta table, a Parquet file, a directory of them{also}")
-
-
 def write_ownership(
-    table: ds.Dataset, owner_columns: Sequence[str], weight: str | None, target: Path, *, separate: bool = False
+    table: FileTable, owner_columns: Sequence[str], weight: str | None, target: Path, *, separate: bool = False
 ) -> Listed:
     """Writes the pairs `_record` (integer), `_owner` (text) and `_weight` (the weight's column, or 0) to a new file.
 
@@ -108,7 +78,7 @@ def write_ownership(
     return Listed(records, records - owned, nulls, pairs)
 
 
-def _check_columns(table: ds.Dataset, owner_columns: Sequence[str], columns: Sequence[str]) -> None:
+def _check_columns(table: FileTable, owner_columns: Sequence[str], columns: Sequence[str]) -> None:
     for name in columns:
         if table.schema.names.count(name) != 1:
             raise SourceError(f"column {name!r}: not in the table; it has {', '.join(table.schema.names)}")
@@ -116,17 +86,16 @@ def _check_columns(table: ds.Dataset, owner_columns: Sequence[str], columns: Seq
         kind = table.schema.field(name).type
         if not any(fits(_id_type(kind)) for fits in _IDS):
             raise SourceError(f"column {name!r}: owners of type {kind}; accepted: {_ACCEPTED}")
-    for name in columns:
-        kinds = {str(item.field(name).type) if name in item.names else "absent" for item in _file_schemas(table)}
+    for name, kinds in _kinds(table, columns).items():
         # A partition column stands in no file.
         if len(kinds) > 1:
             raise SourceError(f"column {name!r}: {', '.join(sorted(kinds))} in different files; accepted: one type")
 
 
-def _file_schemas(table: ds.Dataset) -> list[pa.Schema]:
+def _kinds(table: FileTable, columns: Sequence[str]) -> dict[str, set[str]]:
     try:
-        return [fragment.physical_schema for fragment in table.get_fragments()]
-    except (OSError, pa.ArrowException) as error:
+        return table.kinds(columns)
+    except (OSError, ValueError, pa.ArrowException) as error:
         problem = type(error).__name__
     raise SourceError(f"a data file is missing or damaged ({problem})")
 
@@ -138,9 +107,9 @@ def _id_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _batches(table: ds.Dataset, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _batches(table: FileTable, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     try:
-        yield from read_batches(table, columns)
+        yield from table.batches(columns)
         return
     except (OSError, ValueError, pa.ArrowException) as error:
         problem = type(error).__name__

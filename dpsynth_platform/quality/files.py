@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.bounding.ownership import open_table
 from dpsynth_platform.errors import SourceError, file_problem
+from dpsynth_platform.sources.tables import open_table
 
 OR_CSV = ", a CSV file (.csv)"
 OR_OTHERS = f"{OR_CSV}, a file of JSON lines (.jsonl)"

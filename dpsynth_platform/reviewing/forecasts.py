@@ -336,7 +336,7 @@ def _other_choice(
 def _kept(raw: StepRecord, newest: PinnedSource) -> PinnedSource:
     """The version that a paid run of a period stays with, also where there is a newer one; else the newest."""
     kept = None if raw.period is None else at_version(newest, raw.facts["source"], newest.schema)
-    return kept or newest
+    return kept or newest.named_as(raw.facts["source"])
 
 
 def _paid_before(

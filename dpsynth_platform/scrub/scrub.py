@@ -55,6 +55,7 @@ from dpsynth_platform.scrub.fingerprints import (
 from dpsynth_platform.scrub.owners import OwnerCount, OwnerReader, RowOwners, is_id_list, listed_values
 from dpsynth_platform.scrub.parallel import Findings, ParallelDetector
 from dpsynth_platform.scrub.replacement import Replacer, substituted
+from dpsynth_platform.sources.periods import local, local_schema
 
 # Small enough that progress moves and memory stays flat, large enough that the model works in full batches.
 CHUNK_ROWS = 8_192
@@ -182,6 +183,7 @@ def check_source_schema(contract: DataContract, schema: pa.Schema) -> None:
 
 def scrubbed_schema(contract: DataContract, schema: pa.Schema) -> pa.Schema:
     """Columns of the scrubbed table: those that stay, in the declared order, `_owner` or `_owners`, and `_record`."""
+    schema = local_schema(schema, contract.source.period_column, contract.release.time_zone)
     fields = []
     for name, column in contract.columns.items():
         if name in contract.modelled or name == contract.privacy.weight:
@@ -301,6 +303,7 @@ class _Scrubber:
     def __init__(self, contract: DataContract, schema: pa.Schema, keys: ScrubKeys) -> None:
         self.schema = schema
         self.dataset = contract.dataset
+        self._zone = contract.release.time_zone
         self.own_rules = contract.scrub
         self.owner_columns = contract.privacy.owner_columns
         self._owners = OwnerReader(contract.privacy, keys.owner)
@@ -375,7 +378,9 @@ class _Scrubber:
                 for value, owners in zip(batch.column(name).to_pylist(), chunk.owners, strict=True)
             ]
         arrays = [
-            pa.array(columns[item.name], item.type) if item.name in columns else batch.column(item.name)
+            pa.array(columns[item.name], item.type)
+            if item.name in columns
+            else local(batch.column(item.name), item.type, self._zone)
             for item in self.schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)

@@ -108,7 +108,8 @@ def _synthesized(task: Task, place: Place, progress: Progress) -> Synthesis:
     ledger = Path(options.ledger) if options.ledger else place.ledger
     budget = open_budget(ledger, task.contract, request, options.cap_epsilon)
     place.vault.signing_key()
-    key = task.key(place.vault.read(SIGNING_KEY))
+    keys = task.keys(place.vault.read(SIGNING_KEY))
+    key = next((known for known in keys if budget.ledger.entry_for_key(known) is not None), keys[0])
     try:
         return _made(task, budget, request, key, place, settings.device, progress)
     except KeyboardInterrupt:

@@ -21,13 +21,14 @@ from typing import Literal
 
 import pyarrow as pa
 
-from dpsynth_platform.bounding.ownership import open_table
-from dpsynth_platform.compute.reading import read_batches
 from dpsynth_platform.contracts import RESERVED_COLUMNS, Column
 from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import SourceError, file_problem
 from dpsynth_platform.quality.files import OR_CSV, looks_like_data, read_file
-from dpsynth_platform.storage import digest_directory
+from dpsynth_platform.sources.delta import open_delta
+from dpsynth_platform.sources.directories import data_files
+from dpsynth_platform.sources.tables import is_delta, open_table
+from dpsynth_platform.storage import digest_directory, digest_files
 from dpsynth_platform.synthesis.texts import MOMENT, values_of
 
 Format = Literal["parquet", "csv", "delta"]
@@ -62,11 +63,23 @@ class Source:
     def version(self) -> str:
         """A name of the content: two tables share it only if they hold the same. A function of the data: restricted."""
         if self.format == "delta":
-            from deltalake import DeltaTable
+            return self._delta_versions[0]
+        return digest_files(self.path, data_files(self.path)) if self.path.is_dir() else digest_file(self.path)
 
-            table = DeltaTable(str(self.path))
-            return f"{table.metadata().id}@{table.version()}"
-        return digest_directory(self.path) if self.path.is_dir() else digest_file(self.path)
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """All names that the content may have had, `version` first.
+
+        A Delta table's versions that hold the same rows; a directory with what lies beside its files of rows.
+        """
+        if self.format == "delta":
+            return self._delta_versions
+        return (self.version, digest_directory(self.path)) if self.path.is_dir() else (self.version,)
+
+    @cached_property
+    def _delta_versions(self) -> tuple[str, ...]:
+        found = open_delta(str(self.path))
+        return tuple(f"{found.table_id}@{number}" for number in range(found.log.same_since, found.version + 1))
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -109,7 +122,7 @@ class Source:
             raise SourceError(f"{self.path}: {problem or 'the table has no rows'}; accepted: {accepted}")
 
     def _columnar(self) -> Iterator[pa.RecordBatch]:
-        for batch in read_batches(open_table(self.path)):
+        for batch in open_table(self.path).batches():
             columns = [column.cast(plain_type(column.type)) for column in batch.columns]
             yield pa.RecordBatch.from_arrays(columns, names=self.schema.names)
 
@@ -151,8 +164,7 @@ def open_source(path: Path, declared: Mapping[str, Column]) -> Source:
         fields = [pa.field(name, _csv_type(declared.get(name))) for name in _csv_header(path)]
         source = Source(path, "csv", pa.schema(fields))
     else:
-        dataset = open_table(path, also=OR_CSV)
-        source = Source(path, "delta" if (path / "_delta_log").is_dir() else "parquet", dataset.schema)
+        source = Source(path, "delta" if is_delta(path) else "parquet", open_table(path, also=OR_CSV).schema)
     names = source.schema.names
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

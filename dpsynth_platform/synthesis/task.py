@@ -125,18 +125,17 @@ class Task:
         """What the ledger is asked."""
         return cost_request(self.plan, runner)
 
-    def key(self, secret: bytes) -> str:
-        """Names the run: the same content, declarations, plan and output are the same run, and one spend.
+    def keys(self, secret: bytes) -> list[str]:
+        """Names of the run: the same content, declarations, plan and output are the same run, and one spend.
+
+        The first is for a new run; the others are those that it has where the content had another name.
 
         Args:
             secret: the output's own. The ledger and its exports show the key, and the content is that of the table.
         """
-        content = {
-            "mechanism": self.contract.mechanism_snapshot(),
-            "source": self.source.version,
-            "plan": self.plan.digest,
-        }
-        return keyed_name(secret, "run", canonical_digest(content))
+        run = {"mechanism": self.contract.mechanism_snapshot(), "plan": self.plan.digest}
+        contents = (run | {"source": version} for version in self.source.versions)
+        return [keyed_name(secret, "run", canonical_digest(content)) for content in contents]
 
 
 def task_of(table: Path, options: Options) -> Task:

@@ -21,11 +21,12 @@ from typer.testing import CliRunner
 
 from dpsynth_platform.bounding.evaluation import KEY, evaluate
 from dpsynth_platform.bounding.order import Order
-from dpsynth_platform.bounding.ownership import open_table, write_ownership
+from dpsynth_platform.bounding.ownership import write_ownership
 from dpsynth_platform.cli import app
 from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.errors import BoundingError, SourceError
+from dpsynth_platform.sources.tables import open_table
 from dpsynth_platform.storage import write_table
 
 SECRET = "zaphodina.quillmarker@leak.example"
@@ -87,20 +88,20 @@ def small(tmp_path: Path) -> Path:
 
 
 def test_owners_of_all_columns_are_a_records_owners(small: Path) -> None:
-    listed = write_ownership(open_table(small), ["sender", "readers"], None, small / "out")
+    listed = write_ownership(open_table(small), ["sender", "readers"], None, small.parent / "out")
     assert (listed.records, listed.without_owner, listed.null_owners, listed.pairs) == (10, 4, 8, 16)
-    pairs = pq.read_table(small / "out").to_pylist()
+    pairs = pq.read_table(small.parent / "out").to_pylist()
     assert {(item["_record"], item["_owner"]) for item in pairs} == {
         (record + start, who)
         for start in (0, 5)
         for record, who in [(0, "a"), (0, "b"), (3, "b"), (4, "c"), (4, "d"), (4, "e")]
     }
-    write_ownership(open_table(small), ["sender", "readers"], None, small / "out", separate=True)
-    apart = {item["_owner"] for item in pq.read_table(small / "out").to_pylist() if item["_record"] == 3}
+    write_ownership(open_table(small), ["sender", "readers"], None, small.parent / "out", separate=True)
+    apart = {item["_owner"] for item in pq.read_table(small.parent / "out").to_pylist() if item["_record"] == 3}
     assert apart == {"sender:b", "readers:b"}
-    numbers = write_ownership(open_table(small), ["code", "day"], "score", small / "out")
+    numbers = write_ownership(open_table(small), ["code", "day"], "score", small.parent / "out")
     assert (numbers.pairs, numbers.without_owner) == (20, 0)
-    assert pq.read_table(small / "out")["_owner"].to_pylist()[:6] == ["1", "2", "3", "4", "5", "2026-01-01"]
+    assert pq.read_table(small.parent / "out")["_owner"].to_pylist()[:6] == ["1", "2", "3", "4", "5", "2026-01-01"]
 
 
 def test_a_delta_table_and_a_weight(tmp_path: Path) -> None:
@@ -148,13 +149,14 @@ def test_what_cannot_be_read_is_refused_and_never_quoted(tmp_path: Path) -> None
     assert "UTF-8" in refused(table, ["who"])
     assert "not in the table; it has who" in refused(table, ["whom"])
     pq.write_table(pa.table({"who": [1, 2]}), table / "2.parquet")
-    assert "'who': int64, string in different files" in refused(table, ["who"])
+    assert "1.parquet and 2.parquet have column 'who' as string and int64" in refused(table, ["who"])
     pq.write_table(pa.table({"when": [1, 2]}), table / "2.parquet")
-    assert "'who': absent, string in different files" in refused(table, ["who"])
+    assert "do not have the same columns: 'when', 'who' in one of them only" in refused(table, ["who"])
     (table / "2.parquet").write_bytes(b"PAR1" + SECRET.encode())
-    assert "damaged" in refused(table, ["who"])
+    assert "2.parquet: a data file is missing or damaged" in refused(table, ["who"])
     (table / "1.parquet").write_bytes(SECRET.encode())
-    assert "cannot be read" in refused(table, ["who"])
+    assert "1.parquet: a data file is missing or damaged" in refused(table, ["who"])
+    assert "cannot be read" in refused(table / "1.parquet", ["who"])
     pq.write_table(pa.table({"who": [0.5], "lists": [[True]]}), tmp_path / "types.parquet")
     assert "owners of type double; accepted: texts" in refused(tmp_path / "types.parquet", ["who"])
     assert "owners of type list" in refused(tmp_path / "types.parquet", ["lists"])

@@ -35,7 +35,7 @@ from dpsynth_platform.contracts import (
     TimeColumn,
 )
 from dpsynth_platform.errors import ContractError, MechanismFailed
-from dpsynth_platform.source import period_bounds
+from dpsynth_platform.sources.periods import period_bounds
 from dpsynth_platform.synth.tabular import shapes
 from dpsynth_platform.synth.tabular.binning import real_edges, whole_edges
 from dpsynth_platform.synth.tabular.scales import Scale, Steps

@@ -1,0 +1,112 @@
+"""Periods: where a month begins and ends, in the time zone of its contract.
+
+What belongs here: every boundary of a period. What does not: which months a contract has, and when they are run.
+
+A period is all that is from the first instant at which clocks show its first day until the same of the next period, so
+that each instant is in exactly one. Where clocks are set back over midnight of that day (Newfoundland in 2009), the
+hour that comes twice belongs to the later period both times. Days and moments without a time zone are those of the
+contract's zone: they are compared as they stand.
+"""
+
+from __future__ import annotations
+
+import calendar
+import datetime as dt
+import re
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dpsynth_platform.compute.reading import Span
+
+MONTH = re.compile(r"(?!0000|9999)\d{4}-(0[1-9]|1[0-2])", re.ASCII)
+"""A period, `YYYY-MM`, of those with a first and a last instant."""
+_DAY = dt.timedelta(days=1)
+_STEP = dt.timedelta(microseconds=1)
+
+
+def period_bounds(period: str) -> tuple[dt.date, dt.date]:
+    """First and last day of a month given as `YYYY-MM`."""
+    year, month = (int(part) for part in period.split("-"))
+    return dt.date(year, month, 1), dt.date(year, month, calendar.monthrange(year, month)[1])
+
+
+def period_instants(period: str, zone: str) -> tuple[dt.datetime, dt.datetime]:
+    """The first instant of a month in a time zone and the first one after it, in UTC."""
+    first, last = period_bounds(period)
+    return _begin(first, zone), _begin(last + _DAY, zone)
+
+
+def has_ended(period: str, zone: str, now: dt.datetime) -> bool:
+    """Whether all of a month in a time zone has passed at an instant."""
+    return period_instants(period, zone)[1] <= now
+
+
+def period_span(column: str, type_: pa.DataType, period: str, zone: str) -> Span:
+    """The rows of a period, by a column of days or moments.
+
+    Args:
+        column: its name.
+        type_: its Arrow type: a date, or a timestamp with or without a time zone.
+        period: `YYYY-MM`.
+        zone: the contract's time zone.
+
+    Raises:
+        pyarrow.ArrowException: the column is of another type, or cannot hold the period's bounds.
+    """
+    import pyarrow as pa
+
+    from dpsynth_platform.compute.reading import Span
+
+    first, last = period_bounds(period)
+    days = (first, last + _DAY)
+    if pa.types.is_date(type_):
+        return Span(column, *(pa.scalar(day, type_) for day in days))
+    if not pa.types.is_timestamp(type_):
+        raise pa.ArrowTypeError(f"{type_} where a date or a timestamp is needed")
+    if type_.tz is None:
+        midnights = (dt.datetime.combine(day, dt.time()) for day in days)
+        return Span(column, *(pa.scalar(midnight, type_) for midnight in midnights))
+    return Span(column, *(pa.scalar(instant, type_) for instant in period_instants(period, zone)))
+
+
+def local_schema(schema: pa.Schema, column: str | None, zone: str) -> pa.Schema:
+    """A table's columns, where the one that says to which period a row belongs is of the zone's own clocks.
+
+    A moment's day is that of its period then, too. Moments of UTC are so as they are.
+    """
+    import pyarrow as pa
+
+    if column is None or zone == "UTC" or column not in schema.names:
+        return schema
+    position = schema.get_field_index(column)
+    item = schema.field(position)
+    if not pa.types.is_timestamp(item.type) or item.type.tz is None:
+        return schema
+    return schema.set(position, item.with_type(pa.timestamp(item.type.unit)))
+
+
+def local(values: pa.Array, type_: pa.DataType, zone: str) -> pa.Array:
+    """A column as the type that `local_schema` gives it."""
+    if values.type == type_:
+        return values
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.local_timestamp(values.cast(pa.timestamp(values.type.unit, zone)))
+
+
+def _begin(day: dt.date, name: str) -> dt.datetime:
+    """The first instant at which clocks in a zone show a day, or one after it where they skip it."""
+    midnight = dt.datetime.combine(day, dt.time(), ZoneInfo(name))
+    found, other = (midnight.replace(fold=fold).astimezone(dt.UTC) for fold in (0, 1))
+    # Clocks skip midnight: both are off by the gap, to either side of the instant at which it was skipped.
+    while other + _STEP < found:
+        middle = other + (found - other) / 2
+        if middle.astimezone(midnight.tzinfo).replace(tzinfo=None) < midnight.replace(tzinfo=None):
+            other = middle
+        else:
+            found = middle
+    return found

@@ -1,0 +1,217 @@
+"""Directories of Parquet files: each row once, each column with its values, or a refusal that names files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from dpsynth_platform.errors import SourceError
+from dpsynth_platform.quality.files import read_file
+from dpsynth_platform.sources.directories import data_files
+from dpsynth_platform.sources.tables import open_table
+from dpsynth_platform.synthesis.sources import open_source
+
+ROWS = pa.table({"person": [f"p{row}" for row in range(1000)], "n": pa.array(range(1000))})
+
+
+def write(path: Path, table: pa.Table | None = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"n": [1]}) if table is None else table, path)
+    return path
+
+
+def column(type_: pa.DataType, *values: Any) -> pa.Table:
+    return pa.table({"n": pa.array(values, type_)})
+
+
+def read(directory: Path) -> dict[str, list[Any]]:
+    """The rows, by each of the ways in which tables are opened."""
+    found = open_table(directory).to_table()
+    assert read_file(directory) == found
+    source = open_source(directory, {})
+    assert pa.Table.from_batches(source.batches()).to_pydict() == found.to_pydict()
+    return dict(found.to_pydict())
+
+
+def refusal(directory: Path) -> str:
+    with pytest.raises(SourceError) as caught:
+        open_table(directory)
+    assert caught.value.__context__ is None
+    return str(caught.value)
+
+
+def test_leftovers_are_no_rows(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    write(table / "part-0.parquet", ROWS.slice(0, 600))
+    write(table / "deeper" / "part-1.snappy.PARQUET", ROWS.slice(600))
+    for name in (
+        "_temporary/0/part-2.parquet",
+        "_temporary/0/_attempt/part-3.parquet",
+        ".hidden.parquet",
+        "_part-4.parquet",
+        ".ipynb_checkpoints/part-0.parquet",
+        "part-5.parquet.part",
+        "part-6.parquet.tmp",
+        "part-0.parquet.crc",
+        "part-0.parquet~",
+    ):
+        write(table / name, ROWS)
+    (table / "_SUCCESS").touch()
+    (table / ".part-0.parquet.crc").write_bytes(b"crc")
+    (table / "notes.txt").write_text("what this is")
+    (table / "empty").touch()
+    found = read(table)
+    assert (len(found["n"]), sorted(found["n"])) == (1000, list(range(1000)))
+    assert [path.name for path in data_files(table)] == ["part-1.snappy.PARQUET", "part-0.parquet"]
+
+
+def test_a_directory_whose_own_name_is_hidden_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "_a" / ".b" / "c=1" / "part.parquet")
+    assert read(tmp_path / "_a" / ".b") == {"n": [1], "c": [1]}
+
+
+def test_what_is_parquet_by_content_alone_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "1.parquet")
+    write(tmp_path / "000000_0")
+    assert f"{tmp_path}/000000_0: is Parquet by its content and not by its name; accepted: " in refusal(tmp_path)
+
+
+def test_what_has_a_name_of_data_and_is_none_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "1.parquet")
+    os.mkfifo(tmp_path / "2.parquet")
+    assert "2.parquet: has a name of data and is no file" in refusal(tmp_path)
+
+
+def test_links_to_directories_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "table" / "1.parquet")
+    write(tmp_path / "elsewhere" / "2.parquet")
+    (tmp_path / "table" / "more").symlink_to(tmp_path / "elsewhere")
+    assert "has links to directories, which are not followed" in refusal(tmp_path / "table")
+
+
+@pytest.mark.parametrize("log", ["_delta_log", ".hoodie"])
+def test_tables_of_other_layouts_below_are_refused(tmp_path: Path, log: str) -> None:
+    write(tmp_path / "one" / "1.parquet")
+    (tmp_path / "one" / log).mkdir()
+    assert f"{tmp_path}/one: has a {log}, so it is a table of another layout" in refusal(tmp_path)
+
+
+def test_names_of_directories_are_columns(tmp_path: Path) -> None:
+    for year, kind, number in [(2023, "a%2Fb", 1), (2024, "c", 2), (2024, "__HIVE_DEFAULT_PARTITION__", 3)]:
+        write(tmp_path / f"year={year}" / f"kind={kind}" / "part.parquet", column(pa.int64(), number))
+    assert open_table(tmp_path).schema == pa.schema([("n", pa.int64()), ("year", pa.int64()), ("kind", pa.string())])
+    found = read(tmp_path)
+    assert sorted(zip(found["n"], found["year"], found["kind"], strict=True)) == [
+        (1, 2023, "a/b"),
+        (2, 2024, "c"),
+        (3, 2024, None),
+    ]
+
+
+def test_what_other_writers_make_is_read_back(tmp_path: Path) -> None:
+    table = pa.table({"n": [1, 2, 3], "year": [2023, 2024, None], "kind": ["a b", "c/d=e", None]})
+    ds.write_dataset(table, tmp_path / "t", format="parquet", partitioning=["year", "kind"], partitioning_flavor="hive")
+    found = sorted(open_table(tmp_path / "t").to_table().to_pylist(), key=lambda row: int(row["n"]))
+    assert found == table.to_pylist()
+
+
+def test_codes_with_leading_zeros_stay_texts(tmp_path: Path) -> None:
+    for month in ("01", "02", "12"):
+        write(tmp_path / f"month={month}" / "part.parquet")
+    assert sorted(read(tmp_path)["month"]) == ["01", "02", "12"]
+
+
+def test_files_below_directories_of_other_columns_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "year=2023" / "a.parquet")
+    write(tmp_path / "b.parquet")
+    text = refusal(tmp_path)
+    assert "b.parquet and year=2023/a.parquet lie below directories of different columns" in text
+
+
+def test_a_column_in_files_and_in_names_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "n=7" / "a.parquet")
+    assert "column 'n' stands in the files and in the names of directories" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        (pa.int32(), pa.int64(), pa.int64()),
+        (pa.uint8(), pa.int16(), pa.int64()),
+        (pa.int64(), pa.null(), pa.int64()),
+        (pa.null(), pa.float32(), pa.float32()),
+        (pa.float32(), pa.float64(), pa.float64()),
+        (pa.string(), pa.large_string(), pa.large_string()),
+        (pa.string(), pa.null(), pa.string()),
+    ],
+)
+def test_types_of_which_one_holds_all_are_one(
+    tmp_path: Path, one: pa.DataType, other: pa.DataType, both: pa.DataType
+) -> None:
+    values = ["a", "b"] if "string" in f"{one}{other}" else [1, 2]
+    write(tmp_path / "1.parquet", column(one, *(values if one != pa.null() else [None])))
+    write(tmp_path / "2.parquet", column(other, *(values if other != pa.null() else [None])))
+    assert open_table(tmp_path).schema.field("n").type == both
+    expected = [*(values if one != pa.null() else [None]), *(values if other != pa.null() else [None])]
+    assert read(tmp_path)["n"] == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (pa.int64(), pa.string()),
+        (pa.int64(), pa.float64()),
+        (pa.int64(), pa.uint64()),
+        (pa.date32(), pa.timestamp("us")),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC")),
+        (pa.bool_(), pa.int64()),
+        (pa.binary(), pa.string()),
+        (pa.list_(pa.int64()), pa.int64()),
+    ],
+)
+def test_types_that_no_one_holds_are_refused(tmp_path: Path, one: pa.DataType, other: pa.DataType) -> None:
+    for name, type_ in (("1.parquet", one), ("2.parquet", one), ("3.parquet", other)):
+        write(tmp_path / name, column(type_, None))
+    text = refusal(tmp_path)
+    assert (
+        f"{tmp_path}: 1.parquet and 3.parquet have column 'n' as {one} and {other}; accepted: one type"
+        in text.replace("element", "item")
+    )
+
+
+def test_files_of_other_columns_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "1.parquet", pa.table({"Age": [1], "job": ["x"]}))
+    write(tmp_path / "2.parquet", pa.table({"age": [1], "job": ["x"]}))
+    text = refusal(tmp_path)
+    assert "1.parquet and 2.parquet do not have the same columns: 'Age', 'age' in one of them only; accepted: " in text
+
+
+def test_columns_in_another_order_are_the_same(tmp_path: Path) -> None:
+    write(tmp_path / "1.parquet", pa.table({"a": [1], "b": ["x"]}))
+    write(tmp_path / "2.parquet", pa.table({"b": ["y"], "a": [2]}))
+    assert read(tmp_path) == {"a": [1, 2], "b": ["x", "y"]}
+
+
+def test_a_damaged_file_is_named_and_not_quoted(tmp_path: Path) -> None:
+    write(tmp_path / "1.parquet")
+    (tmp_path / "2.parquet").write_bytes(b"PAR1 Zaphodina Quillmarker")
+    text = refusal(tmp_path)
+    assert f"{tmp_path}/2.parquet: a data file is missing or damaged" in text
+    assert "Zaphodina" not in text
+
+
+def test_leftovers_do_not_change_what_a_run_is_named_by(tmp_path: Path) -> None:
+    write(tmp_path / "1.parquet")
+    clean = open_source(tmp_path, {})
+    assert clean.versions == (clean.version, clean.version)
+    write(tmp_path / "_temporary" / "2.parquet")
+    left = open_source(tmp_path, {})
+    assert (left.version, clean.version in left.versions) == (clean.version, True)
+    write(tmp_path / "2.parquet")
+    assert open_source(tmp_path, {}).version != clean.version

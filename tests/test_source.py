@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from delta_cases import add, commit, field, mapped, metadata, protocol
+from deltalake import DeltaTable, write_deltalake
 
 from dpsynth_platform import source
 from dpsynth_platform.contracts import DataContract, parse_contract
@@ -45,11 +46,11 @@ def contract(uri: Path, **changes: Any) -> DataContract:
     return parse_contract(document | changes, where="letters.yaml", variables={})
 
 
-def monthly(uri: Path) -> DataContract:
+def monthly(uri: Path, zone: str = "UTC") -> DataContract:
     return contract(
         uri,
         source={"uri": str(uri), "key": ["person"], "period_column": "day"},
-        release={"uri": "unused", "cadence": "monthly", "start": "2026-01"},
+        release={"uri": "unused", "cadence": "monthly", "start": "2026-01", "time_zone": zone},
     )
 
 
@@ -116,6 +117,113 @@ def test_timestamps_of_the_last_day_belong_to_the_month(tmp_path: Path) -> None:
     write_table(tmp_path / "t", rows.schema, rows.to_batches())
     declared = monthly(tmp_path / "t")
     assert numbers(source.pin(declared), declared, "2026-02") == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("zone", "expected"),
+    [("UTC", [[0, 1, 2], [3, 4]]), ("Asia/Kolkata", [[0], [1, 2, 3, 4]]), ("America/New_York", [[0, 1, 2, 3], [4]])],
+)
+def test_moments_are_of_the_month_that_the_zones_clocks_show(
+    tmp_path: Path, zone: str, expected: list[list[int]]
+) -> None:
+    moments = ("2026-01-31T18:29:59", "2026-01-31T18:30", "2026-01-31T23:59:59", "2026-02-01T00:00", "2026-02-01T05:00")
+    instants = [dt.datetime.fromisoformat(moment).replace(tzinfo=dt.UTC) for moment in moments]
+    rows = table(*instants, type_=pa.timestamp("us", "UTC"))
+    write_table(tmp_path / "t", rows.schema, rows.to_batches())
+    declared = monthly(tmp_path / "t", zone)
+    found = [numbers(source.pin(declared), declared, period) for period in ("2026-01", "2026-02")]
+    assert found == expected
+
+
+def test_days_are_those_of_the_zone(uri: Path) -> None:
+    declared = monthly(uri, "Asia/Kolkata")
+    assert numbers(source.pin(declared), declared, "2026-02") == [1, 2]
+
+
+def test_a_period_by_a_partition_column(tmp_path: Path) -> None:
+    rows = table(dt.date(2026, 1, 31), dt.date(2026, 2, 1), dt.date(2026, 2, 28), dt.date(2026, 3, 1))
+    write_deltalake(str(tmp_path / "t"), rows, partition_by=["day"])
+    declared = monthly(tmp_path / "t")
+    assert sorted(numbers(source.pin(declared), declared, "2026-02")) == [1, 2]
+
+
+def test_compaction_and_cleaning_are_no_new_version(uri: Path) -> None:
+    declared = contract(uri)
+    write_deltalake(str(uri), table(dt.date(2026, 5, 5)), mode="append")
+    pinned = source.pin(declared)
+    DeltaTable(str(uri)).optimize.compact()
+    compacted = source.pin(declared)
+    DeltaTable(str(uri)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    cleaned = source.pin(declared)
+    assert DeltaTable(str(uri)).version() > 2
+    assert pinned.name == compacted.name == cleaned.name
+    assert (pinned.version, pinned.read, compacted.read) == (1, 1, 2)
+    # The files of the pinned version are gone; its rows are read where they are now.
+    for again in (cleaned, source.pin(declared, version=1)):
+        assert sorted(numbers(again, declared)) == [0, 0, 1, 2, 3]
+    with pytest.raises(SourceError, match="a data file is missing"):
+        numbers(pinned, declared)
+    write_deltalake(str(uri), table(dt.date(2026, 5, 6)), mode="append")
+    assert source.pin(declared).name != pinned.name
+
+
+def test_a_run_keeps_the_name_that_it_had_of_the_same_rows(uri: Path) -> None:
+    declared = contract(uri)
+    write_deltalake(str(uri), table(dt.date(2026, 5, 5)), mode="append")
+    DeltaTable(str(uri)).optimize.compact()
+    newest = source.pin(declared)
+    assert newest.version == 1
+    for version, kept in [(0, 1), (1, 1), (2, 2), (3, 1)]:
+        assert newest.named_as(f"{newest.table_id}@{version}").version == kept
+    assert newest.named_as("another@2").version == 1
+    later = newest.named_as(f"{newest.table_id}@2")
+    assert sorted(numbers(later, declared)) == [0, 0, 1, 2, 3]
+    assert not newest.unsure_since(f"{newest.table_id}@0")
+
+
+def test_what_a_cleaned_log_does_not_say_is_not_sure(uri: Path) -> None:
+    declared = contract(uri)
+    first = source.pin(declared)
+    write_deltalake(str(uri), table(dt.date(2026, 5, 5)), mode="append")
+    DeltaTable(str(uri)).create_checkpoint()
+    for version in range(2):
+        (uri / "_delta_log" / f"{version:020}.json").unlink()
+    newest = source.pin(declared)
+    assert newest.name != first.name
+    assert newest.unsure_since(first.name)
+    assert not newest.unsure_since(newest.name)
+    assert not newest.unsure_since("another@0")
+
+
+def test_renamed_columns_are_pinned_and_read_by_their_names(tmp_path: Path) -> None:
+    stored = table(dt.date(2026, 1, 31), dt.date(2026, 2, 1)).rename_columns(["who", "col-2", "col-3"])
+    columns = [("person", "string", "who"), ("day", "date", "col-2"), ("number", "long", "col-3")]
+    fields = [mapped(name, type_, number, physical) for number, (name, type_, physical) in enumerate(columns, start=1)]
+    commit(
+        tmp_path / "t",
+        0,
+        protocol(minReaderVersion=2, minWriterVersion=5),
+        metadata(fields, **{"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "3"}),
+        add(tmp_path / "t", "a.parquet", stored),
+    )
+    declared = monthly(tmp_path / "t")
+    pinned = source.pin(declared)
+    assert pinned.schema.names == ["person", "day", "number"]
+    assert numbers(pinned, declared, "2026-02") == [1]
+
+
+def test_a_feature_that_is_not_understood_is_named(tmp_path: Path) -> None:
+    said = protocol(["somethingNew"])
+    commit(
+        tmp_path / "t",
+        0,
+        said,
+        metadata([field("person", "string")]),
+        add(tmp_path / "t", "a.parquet", table(dt.date(2026, 1, 31))),
+    )
+    with pytest.raises(SourceError, match=r"letters: source\.uri: .*needs its readers to know somethingNew") as caught:
+        source.pin(contract(tmp_path / "t"))
+    assert caught.value.__context__ is None
 
 
 def test_a_dataset_with_a_cadence_needs_a_period(uri: Path) -> None:

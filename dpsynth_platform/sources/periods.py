@@ -41,7 +41,7 @@ def period_instants(period: str, zone: str) -> tuple[dt.datetime, dt.datetime]:
 
 def has_ended(period: str, zone: str, now: dt.datetime) -> bool:
     """Whether all of a month in a time zone has passed at an instant."""
-    return period_instants(period, zone)[1] <= now
+    return _begin(period_bounds(period)[1] + _DAY, zone) <= now
 
 
 def period_span(column: str, type_: pa.DataType, period: str, zone: str) -> Span:
@@ -93,9 +93,12 @@ def local(values: pa.Array, type_: pa.DataType, zone: str) -> pa.Array:
     if values.type == type_:
         return values
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    return pc.local_timestamp(values.cast(pa.timestamp(values.type.unit, zone)))
+    # Arrow knows no summer time after 2037, and may know other zones: days would not be those of the boundaries.
+    there = ZoneInfo(zone)
+    moments = values.cast(pa.timestamp("us", "UTC")).to_pylist()
+    clocks = (None if moment is None else moment.astimezone(there).replace(tzinfo=None) for moment in moments)
+    return pa.array(clocks, pa.timestamp("us")).cast(type_)
 
 
 def _begin(day: dt.date, name: str) -> dt.datetime:

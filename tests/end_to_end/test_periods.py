@@ -1,8 +1,11 @@
 """A dataset with a cadence: a partition a month, a schedule, and the sensor that turns approvals into releases."""
 
 import datetime as dt
+from zoneinfo import ZoneInfo
 
 import dagster as dg
+import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
 from deltalake import write_deltalake
@@ -80,6 +83,32 @@ def test_a_run_reads_its_month_only(visits):
     (entry,) = ledger_of(visits).entries()
     assert entry.request.place == f"visits/{MONTH}"
     assert storage.places() == [PLACE]
+
+
+def test_a_month_is_of_the_zones_own_clocks(tmp_path):
+    """Moments in UTC: those of the month's last evening in Kolkata are in the release, and their days are its days."""
+    documents = [
+        yaml.safe_load((PACKAGE_ROOT / "deploy" / path).read_text())
+        for path in ("contracts/visits.yaml", "families/clinic-patients.yaml")
+    ]
+    documents[0]["release"]["time_zone"] = "Asia/Kolkata"
+    deployment = Deployment(tmp_path, *documents).write()
+    rows, hours = visits_table(), np.random.default_rng(5)
+    days = rows.column("visit_date").to_pylist()
+    clocks = [dt.datetime.combine(day, dt.time(int(hours.integers(24)))) for day in days]
+    moments = pa.array([clock.replace(tzinfo=ZoneInfo("Asia/Kolkata")) for clock in clocks], pa.timestamp("us", "UTC"))
+    place = rows.column_names.index("visit_date")
+    write_deltalake(str(deployment.settings.home / "sources" / "visits"), rows.set_column(place, "visit_date", moments))
+    steps = ["raw", "scrubbed", "canaries", "clearance", "bounded", "model", "synthetic"]
+    ran = run_here(deployment, "visits_candidate", period=MONTH, steps=steps, accelerator=inside(deployment))
+    assert ran.success, ran.failures
+    storage = storage_of(deployment)
+    scrubbed, synthetic = (storage.require(PLACE, step).directory / "table" for step in ("scrubbed", "synthetic"))
+    found = [clock for batch in read_table(scrubbed, columns=["visit_date"]) for clock in batch.column(0).to_pylist()]
+    assert sorted(found) == sorted(clock for clock in clocks if clock.strftime("%Y-%m") == MONTH)
+    drawn = [day for batch in read_table(synthetic, columns=["visit_date"]) for day in batch.column(0).to_pylist()]
+    assert {day.strftime("%Y-%m") for day in drawn} == {MONTH}
+    assert {day.time() for day in drawn} == {dt.time()}
 
 
 def look(repository, instance, ledger, cursor):

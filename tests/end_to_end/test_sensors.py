@@ -151,6 +151,37 @@ def test_a_new_version_is_asked_for_once(paced, monkeypatch):
     assert asked(paced, cursor)[0] == [(f"people:{name}@1", "people_candidate")]
 
 
+def test_versions_that_change_no_row_are_no_news(paced):
+    """Compaction and vacuum after a run: nothing is asked for, and the run again spends nothing."""
+    root = str(paced.settings.home / "sources" / "people")
+    write_deltalake(root, small_table(seed=5, first_person=9000), mode="append")
+    assert run_here(paced, accelerator=inside(paced)).success
+    DeltaTable(root).optimize.compact()
+    DeltaTable(root).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert DeltaTable(root).version() > 2
+    assert asked(paced)[:2] == ([], "no new version")
+    rows = storage_of(paced).require(PEOPLE, "scrubbed").facts["rows"]
+    shutil.rmtree(storage_of(paced).require(PEOPLE, "scrubbed").directory)
+    assert run_here(paced, accelerator=inside(paced)).success
+    assert storage_of(paced).require(PEOPLE, "scrubbed").facts["rows"] == rows
+    assert [entry.state for entry in ledger_of(paced).entries()] == ["spent"]
+
+
+def test_a_version_that_cannot_be_told_from_the_last_one_waits_for_a_person(paced):
+    assert run_here(paced, steps=["raw"]).success
+    log = paced.settings.home / "sources" / "people" / "_delta_log"
+    DeltaTable(str(log.parent)).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
+    DeltaTable(str(log.parent)).create_checkpoint()
+    for commit in log.glob("*.json"):
+        commit.unlink()
+    found, words, _ = asked(paced)
+    assert found == []
+    assert words.startswith(
+        "people: a new version waits: the source's log does not say any more whether versions after"
+    )
+    assert words.endswith("run it by hand, dpsynth run people")
+
+
 def test_a_new_version_waits_for_its_time_and_for_the_candidate(paced, monkeypatch):
     assert run_here(paced, accelerator=inside(paced)).success
     change_source(paced)

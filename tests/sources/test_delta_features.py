@@ -24,9 +24,16 @@ from delta_cases import (
 )
 from deltalake import DeltaTable
 
+import dpsynth_platform
+from dpsynth_platform.bounding.ownership import write_ownership
+from dpsynth_platform.drafting import drafted
 from dpsynth_platform.errors import SourceError
+from dpsynth_platform.quality.files import read_file
+from dpsynth_platform.settings import Settings
 from dpsynth_platform.sources.delta import open_delta
+from dpsynth_platform.sources.periods import period_span
 from dpsynth_platform.sources.tables import open_table
+from dpsynth_platform.synthesis.sources import open_source
 
 TEN = pa.table({"n": pa.array(range(10))})
 NAME = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "3"}
@@ -109,6 +116,20 @@ def test_partition_columns_of_a_mapped_table(tmp_path: Path) -> None:
         ("b", dt.date(2026, 1, 31), moment),
         ("c", None, None),
     ]
+
+
+def test_a_period_by_a_partition_column_of_a_mapped_table(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    fields = [mapped("n", "long", 1, "number"), mapped("day", "date", 2, "d")]
+    days = ["2026-01-31", "2026-02-01", None]
+    files = [
+        add(root, f"{number}.parquet", pa.table({"number": [number]}), partitionValues={"d": day})
+        for number, day in enumerate(days)
+    ]
+    commit(root, 0, protocol(["columnMapping"]), metadata(fields, ["day"], **NAME), *files)
+    table = open_delta(str(root)).table
+    batches = table.batches(span=period_span("day", pa.date32(), "2026-02", "UTC"))
+    assert [n for batch in batches for n in batch["n"].to_pylist()] == [1]
 
 
 def test_deleted_rows_are_gone(tmp_path: Path) -> None:
@@ -281,3 +302,36 @@ def test_protocols_to_come_are_refused(tmp_path: Path) -> None:
     said = {"protocol": {"minReaderVersion": 4, "minWriterVersion": 8, "readerFeatures": [], "writerFeatures": []}}
     commit(root, 0, said, metadata([field("n", "long")]), add(root, "a.parquet", TEN))
     assert "accepted: " in refusal(root)
+
+
+def test_every_way_of_opening_a_table_reads_the_same_rows(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    stored = pa.table({"name": ["a", "b", "c"], "col-2": [1, 2, 3]})
+    said = protocol(["columnMapping", "deletionVectors"])
+    commit(root, 0, said, metadata(RENAMED, **NAME), add(root, "a.parquet", stored, **deleted(1)))
+    expected = {"person": ["a", "c"], "n": [1, 3]}
+    assert read_file(root).to_pydict() == expected
+    source = open_source(root, {})
+    assert pa.Table.from_batches(source.batches()).to_pydict() == expected
+    listed = write_ownership(open_table(root), ["person"], "n", tmp_path / "pairs.parquet")
+    assert (listed.records, listed.pairs) == (2, 2)
+    settings = Settings(tmp_path / "home", tmp_path / "deploy", "sqlite://", "tester")
+    assert list(drafted(settings, root, "people", None).contract["columns"]) == ["person", "n"]
+
+
+OWN_TABLES = {
+    "compute/duckdb_engine.py",
+    "compute/spark_engine.py",
+    "demo/tables.py",
+    "storage.py",
+    "sources/delta.py",
+    "sources/versions.py",
+}
+"""Modules that open Delta tables by the library: of the platform's own tables, and the two that know the protocol."""
+
+
+def test_no_other_module_opens_delta_tables() -> None:
+    package = Path(dpsynth_platform.__file__).parent
+    assert {
+        path.relative_to(package).as_posix() for path in package.rglob("*.py") if "DeltaTable(" in path.read_text()
+    } == OWN_TABLES

@@ -178,11 +178,8 @@ def test_types_of_which_one_holds_all_are_one(
 def test_types_that_no_one_holds_are_refused(tmp_path: Path, one: pa.DataType, other: pa.DataType) -> None:
     for name, type_ in (("1.parquet", one), ("2.parquet", one), ("3.parquet", other)):
         write(tmp_path / name, column(type_, None))
-    text = refusal(tmp_path)
-    assert (
-        f"{tmp_path}: 1.parquet and 3.parquet have column 'n' as {one} and {other}; accepted: one type"
-        in text.replace("element", "item")
-    )
+    text = refusal(tmp_path).replace("element", "item")  # which name a list's element has
+    assert f"{tmp_path}: 1.parquet and 3.parquet have column 'n' as {one} and {other}; accepted: one type" in text
 
 
 def test_files_of_other_columns_are_refused(tmp_path: Path) -> None:

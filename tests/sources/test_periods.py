@@ -102,10 +102,9 @@ def test_each_instant_is_in_exactly_one_period(zone: str, period: str, minutes: 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     zone=st.sampled_from(ZONES),
-    moment=st.datetimes(dt.datetime(1700, 1, 1), dt.datetime(2037, 12, 31), timezones=st.just(dt.UTC)),
+    moment=st.datetimes(dt.datetime(1700, 1, 1), dt.datetime(2300, 12, 31), timezones=st.just(dt.UTC)),
 )
 def test_days_of_moments_are_those_of_the_zones_clocks(zone: str, moment: dt.datetime) -> None:
-    """Until 2037: beyond, Arrow knows no rules for summer time."""
     schema = local_schema(pa.schema([("at", pa.timestamp("us", "UTC"))]), "at", zone)
     values = pa.array([moment, None], pa.timestamp("us", "UTC"))
     shown = moment.astimezone(ZoneInfo(zone)).replace(tzinfo=None)

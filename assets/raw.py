@@ -110,6 +110,8 @@ def _earlier_plan(step: StepContext, earlier: StepRecord | None, pinned: source.
     }
     if earlier is None or not same.items() <= earlier.facts.items() or not step.storage.exists(earlier):
         return None
+    if not planning.in_zone(earlier, step.contract.release.time_zone):
+        return None
     plan = step.plan(earlier)
     return plan if _starts_from_the_same(plan) else None
 

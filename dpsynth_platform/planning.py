@@ -113,14 +113,23 @@ def run_key(contract: DataContract, source: PinnedSource, period: str | None, pl
     which the ledger exports: it is of public facts and of the source's name, a random id with a count of its versions,
     and not of what the source holds.
     """
+    # Named only where it says which rows a period has, so that other runs keep their keys.
+    zone = contract.release.time_zone
+    by_zone = local_schema(source.schema, contract.source.period_column, zone) is not source.schema
     return canonical_digest(
         {
             "mechanism": contract.mechanism_snapshot(),
             "source": source.name,
             "period": period,
             "plan": plan.digest,
+            **({"time_zone": zone} if by_zone else {}),
         }
     )[:32]
+
+
+def in_zone(raw: StepRecord, zone: str) -> bool:
+    """Whether a run's months were those of a time zone."""
+    return bool(raw.facts["contract"]["release"].get("time_zone", "UTC") == zone)
 
 
 def mechanism_keys(contract: DataContract, key: str) -> tuple[str, ...]:

@@ -171,6 +171,20 @@ def test_source_period_and_plan_are_part_of_the_key(pinned: PinnedSource, plan: 
     assert run_key(contract(), replace(pinned, uri="/moved"), None, plan) in keys, "a table may move"
 
 
+def test_a_time_zone_is_part_of_the_key_where_it_says_which_rows_a_month_has(pinned: PinnedSource, plan: Any) -> None:
+    def key(zone: str, type_: pa.DataType) -> str:
+        declared = contract()
+        release = declared.release.model_copy(update={"time_zone": zone})
+        named = declared.source.model_copy(update={"period_column": "day"})
+        declared = declared.model_copy(update={"release": release, "source": named})
+        return run_key(declared, replace(pinned, schema=pa.schema([("day", type_)])), "2026-01", plan)
+
+    zones = ("UTC", "Asia/Kolkata", "America/New_York")
+    assert len({key(zone, pa.timestamp("us", "UTC")) for zone in zones}) == 3
+    for type_ in (pa.date32(), pa.timestamp("us")):
+        assert {key(zone, type_) for zone in zones} == {key("UTC", pa.timestamp("us", "UTC"))}
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     for name in ("contracts", "families"):

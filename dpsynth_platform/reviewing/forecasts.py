@@ -24,6 +24,7 @@ from dpsynth_platform.planning import (
     check_choice,
     check_period,
     cost_request,
+    in_zone,
     load_dataset,
     plan_release,
     run_key,
@@ -310,6 +311,7 @@ def _standing_entry(
         return None
     raw, pinned = last
     same = canonical_digest(contract.mechanism_snapshot()) == raw.facts["mechanism_digest"]
+    same &= in_zone(raw, contract.release.time_zone)
     if same and _kept(raw, pinned).name == raw.facts["source"]:
         key = raw.run_key
     else:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import yaml
 
 from dpsynth_platform.contracts import FamilyBudget, draft_contract, load_family
 from dpsynth_platform.errors import ConfigurationError, ContractError, file_problem
+from dpsynth_platform.foundation.yaml_files import dump_inline, parse_value
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.synthesis.declaration import template
 from dpsynth_platform.synthesis.sources import Source, open_source, plain_type
@@ -287,7 +287,7 @@ def _column(source: Source, item: pa.Field) -> Document:
     """What a column's type tells, with gaps for the rest. A CSV file has none."""
     type_ = plain_type(item.type)
     words = "" if source.format == "csv" or _is_text(type_) else template(type_)
-    column: Document = yaml.safe_load(f"{{type: {words}}}")
+    column: Document = parse_value(f"{{type: {words}}}")
     if pa.types.is_decimal(type_):
         column["decimals"] = min(max(type_.scale, 0), _MOST_DECIMALS)
     return {"type": None} if column["type"] == "text" else column
@@ -344,6 +344,4 @@ def _flow(value: Any) -> str:
         return ""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_flow(key)}: {_flow(item)}" for key, item in value.items()) + "}"
-    # As the only item of a list, a value is quoted as it must be inside of braces.
-    text = yaml.safe_dump([value], default_flow_style=True, allow_unicode=True, width=float("inf"))
-    return text.strip()[1:-1]
+    return dump_inline(value)

@@ -24,10 +24,10 @@ from dpsynth_platform.contracts import (
     family_faults,
     load_contract,
     load_family,
-    read_yaml,
 )
 from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import ConfigurationError, ContractError
+from dpsynth_platform.errors import ConfigurationError, ContractError, DpsynthError
+from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.privacy.guarantee import WEAK_EPSILON, Guarantee
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import AUDITED, Place, StepRecord

@@ -30,8 +30,9 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from dpsynth_platform.console.roles import ROLES, Role
-from dpsynth_platform.contracts import read_yaml, validated
+from dpsynth_platform.contracts import validated
 from dpsynth_platform.errors import ConfigurationError, ContractError, file_problem
+from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.permissions import PRIVATE_UMASK
 from dpsynth_platform.settings import THIS_MACHINE, Settings
 

@@ -30,10 +30,10 @@ from dpsynth_platform.contracts import (
     IdentifierColumn,
     TextColumn,
     parse_contract,
-    read_yaml,
     validated,
 )
 from dpsynth_platform.errors import ContractError, SchemaMissing, SourceError
+from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.synthesis.sources import Source, plain_type
 
 DATASET = "table"

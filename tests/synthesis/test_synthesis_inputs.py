@@ -12,8 +12,9 @@ import yaml
 from pydantic import TypeAdapter
 from synthesis_cases import SECRET, Make, people
 
-from dpsynth_platform.contracts import ColumnName, IntegerColumn, read_yaml
+from dpsynth_platform.contracts import ColumnName, IntegerColumn
 from dpsynth_platform.errors import ContractError, DpsynthError, SourceError
+from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.synthesis import Options, rows, run
 from dpsynth_platform.synthesis.assumed import assumed_columns
 from dpsynth_platform.synthesis.declaration import SchemaFile

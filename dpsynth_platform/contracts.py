@@ -64,6 +64,9 @@ Phrase = Annotated[str, StringConstraints(strip_whitespace=True, min_length=2, m
 
 MOST_CONTRIBUTIONS = 10_000
 MOST_ROWS = 100_000_000
+MOST_UNITS = 10**15
+MOST_CAP = 1000.0
+"""The largest epsilon of a family's cap."""
 # Whole numbers of a column that a language model is told one by one.
 MOST_TOLD = 1000
 
@@ -135,7 +138,9 @@ class Privacy(_Part):
         ),
     )
     guarantee: GuaranteeTarget
-    expected_units: int = Field(ge=100, description="Public estimate of the number of owners; never a count.")
+    expected_units: int = Field(
+        ge=100, le=MOST_UNITS, description="Public estimate of the number of owners; never a count."
+    )
     on_overlap: Literal["compose", "exclude", "block"] = "compose"
     accept_weak_guarantee: str | None = Field(default=None, min_length=10)
 
@@ -1877,7 +1882,7 @@ def _adapter(model: Any) -> TypeAdapter[Any]:
 class Cap(_Part):
     """The most that the family may ever cost one owner."""
 
-    epsilon: float = Field(gt=0, le=1000)
+    epsilon: float = Field(gt=0, le=MOST_CAP)
     delta: float = Field(gt=0, lt=1)
 
 

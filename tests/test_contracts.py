@@ -506,7 +506,10 @@ def test_the_json_schema_refuses_what_the_model_refuses() -> None:
         (b"\xff\xfe\x00", "cannot be read as UTF-8 text; accepted: a text file in UTF-8"),
         (b"", "accepted is a mapping of keys to values, found nothing"),
         (b"- one\n- two", "accepted is a mapping of keys to values, found a list"),
-        (b"!!python/object/apply:os.system ['true']", "line 1: the tag '!!python/object/apply:os.system'; accepted: none"),
+        (
+            b"!!python/object/apply:os.system ['true']",
+            "line 1: the tag '!!python/object/apply:os.system'; accepted: none",
+        ),
         (b"a: 1\nb: 2\n'a': 3", r"line 3: not valid YAML: key 'a' stands twice, first in line 1; accepted: once"),
         (
             b"columns:\n  age: {min: 0, max: 1, min: 2}",

@@ -32,7 +32,11 @@ def check_regular(path: Path) -> None:
     _refuse(mode, path)
 
 
-def read_regular(path: Path, most: int) -> bytes:
+MOST_BYTES = 2**30
+"""Of a file that people name; what the platform itself writes has its own bounds."""
+
+
+def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
     """The content of a regular file of at most `most` bytes.
 
     Raises:

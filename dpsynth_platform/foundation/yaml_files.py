@@ -3,10 +3,10 @@
 What belongs here: from a file to mappings, lists, texts, numbers, booleans and nulls, and what is wrong with it, with
 its line. What does not: which keys a file may have (`contracts.validated`).
 
-YAML 1.1 reads 01 as 1, 010 as 8, 12:30 as 750, NO as false and 2026-02-30 as an error. Here a plain scalar is a number,
-boolean or null only where the core schema says so, and a text otherwise: NO, 12:30 and 2026-01-31 are texts. Numbers that
-editions of YAML read differently (01, 0x1F, 0o17) are refused. A number keeps how it was written (`Whole`, `Real`), so
-that whoever needs a text can see whether it would lose anything (`text_of`).
+YAML 1.1 reads 01 as 1, 010 as 8, 12:30 as 750, NO as false and 2026-02-30 as an error. Here a plain scalar is a
+number, boolean or null only where the core schema says so, and a text otherwise: NO, 12:30 and 2026-01-31 are texts.
+Numbers that editions of YAML read differently (01, 0x1F, 0o17) are refused. A number keeps how it was written (`Whole`,
+`Real`), so that `text_of` can refuse one that would lose something as a text.
 
 Reading is bounded: the file's size, the depth, and the number of nodes when all aliases are expanded.
 """
@@ -282,7 +282,8 @@ class _Reader:
         line = event.start_mark.line + 1
         if value in keys:
             raise _Fault(
-                f"not valid YAML: key {event.value!r} stands twice, first in line {keys[value]}; accepted: once", event.start_mark
+                f"not valid YAML: key {event.value!r} stands twice, first in line {keys[value]}; accepted: once",
+                event.start_mark,
             )
         keys[value] = line
 

@@ -26,6 +26,7 @@ from dpsynth_platform.compute.reading import read_batches
 from dpsynth_platform.contracts import RESERVED_COLUMNS, Column
 from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import SourceError, file_problem
+from dpsynth_platform.foundation.regular_files import check_regular
 from dpsynth_platform.quality.files import OR_CSV, looks_like_data, read_file
 from dpsynth_platform.storage import digest_directory
 from dpsynth_platform.synthesis.texts import MOMENT, values_of
@@ -178,6 +179,7 @@ def _csv_header(path: Path) -> list[str]:
 
     problem = "the file is empty"
     try:
+        check_regular(path)
         with path.open("rb") as file:
             header = file.readline()
         if header.strip():

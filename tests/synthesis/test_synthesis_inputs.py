@@ -137,7 +137,7 @@ def test_a_schema_file_that_is_not_there(make: Make, tmp_path: Path) -> None:
         ({"delta": None}, "--delta: missing; accepted: a number such as 1e-5, or --expected-units"),
         ({"delta": 0.0}, "--delta 0; accepted: above 0, below 1"),
         ({"delta": 1e-3, "expected_units": 5000}, "--delta: 0.001 exceeds 1/expected_units"),
-        ({"expected_units": 5}, "--expected-units 5; accepted: 100 or more"),
+        ({"expected_units": 5}, "--expected-units 5; accepted: 100 to 1,000,000,000,000,000"),
         ({"method": "gan"}, "--method 'gan'; accepted: auto, aim, mst, mwem, privbayes, independent"),
         ({"format": "xlsx"}, "--format 'xlsx'; accepted: parquet, csv, delta"),
         ({"contributions": None}, "--owners and --contributions go together"),

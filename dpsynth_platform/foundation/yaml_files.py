@@ -69,21 +69,32 @@ class _Fault(Exception):
 
 
 @dataclass
-class _Open:
+class _Node:
+    """What was read, with aliases written out.
+
+    Attributes:
+        value: the scalar, mapping or list.
+        nodes: how many keys and values it has, with itself.
+        height: levels of mappings and lists, with itself; 0 for a scalar.
+    """
+
+    value: Any
+    nodes: int = 1
+    height: int = 0
+
+
+@dataclass
+class _Open(_Node):
     """A collection that is being read.
 
     Attributes:
-        value: the mapping or list.
         anchor: its name for aliases.
-        nodes: how many nodes it has so far, aliases expanded.
         keys: lines of the keys so far; None for a list.
         key: the key whose value comes next, once it was read.
         merged: mappings whose keys it has as well (`<<`, of YAML 1.1; contracts have them).
     """
 
-    value: Any
-    anchor: str | None
-    nodes: int = 1
+    anchor: str | None = None
     keys: dict[Hashable, int] | None = None
     key: list[Any] = field(default_factory=list)
     merged: list[dict[Any, Any]] = field(default_factory=list)
@@ -195,31 +206,27 @@ class _Reader:
     def __init__(self) -> None:
         self.found: Any = None
         self._open: list[_Open] = []
-        self._anchored: dict[str, tuple[Any, int]] = {}
+        self._anchored: dict[str, _Node] = {}
         self._nodes = 0
 
     def take(self, event: Any) -> None:
         """A scalar, an alias, or the beginning of a collection."""
         if isinstance(event, yaml.AliasEvent):
-            value, nodes = self._alias(event)
-            self._add(value, nodes, event)
+            self._add(self._alias(event), event)
             return
         if event.tag is not None:
             tag = event.tag.replace("tag:yaml.org,2002:", "!!")
             raise _Fault(f"the tag {tag!r}; accepted: none (quote what is a text)", event.start_mark)
         if isinstance(event, yaml.ScalarEvent):
-            value = _scalar(event)
+            node = _Node(_scalar(event))
             if event.anchor is not None:
-                self._anchored[event.anchor] = (value, 1)
-            self._add(value, 1, event)
+                self._anchored[event.anchor] = node
+            self._add(node, event)
             return
-        if len(self._open) == MOST_DEPTH:
-            raise _Fault(f"more than {MOST_DEPTH} levels deep; accepted: fewer", event.start_mark)
+        self._check(_Node(None, height=1), event)
         mapping = isinstance(event, yaml.MappingStartEvent)
-        if event.anchor is not None:
-            self._anchored.pop(event.anchor, None)  # until its end, an alias to it would be recursive
-        self._count(1, event)
-        self._open.append(_Open({} if mapping else [], event.anchor, keys={} if mapping else None))
+        made: Any = {} if mapping else []
+        self._open.append(_Open(made, height=1, anchor=event.anchor, keys={} if mapping else None))
 
     def close(self, event: Any) -> None:
         """The end of a collection."""
@@ -228,33 +235,37 @@ class _Reader:
             for key, value in part.items():
                 done.value.setdefault(key, value)
         if done.anchor is not None:
-            self._anchored[done.anchor] = (done.value, done.nodes)
-        self._put(done.value, done.nodes, event)
+            self._anchored[done.anchor] = done
+        self._put(done, event)
 
-    def _alias(self, event: Any) -> tuple[Any, int]:
+    def _alias(self, event: Any) -> _Node:
         if any(part.anchor == event.anchor for part in self._open):
             raise _Fault(f"the alias *{event.anchor} stands inside of what it names; accepted: none", event.start_mark)
         if event.anchor not in self._anchored:
             raise _Fault(f"the alias *{event.anchor} names nothing before it", event.start_mark)
         return self._anchored[event.anchor]
 
-    def _count(self, nodes: int, event: Any) -> None:
-        self._nodes += nodes
+    def _check(self, node: _Node, event: Any) -> None:
+        self._nodes += node.nodes
         if self._nodes > MOST_NODES:
             raise _Fault(
                 f"more than {MOST_NODES:,} keys and values, with aliases written out; accepted: fewer", event.start_mark
             )
+        if len(self._open) + node.height > MOST_DEPTH:
+            raise _Fault(f"more than {MOST_DEPTH} levels deep; accepted: fewer", event.start_mark)
 
-    def _add(self, value: Any, nodes: int, event: Any) -> None:
-        self._count(nodes, event)
-        self._put(value, nodes, event)
+    def _add(self, node: _Node, event: Any) -> None:
+        self._check(node, event)
+        self._put(node, event)
 
-    def _put(self, value: Any, nodes: int, event: Any) -> None:
+    def _put(self, node: _Node, event: Any) -> None:
+        value = node.value
         if not self._open:
             self.found = value
             return
         into = self._open[-1]
-        into.nodes += nodes
+        into.nodes += node.nodes
+        into.height = max(into.height, node.height + 1)
         if into.keys is None:
             into.value.append(value)
         elif into.key:
@@ -264,9 +275,10 @@ class _Reader:
             else:
                 into.value[key] = value
         else:
-            self._check_key(into.keys, value, event)
             merging = isinstance(event, yaml.ScalarEvent) and event.value == "<<" and event.implicit[0]
-            into.key.append(_MERGE if merging else value)
+            key = _MERGE if merging else value
+            self._check_key(into.keys, key, event)
+            into.key.append(key)
 
     @staticmethod
     def _merged(value: Any, event: Any) -> list[dict[Any, Any]]:

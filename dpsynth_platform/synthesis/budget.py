@@ -167,8 +167,8 @@ def least_cap(request: CostRequest) -> float:
     while not _fits(request, min(cap(high), MOST_CAP)):
         if cap(high) >= MOST_CAP:
             raise BudgetExceeded(
-                f"epsilon {request.guarantee.epsilon:g}, delta {request.guarantee.delta:.3g} takes more than the largest "
-                f"cap of a ledger (epsilon {MOST_CAP:g}). Nothing was spent. Accepted: a smaller epsilon"
+                f"epsilon {request.guarantee.epsilon:g}, delta {request.guarantee.delta:.3g} takes more than the "
+                f"largest cap of a ledger (epsilon {MOST_CAP:g}). Nothing was spent. Accepted: a smaller epsilon"
             )
         low, high = high, 2 * high + 1
     while high - low > 1:

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 
 from dpsynth_platform.constraints import Constraint
-from dpsynth_platform.contracts import MOST_UNITS, DataContract, IdentifierColumn
+from dpsynth_platform.contracts import MOST_CAP, MOST_UNITS, DataContract, IdentifierColumn
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.ledger.records import CostRequest

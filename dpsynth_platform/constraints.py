@@ -21,6 +21,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from dpsynth_platform.errors import ContractError
 from dpsynth_platform.foundation.yaml_files import plain_number, read_yaml, text_of
 
 Scalar = bool | int | float | str | None
@@ -150,11 +151,24 @@ class ConstraintsFile(BaseModel):
     constraints: list[Constraint] = Field(max_length=MOST_CONSTRAINTS)
 
 
-def read_constraints(path: Path) -> list[Constraint]:
-    """The constraints that a file declares. Raises `ContractError`, a line for each fault."""
+def read_constraints(path: Path, texts: Collection[str] = ()) -> list[Constraint]:
+    """The constraints that a file declares; `texts` names the columns whose values are texts.
+
+    Raises:
+        ContractError: a line for each fault.
+    """
     from dpsynth_platform.contracts import validated  # late: a contract is made of these
 
-    return list(validated(ConstraintsFile, read_yaml(path), str(path)).constraints)
+    document = read_yaml(path)
+    check_quoted(document, texts, str(path))
+    return list(validated(ConstraintsFile, document, str(path)).constraints)
+
+
+def check_quoted(document: Mapping[str, Any], texts: Collection[str], where: str) -> None:
+    """Refuses a file whose `constraints` have numbers or booleans for texts (`unquoted`). Raises `ContractError`."""
+    faults = [f"{where}: constraints.{fault}" for fault in unquoted(document.get("constraints"), texts)]
+    if faults:
+        raise ContractError("\n".join(faults))
 
 
 def canonical_values(values: Any) -> Values:

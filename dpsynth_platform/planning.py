@@ -12,7 +12,7 @@ import datetime as dt
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -28,7 +28,7 @@ from dpsynth_platform.contracts import (
     load_family,
 )
 from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import ConfigurationError, ContractError, DpsynthError, printable
+from dpsynth_platform.errors import ConfigurationError, ContractError, DpsynthError, file_problem, printable
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.privacy.guarantee import WEAK_EPSILON, Guarantee
 from dpsynth_platform.settings import Settings
@@ -335,8 +335,11 @@ def _in_the_open(settings: Settings, contract: DataContract) -> Iterator[str]:
     for key, place in places.items():
         try:
             found[key] = place.resolve()
+            with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+                found[key].lstat()
         except (OSError, RuntimeError, ValueError) as error:  # a loop of links is a `RuntimeError`
-            yield f"{key}: {str(place)[:200]!r} cannot be a path here ({type(error).__name__}); accepted: another one"
+            why = file_problem(error) if isinstance(error, OSError) else type(error).__name__
+            yield f"{key}: {str(place)[:200]!r} cannot be a path here ({why}); accepted: another one"
             return
     public = found["release.uri"]
     sensitive = {name: place.resolve() for name, place in settings.sensitive_places.items()}
@@ -354,9 +357,16 @@ def _family(settings: Settings, name: str, where: str) -> FamilyBudget:
 
 
 def read_family(path: Path) -> FamilyBudget:
-    """As `load_family`, with every failure of reading as the file's fault. Raises `ContractError`."""
+    """As `load_family`, with every failure of reading as the file's fault, another name than the family's as well.
+
+    Raises:
+        ContractError: the file is not acceptable.
+    """
     with _fault_of(path):
-        return load_family(path)
+        family = load_family(path)
+        if family.family != path.stem:
+            raise ContractError(f"{path}: family: {family.family!r}; accepted: {path.stem!r}, as the file is named")
+        return family
 
 
 def _unaffordable(privacy: Privacy, family: FamilyBudget) -> Iterator[str]:

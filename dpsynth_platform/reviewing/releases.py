@@ -81,7 +81,15 @@ def published(settings: Settings, beside: Iterable[Path] = ()) -> list[Path]:
     """
     targets = {Path(contract.release.uri).absolute() for contract, _ in load_all(settings)[0]}
     targets |= {directory.parent for directory in (*Register(settings.restricted).directories(), *beside)}
-    return sorted(path.parent for target in targets for path in target.glob(f"*/{layout.ATTESTATION}"))
+    return sorted(path.parent for target in targets for path in _attested(target))
+
+
+def _attested(target: Path) -> list[Path]:
+    """Attestations in a directory; none where it cannot be looked at."""
+    try:
+        return list(target.glob(f"*/{layout.ATTESTATION}"))
+    except OSError:
+        return []
 
 
 def _listed(path: Path, *, withdrawn: bool) -> dict[str, str]:

@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from dpsynth_platform.foundation.yaml_files import dump
 from dpsynth_platform.settings import Settings, embedded_ledger
 
 
@@ -33,5 +32,5 @@ def deployment_apart(
         ("families", family["family"], family),
     ):
         (deploy / kind).mkdir(parents=True, exist_ok=True)
-        (deploy / kind / f"{name}.yaml").write_text(yaml.safe_dump(dict(document)), encoding="utf-8")
+        (deploy / kind / f"{name}.yaml").write_text(dump(document), encoding="utf-8")
     return replace(settings, home=home, deploy=deploy, ledger_url=embedded_ledger(home / "ledger"), worker=None)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpsynth_platform.errors import VerificationFailed, file_problem
+from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.terminal import Json, Shown, command
 
@@ -86,7 +87,7 @@ def restore(
 
 def _key(path: Path | None) -> bytes | None:
     try:
-        return None if path is None else path.read_bytes()
+        return None if path is None else read_regular(path)
     except OSError as error:
         raise VerificationFailed(f"{path}: the key cannot be read: {file_problem(error)}") from None
 

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from dpsynth_platform.contracts import read_yaml, validated
+from dpsynth_platform.contracts import validated
 from dpsynth_platform.errors import ConfigurationError, ContractError
+from dpsynth_platform.foundation.yaml_files import read_yaml
 
 _KEYS = ("default", "datasets")
 Choice = TypeVar("Choice")

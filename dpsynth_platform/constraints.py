@@ -15,11 +15,14 @@ no mechanism depends on them, and a model is fitted again under other ones witho
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from dpsynth_platform.errors import ContractError
+from dpsynth_platform.foundation.yaml_files import plain_number, read_yaml, text_of
 
 Scalar = bool | int | float | str | None
 """One value; dates, moments and times of day as ISO texts, None for a missing one."""
@@ -148,11 +151,24 @@ class ConstraintsFile(BaseModel):
     constraints: list[Constraint] = Field(max_length=MOST_CONSTRAINTS)
 
 
-def read_constraints(path: Path) -> list[Constraint]:
-    """The constraints that a file declares. Raises `ContractError`, a line for each fault."""
-    from dpsynth_platform.contracts import read_yaml, validated  # late: a contract is made of these
+def read_constraints(path: Path, texts: Collection[str] = ()) -> list[Constraint]:
+    """The constraints that a file declares; `texts` names the columns whose values are texts.
 
-    return list(validated(ConstraintsFile, read_yaml(path), str(path)).constraints)
+    Raises:
+        ContractError: a line for each fault.
+    """
+    from dpsynth_platform.contracts import validated  # late: a contract is made of these
+
+    document = read_yaml(path)
+    check_quoted(document, texts, str(path))
+    return list(validated(ConstraintsFile, document, str(path)).constraints)
+
+
+def check_quoted(document: Mapping[str, Any], texts: Collection[str], where: str) -> None:
+    """Refuses a file whose `constraints` have numbers or booleans for texts (`unquoted`). Raises `ContractError`."""
+    faults = [f"{where}: constraints.{fault}" for fault in unquoted(document.get("constraints"), texts)]
+    if faults:
+        raise ContractError("\n".join(faults))
 
 
 def canonical_values(values: Any) -> Values:
@@ -194,7 +210,7 @@ def _scalar(value: Any) -> Scalar:
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
     if value is None or isinstance(value, bool | int | float | str):
-        return value
+        return plain_number(value)  # type: ignore[no-any-return]
     raise ValueError("accepted is a text, a number, a date, true, false, or null for a missing value")
 
 
@@ -202,5 +218,37 @@ def _text(key: Any) -> str:
     """A key of a mapping as a text; `null` cannot be one."""
     if key is None:
         raise ValueError("a missing value determines nothing; accepted: values of the column")
-    scalar = _scalar(key)
-    return str(scalar).lower() if isinstance(scalar, bool) else str(scalar)
+    scalar = key if isinstance(key, int | float) else _scalar(key)
+    return str(scalar).lower() if isinstance(scalar, bool) else text_of(scalar)
+
+
+def unquoted(constraints: Any, texts: Collection[str]) -> Iterator[str]:
+    """What stands without quotes for a text, where it would be compared as a number's or boolean's usual text.
+
+    Args:
+        constraints: as a file has them, sound or not.
+        texts: names of the columns whose values are texts.
+    """
+    for number, constraint in enumerate(constraints if isinstance(constraints, list) else []):
+        for path, name, values in _declared_values(constraint):
+            for value in values if isinstance(values, list) else [values]:
+                if name not in texts or not isinstance(value, bool | int | float):
+                    continue
+                try:
+                    text_of(value)
+                except ValueError as error:
+                    yield f"{number}.{path}: {error}"
+
+
+def _declared_values(constraint: Any) -> Iterator[tuple[str, str, Any]]:
+    """Where, of which column and which values a constraint names, as far as it can be read."""
+    if not isinstance(constraint, dict):
+        return
+    boxes = [("forbid", constraint.get("forbid"))]
+    if isinstance(only := constraint.get("only"), list):
+        boxes += [(f"only.{place}", box) for place, box in enumerate(only)]
+    for path, box in boxes:
+        for name, values in box.items() if isinstance(box, dict) else ():
+            yield f"{path}.{name}", str(name), values
+    if isinstance(mapping := constraint.get("mapping"), dict):
+        yield "mapping", str(constraint.get("determines")), list(mapping.values())

@@ -25,7 +25,6 @@ from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from zoneinfo import ZoneInfo
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -38,9 +37,10 @@ from pydantic import (
     model_validator,
 )
 
-from dpsynth_platform.constraints import MOST_CONSTRAINTS, Constraint
+from dpsynth_platform.constraints import MOST_CONSTRAINTS, Constraint, unquoted
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError
+from dpsynth_platform.foundation.yaml_files import read_yaml, text_of
 from dpsynth_platform.privacy.guarantee import WEAK_EPSILON
 from dpsynth_platform.scrub.findings import ENTITY_TYPES
 from dpsynth_platform.settings import is_plain, without_secrets
@@ -64,9 +64,13 @@ Phrase = Annotated[str, StringConstraints(strip_whitespace=True, min_length=2, m
 
 MOST_CONTRIBUTIONS = 10_000
 MOST_ROWS = 100_000_000
+MOST_UNITS = 10**15
+MOST_CAP = 1000.0
+"""The largest epsilon of a family's cap."""
 # Whole numbers of a column that a language model is told one by one.
 MOST_TOLD = 1000
 
+_LONGEST_SHOWN = 200
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -134,7 +138,9 @@ class Privacy(_Part):
         ),
     )
     guarantee: GuaranteeTarget
-    expected_units: int = Field(ge=100, description="Public estimate of the number of owners; never a count.")
+    expected_units: int = Field(
+        ge=100, le=MOST_UNITS, description="Public estimate of the number of owners; never a count."
+    )
     on_overlap: Literal["compose", "exclude", "block"] = "compose"
     accept_weak_guarantee: str | None = Field(default=None, min_length=10)
 
@@ -289,11 +295,23 @@ class DateColumn(_Column, _Binned):
     max: dt.date
     bins: int | BinRule | None = Field(default=None, description=f"{_BINS}.")
 
+    @field_validator("min", "max", mode="before")
+    @classmethod
+    def _written(cls, value: Any) -> Any:
+        return _no_number(value, "a date such as 2026-01-31")
+
     @model_validator(mode="after")
     def _range(self) -> DateColumn:
         if self.min >= self.max:
             raise ValueError(f"min {self.min} is not before max {self.max}")
         return self
+
+
+def _no_number(value: Any, accepted: str) -> Any:
+    """A date or time as it was declared; numbers would be taken for seconds since 1970."""
+    if isinstance(value, int | float) or (isinstance(value, str) and re.fullmatch(r"\s*[-+]?[0-9_.eE]*\s*", value)):
+        raise ValueError(f"{_shown(value)}; accepted: {accepted}")
+    return value
 
 
 Resolution = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,5}(ms|s|min|h)$")]
@@ -326,10 +344,18 @@ class DatetimeColumn(_Timed):
     resolution: Resolution = "1s"
     bins: int | BinRule | None = Field(default=None, description=f"{_BINS}.")
 
+    @field_validator("min", "max", mode="before")
+    @classmethod
+    def _written(cls, value: Any) -> Any:
+        return _no_number(value, "a moment such as 2026-01-31T12:00:00")
+
     @field_validator("min", "max")
     @classmethod
     def _in_utc(cls, moment: dt.datetime) -> dt.datetime:
-        return moment.astimezone(dt.UTC).replace(tzinfo=None) if moment.tzinfo else moment
+        try:
+            return moment.astimezone(dt.UTC).replace(tzinfo=None) if moment.tzinfo else moment
+        except OverflowError:
+            raise ValueError(f"{moment.isoformat()} is in no year of UTC; accepted: years 1 to 9999") from None
 
     @model_validator(mode="after")
     def _range(self) -> DatetimeColumn:
@@ -354,11 +380,8 @@ class TimeColumn(_Timed):
 
     @field_validator("min", "max", mode="before")
     @classmethod
-    def _quoted(cls, value: Any) -> Any:
-        # YAML reads 12:30 as a number in base sixty.
-        if isinstance(value, (int, float)):
-            raise ValueError(f"{value}; accepted is a time of day in quotes, such as '12:30'")
-        return value
+    def _written(cls, value: Any) -> Any:
+        return _no_number(value, "a time of day such as '12:30'")
 
     @field_validator("min", "max")
     @classmethod
@@ -433,10 +456,7 @@ class CategoricalColumn(_ScannedColumn):
         # All faults of a list are found here: a union would name each of its alternatives.
         if not 2 <= len(values) <= MOST_VALUES:
             raise ValueError(f"a list of {len(values)}; accepted: 2 to {MOST_VALUES} values, or {LEARNED}")
-        for place, value in enumerate(values):
-            if isinstance(value, bool) or not isinstance(value, int | str):
-                raise ValueError(f"{value!r} (number {place + 1}); accepted: texts or whole numbers")
-        return [str(value) for value in values]
+        return list(_texts(values))
 
     @field_validator("values")
     @classmethod
@@ -447,6 +467,17 @@ class CategoricalColumn(_ScannedColumn):
                 raise ValueError(f"{value!r} stands twice in the list; accepted: distinct values")
             seen.add(value)
         return values
+
+
+def _texts(values: Iterable[Any]) -> Iterator[str]:
+    for place, value in enumerate(values, start=1):
+        try:
+            yield text_of(value)
+        except ValueError as error:
+            problem = str(error)
+        else:
+            continue
+        raise ValueError(f"number {place} of the list: {problem}")
 
 
 class BooleanColumn(_Column):
@@ -980,10 +1011,8 @@ class TextGeneration(_Part):
         return None if self.counts is None else sum(sum(rows.values()) for rows in self.counts.values())
 
 
-def _told(value: Any) -> Any:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int) else value
+def _told(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else text_of(value)
 
 
 class Generate(_Part):
@@ -1853,7 +1882,7 @@ def _adapter(model: Any) -> TypeAdapter[Any]:
 class Cap(_Part):
     """The most that the family may ever cost one owner."""
 
-    epsilon: float = Field(gt=0, le=1000)
+    epsilon: float = Field(gt=0, le=MOST_CAP)
     delta: float = Field(gt=0, lt=1)
 
 
@@ -1894,6 +1923,7 @@ def draft_contract(document: Mapping[str, Any], variables: Mapping[str, str]) ->
     whole = _expand(document, variables, unknown)
     faults = [f"${{{name}}} is not known; accepted: {', '.join(sorted(variables))}" for name in unknown]
     parts = _Parts.of(whole)
+    faults += (f"generate.constraints.{fault}" for fault in _unquoted(whole.get("columns"), whole.get("generate")))
     contract = None
     try:
         contract = DataContract.model_validate(whole)
@@ -1904,6 +1934,13 @@ def draft_contract(document: Mapping[str, Any], variables: Mapping[str, str]) ->
             faults += parts.contradictions()
     family = _sound(FamilyName, whole.get("family"))
     return Draft(None if faults else contract, family, parts.privacy, tuple(faults))
+
+
+def _unquoted(columns: Any, generate: Any) -> Iterator[str]:
+    """See `constraints.unquoted`; of parts that nobody has checked."""
+    named = columns.items() if isinstance(columns, dict) else ()
+    texts = {name for name, column in named if isinstance(column, dict) and column.get("type") == "categorical"}
+    return unquoted(generate.get("constraints") if isinstance(generate, dict) else None, texts)
 
 
 def load_contract(path: Path, variables: Mapping[str, str]) -> DataContract:
@@ -1966,42 +2003,6 @@ def contract_json_schema() -> dict[str, Any]:
     """JSON schema of a contract file, for editors."""
     schema = DataContract.model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
-
-
-class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which by itself takes the last of two equal keys without a word."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        first: dict[tuple[str, str], int] = {}
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            if (key.tag, key.value) in first:
-                earlier = first[key.tag, key.value]
-                raise yaml.MarkedYAMLError(
-                    problem=f"key {key.value!r} stands twice, first in line {earlier}; accepted: once",
-                    problem_mark=key.start_mark,
-                )
-            first[key.tag, key.value] = key.start_mark.line + 1
-        return node
-
-
-def read_yaml(path: Path) -> Any:
-    """The mapping in a file of the deployment; a key that stands twice is refused. Raises `ContractError`."""
-    try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a safe loader
-    except FileNotFoundError:
-        raise ContractError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ContractError(f"{path}: cannot be read as UTF-8 text ({type(error).__name__})") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise ContractError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or 'syntax'}") from None
-    if not isinstance(document, dict):
-        raise ContractError(f"{path}: accepted is a mapping of keys to values, found {type(document).__name__}")
-    return document
 
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -2068,6 +2069,9 @@ def _explained(
         return f"{path}: {value!r}; accepted: whole seconds, minutes or hours, such as 90s, 2m or 1h"
     if kind == "string_pattern_mismatch":
         return f"{path}: {value!r}; accepted: text that matches {context['pattern']}"
+    if kind == "string_type" and isinstance(value, int | float):
+        written = str(value).lower() if isinstance(value, bool) else getattr(value, "written", value)
+        return f"{path}: {written} without quotes is no text; accepted: a text, so quote it: '{written}'"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         shown = value.get("type") if isinstance(value, dict) else value
         return f"{path}.type: {_shown(shown)}; accepted: {', '.join(_COLUMN_TAGS)}"
@@ -2080,7 +2084,8 @@ def _shown(value: Any) -> str:
     """A value of a contract in a message; an empty key is a gap of a draft."""
     if value is None:
         return "not filled in"
-    return f"a {type(value).__name__}" if isinstance(value, (dict, list)) else repr(value)
+    shown = f"a {type(value).__name__}" if isinstance(value, (dict, list)) else repr(value)
+    return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."
 
 
 def _meant(word: str, accepted: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.apart import deployment_apart
-from dpsynth_platform.contracts import DataContract, read_yaml
+from dpsynth_platform.contracts import DataContract, load_family
 from dpsynth_platform.demonstration import REVIEWER, DemoFailed, make_source, to_look_further
 from dpsynth_platform.errors import ReleaseRefused
 from dpsynth_platform.ledger.filter import RenyiFilter, add_up
@@ -164,7 +164,8 @@ def _beside(settings: Settings, contract: DataContract, policy: str) -> Settings
     document = contract.snapshot()
     document["privacy"]["on_overlap"] = policy
     document["release"]["uri"] = str(place / "home" / "public" / contract.dataset)
-    beside = deployment_apart(settings, document, read_yaml(family_path(settings, contract)), place)
+    family = load_family(family_path(settings, contract)).model_dump(mode="json")
+    beside = deployment_apart(settings, document, family, place)
     shutil.copyfile(settings.deploy / "dagster.yaml", beside.deploy / "dagster.yaml")
     return beside
 

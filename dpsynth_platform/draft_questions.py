@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import yaml
-
 from dpsynth_platform.contracts import LEARNED
 from dpsynth_platform.drafting import Document, Drafted, of_family
 from dpsynth_platform.errors import ContractError
+from dpsynth_platform.foundation.yaml_files import parse_value
 from dpsynth_platform.settings import Settings
 
 _TEXTS, _LIST, _VALUE = "a text", "a list, with commas between", "a value"
@@ -132,10 +131,7 @@ def _read(answer: str, kind: str) -> Any:
         return answer
     if kind == _LIST and not answer.startswith("["):
         return [part.strip() for part in answer.split(",")]
-    try:
-        return yaml.safe_load(answer)
-    except yaml.YAMLError:
-        return answer
+    return parse_value(answer)
 
 
 def _at(document: Document, path: str) -> Any:

@@ -11,6 +11,7 @@ A gap is an empty key. `dpsynth contract check` names every one of them.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import yaml
 
-from dpsynth_platform.contracts import FamilyBudget, draft_contract, load_family
-from dpsynth_platform.errors import ConfigurationError, ContractError, file_problem
+from dpsynth_platform.contracts import FamilyBudget, draft_contract
+from dpsynth_platform.errors import ConfigurationError, ContractError, file_problem, printable
+from dpsynth_platform.foundation.yaml_files import dump_inline, parse_value
+from dpsynth_platform.planning import read_family
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.synthesis.declaration import template
 from dpsynth_platform.synthesis.sources import Source, open_source, plain_type
@@ -214,7 +216,7 @@ def drafted(settings: Settings, table: Path, dataset: str, family: str | None) -
         "release": {"uri": f"{_HOME}/public/{dataset}", "approvals": 1},
     }
     beside = {source.names[item.name]: _beside(source, item) for item in source.schema}
-    known = tuple(sorted(path.stem for path in settings.families.glob("*.yaml")))
+    known = tuple(sorted(printable(path.stem) for path in settings.families.glob("*.yaml")))
     empty = Drafted(document, None, beside, known)
     return empty if family is None else of_family(settings, empty, family)
 
@@ -231,9 +233,9 @@ def of_family(settings: Settings, draft: Drafted, family: str) -> Drafted:
     if wrong:
         raise ContractError(wrong[0])
     path = settings.families / f"{family}.yaml"
-    if not path.is_file():
+    if not os.path.lexists(path):
         return named
-    found = load_family(path)
+    found = read_family(path)
     terms = {"unit": found.unit, "namespace": found.namespace, "adjacency": found.adjacency}
     privacy = {key: terms.get(key, value) for key, value in draft.contract["privacy"].items()}
     if found.owner_normalization:
@@ -287,7 +289,7 @@ def _column(source: Source, item: pa.Field) -> Document:
     """What a column's type tells, with gaps for the rest. A CSV file has none."""
     type_ = plain_type(item.type)
     words = "" if source.format == "csv" or _is_text(type_) else template(type_)
-    column: Document = yaml.safe_load(f"{{type: {words}}}")
+    column: Document = parse_value(f"{{type: {words}}}")
     if pa.types.is_decimal(type_):
         column["decimals"] = min(max(type_.scale, 0), _MOST_DECIMALS)
     return {"type": None} if column["type"] == "text" else column
@@ -344,6 +346,4 @@ def _flow(value: Any) -> str:
         return ""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_flow(key)}: {_flow(item)}" for key, item in value.items()) + "}"
-    # As the only item of a list, a value is quoted as it must be inside of braces.
-    text = yaml.safe_dump([value], default_flow_style=True, allow_unicode=True, width=float("inf"))
-    return text.strip()[1:-1]
+    return dump_inline(value)

@@ -212,6 +212,11 @@ class NotificationFailed(DpsynthError):
     code = "notification"
 
 
+def printable(text: str) -> str:
+    """A text that every terminal, log and JSON file takes: names of files may hold bytes that are no UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def file_problem(error: OSError | ValueError) -> str:
     """Why a file cannot be read as text or written, in the operating system's fixed words; nothing of its content."""
     if isinstance(error, FileNotFoundError):

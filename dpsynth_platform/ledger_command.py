@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpsynth_platform.errors import ConfigurationError, LedgerError, file_problem
+from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.people import acting, recorded
 from dpsynth_platform.privacy.guarantee import WEAK_DELTA, WEAK_EPSILON
 from dpsynth_platform.settings import Settings
@@ -264,7 +265,7 @@ def _write_new(file: Path, document: dict[str, Any]) -> None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path).decode()
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path} cannot be read: {file_problem(error)}") from None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -430,7 +431,7 @@ def _data(settings: Settings, store: LineageStore, text: str) -> Node:
     from dpsynth_platform.lineage.naming import dataset_name
     from dpsynth_platform.planning import load_dataset
 
-    if not (settings.contracts / f"{text}.yaml").is_file():
+    if not os.path.lexists(settings.contracts / f"{text}.yaml"):
         return _one(store, text)
     contract, _ = load_dataset(settings, text)
     return _one(store, str(dataset_name(contract.source.uri)))

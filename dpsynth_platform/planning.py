@@ -9,7 +9,9 @@ What plans and costs are made with is imported where they are made: who only ask
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +24,10 @@ from dpsynth_platform.contracts import (
     family_faults,
     load_contract,
     load_family,
-    read_yaml,
 )
 from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import ConfigurationError, ContractError
+from dpsynth_platform.errors import ConfigurationError, ContractError, DpsynthError, file_problem, printable
+from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.privacy.guarantee import WEAK_EPSILON, Guarantee
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.sources.periods import MONTH, has_ended, local_schema
@@ -229,15 +231,42 @@ def load_dataset(
         ContractError: the dataset is unknown, or a file is not acceptable.
     """
     path = settings.contracts / f"{dataset}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(item.stem for item in settings.contracts.glob("*.yaml"))) or _NONE_YET
-        raise ContractError(f"dataset {dataset!r} has no contract in {settings.contracts}; accepted: {known}")
-    contract = load_contract(path, settings.variables)
-    if contract.dataset != dataset:
-        raise ContractError(f"{path}: dataset: {contract.dataset!r}; accepted: {dataset!r}, as the file is named")
-    for fault in _in_the_open(settings, contract):
-        raise ContractError(f"{path}: {fault}")
-    return settled(contract, settings), check_with_family(settings, contract, families)
+    if not os.path.lexists(path):
+        known = ", ".join(_names(settings.contracts)) or _NONE_YET
+        raise ContractError(
+            f"dataset {printable(dataset)!r} has no contract in {settings.contracts}; accepted: {known}"
+        )
+    with _fault_of(path):
+        contract = load_contract(path, settings.variables)
+        if contract.dataset != dataset:
+            raise ContractError(f"{path}: dataset: {contract.dataset!r}; accepted: {dataset!r}, as the file is named")
+        for fault in _in_the_open(settings, contract):
+            raise ContractError(f"{path}: {fault}")
+        return settled(contract, settings), check_with_family(settings, contract, families)
+
+
+@contextmanager
+def _fault_of(path: Path) -> Iterator[None]:
+    """Whatever goes wrong with a file is its own fault: others are read on. A library's error is named by its type.
+
+    Raises:
+        ContractError: anything went wrong.
+    """
+    try:
+        yield
+        return
+    except ContractError as error:
+        problem = str(error)
+    except DpsynthError as error:
+        problem = f"{path}: {error}"
+    except Exception as error:
+        problem = f"{path}: cannot be used ({type(error).__name__}); accepted: what docs/contracts.md says"
+    raise ContractError(printable(problem))
+
+
+def _names(directory: Path) -> list[str]:
+    """Of a directory's YAML files, without their ending."""
+    return sorted(printable(item.stem) for item in directory.glob("*.yaml"))
 
 
 def check_with_family(
@@ -256,6 +285,11 @@ def check_contract(settings: Settings, file: Path) -> DataContract:
         ContractError: with all faults that can be seen at once, one line each. What a part says is held against other
             parts and against the family where that part is sound by itself.
     """
+    with _fault_of(file):
+        return _checked(settings, file)
+
+
+def _checked(settings: Settings, file: Path) -> DataContract:
     document = read_yaml(file)
     draft = draft_contract(document, settings.variables)
     faults = [f"{file}: {fault}" for fault in draft.faults]
@@ -304,19 +338,43 @@ def settled(contract: DataContract, settings: Settings) -> DataContract:
 
 def _in_the_open(settings: Settings, contract: DataContract) -> Iterator[str]:
     """Why releases would lie among what must stay restricted: who may read the one root would come to the other."""
-    public = Path(contract.release.uri).resolve()
-    for name, place in (settings.sensitive_places | {"source": Path(contract.source.uri)}).items():
-        kept = place.resolve()
+    places = {"release.uri": Path(contract.release.uri), "source.uri": Path(contract.source.uri)}
+    found = {}
+    for key, place in places.items():
+        try:
+            found[key] = place.resolve()
+            with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+                found[key].lstat()
+        except (OSError, RuntimeError, ValueError) as error:  # a loop of links is a `RuntimeError`
+            why = file_problem(error) if isinstance(error, OSError) else type(error).__name__
+            yield f"{key}: {str(place)[:200]!r} cannot be a path here ({why}); accepted: another one"
+            return
+    public = found["release.uri"]
+    sensitive = {name: place.resolve() for name, place in settings.sensitive_places.items()}
+    for name, kept in (sensitive | {"source": found["source.uri"]}).items():
         if public.is_relative_to(kept) or kept.is_relative_to(public):
             yield f"release.uri: {contract.release.uri!r} and the {name} lie in one another; accepted: a place apart"
 
 
 def _family(settings: Settings, name: str, where: str) -> FamilyBudget:
     path = settings.families / f"{name}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(item.stem for item in settings.families.glob("*.yaml"))) or _NONE_YET
+    if not os.path.lexists(path):
+        known = ", ".join(_names(settings.families)) or _NONE_YET
         raise ContractError(f"{where}: family: {name!r} has no file in {settings.families}; accepted: {known}")
-    return load_family(path)
+    return read_family(path)
+
+
+def read_family(path: Path) -> FamilyBudget:
+    """As `load_family`, with every failure of reading as the file's fault, another name than the family's as well.
+
+    Raises:
+        ContractError: the file is not acceptable.
+    """
+    with _fault_of(path):
+        family = load_family(path)
+        if family.family != path.stem:
+            raise ContractError(f"{path}: family: {family.family!r}; accepted: {path.stem!r}, as the file is named")
+        return family
 
 
 def _unaffordable(privacy: Privacy, family: FamilyBudget) -> Iterator[str]:

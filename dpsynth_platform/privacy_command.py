@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.privacy.guarantee import WEAK_DELTA
 from dpsynth_platform.privacy_arguments import (
     Asked,
@@ -310,7 +311,7 @@ def _read_event(file: Path) -> tuple[DpEvent, float | None]:
     from dpsynth_platform.privacy.events import event_from_json
 
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(read_regular(file))
     except OSError:
         raise AccountingError(f"{file}: cannot be read; accepted: a JSON file with an event") from None
     except (ValueError, RecursionError):

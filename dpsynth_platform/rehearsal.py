@@ -17,7 +17,7 @@ from typing import Any
 import dagster as dg
 
 from dpsynth_platform.apart import deployment_apart
-from dpsynth_platform.contracts import MOST_BATCH, DataContract, read_yaml, told_values
+from dpsynth_platform.contracts import MOST_BATCH, DataContract, load_family, told_values
 from dpsynth_platform.errors import DpsynthError
 from dpsynth_platform.planning import family_path, load_dataset
 from dpsynth_platform.restricted_log import output_to
@@ -73,7 +73,7 @@ def _mock_deployment(
     from dpsynth_platform.synth.mock import mock_table
 
     document = contract.snapshot()
-    family = read_yaml(family_path(settings, contract))
+    family = load_family(family_path(settings, contract)).model_dump(mode="json")
     document["source"]["uri"] = str(place / "source")
     document["release"]["uri"] = str(place / "public")
     if contract.generate.training is not None:

@@ -231,7 +231,7 @@ def _chosen(named: str | None, own: Path) -> Path | None:
     """The file that is named, whether or not it is there (its reader tells), or the deployment's own if it has one."""
     if named:
         return _path(named)
-    return own if own.is_file() else None
+    return own if os.path.lexists(own) else None  # what is no file is its reader's to refuse
 
 
 def _path(named: str | None) -> Path | None:

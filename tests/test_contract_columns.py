@@ -3,11 +3,11 @@
 import datetime as dt
 
 import pytest
-import yaml
 from pydantic import TypeAdapter
 
 from dpsynth_platform.contracts import Column, DatetimeColumn, FloatColumn, TimeColumn, parse_contract
 from dpsynth_platform.errors import ContractError
+from dpsynth_platform.foundation.yaml_files import parse_value
 
 
 def parsed(column: str):
@@ -29,7 +29,7 @@ def parsed(column: str):
         "columns": {
             "person": {"type": "identifier"},
             "flag": {"type": "boolean"},
-            "x": yaml.safe_load(column),
+            "x": parse_value(column),
         },
         "generate": {"rows": 10},
         "release": {"uri": "/nowhere/public"},
@@ -61,7 +61,11 @@ def parsed(column: str):
             "{type: datetime, min: 2026-01-01T00:00:00, max: 2026-01-02T00:00:00, resolution: 1d}",
             "resolution: '1d'; accepted: text that matches",
         ),
-        ("{type: time, max: 22:30}", "columns.x.max: 1350; accepted is a time of day in quotes, such as '12:30'"),
+        ("{type: time, max: 2230}", "columns.x.max: 2230; accepted: a time of day such as '12:30'"),
+        ("{type: date, min: 20260101, max: 2026-12-31}", "columns.x.min: 20260101; accepted: a date such as"),
+        ("{type: date, min: 2026-01-01, max: 2026-02-30}", "columns.x.max: '2026-02-30'; input should be a valid date"),
+        ("{type: datetime, min: 2020, max: 2026-02-28}", "columns.x.min: 2020; accepted: a moment such as 2026-01-31T"),
+        ("{type: datetime, min: 0001-01-01T00:00:00+14:00, max: 2026-02-28}", "is in no year of UTC"),
         ("{type: time, min: '08:00+01:00'}", "columns.x.min: 08:00:00+01:00; accepted is a time of day without"),
         ("{type: time, min: '09:00', max: '08:00'}", "min 09:00:00 is not before max 08:00:00"),
         ("{type: time, min: '08:15', resolution: 1h}", "min: 08:15:00 is no whole multiple"),

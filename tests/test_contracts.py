@@ -21,10 +21,10 @@ from dpsynth_platform.contracts import (
     load_contract,
     load_family,
     parse_contract,
-    read_yaml,
 )
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError
+from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.settings import PACKAGE_ROOT
 
 DEPLOYED = sorted((PACKAGE_ROOT / "deploy" / "contracts").glob("*.yaml"))
@@ -429,6 +429,151 @@ def test_a_key_may_stand_again_where_an_anchor_is_merged(tmp_path: Path) -> None
     assert read_yaml(path)["second"] == {"a": 3, "b": 2}
 
 
+SAMPLE = """
+dataset: letters
+description: Letters of fictional customers.
+owners: [letters@example.org]
+source: {uri: /sources/letters, key: [customer]}
+family: letters
+privacy:
+  unit: user
+  owner_columns: [customer]
+  namespace: customer
+  max_contributions: 1
+  guarantee: {epsilon: 1.0}
+  expected_units: 50_000
+columns:
+  customer: {type: identifier}
+  x: COLUMN
+  code: {type: categorical, values: ['1.1', '1.10', 'true', '3']}
+generate:
+  method: mst
+  constraints: [CONSTRAINT]
+release: {uri: /public/letters}
+"""
+
+
+def written(tmp_path: Path, column: str, constraint: str = "") -> DataContract:
+    (tmp_path / "letters.yaml").write_text(SAMPLE.replace("COLUMN", column).replace("CONSTRAINT", constraint))
+    return load_contract(tmp_path / "letters.yaml", {})
+
+
+@pytest.mark.parametrize(
+    ("values", "read"),
+    [
+        ("[1, 2, 3, 4]", ["1", "2", "3", "4"]),
+        ("[-1, 0, 12345678901234567890]", ["-1", "0", "12345678901234567890"]),
+        ("['01', '02', '08', 10]", ["01", "02", "08", "10"]),
+        ("[NO, SE, yes, on]", ["NO", "SE", "yes", "on"]),
+        ("[12:30, 1:2:3]", ["12:30", "1:2:3"]),
+        ("[2026-01-01, 2026-02-30, 2026-01]", ["2026-01-01", "2026-02-30", "2026-01"]),
+        ("['1.0', '1.10', '1e3', 'true', 'null', '']", ["1.0", "1.10", "1e3", "true", "null", ""]),
+        ("[9E, 1st, 1-2, 0.1.2, =]", ["9E", "1st", "1-2", "0.1.2", "="]),
+    ],
+)
+def test_values_are_as_they_were_written(tmp_path: Path, values: str, read: list[str]) -> None:
+    column = written(tmp_path, f"{{type: categorical, values: {values}}}").columns["x"]
+    assert column.model_dump()["values"] == read
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ("[01, 02, 08]", "line 18: 01 is read differently by editions of YAML; accepted: '01' in quotes for a text"),
+        ("[a, 010]", "010 is read differently"),
+        ("[0o17, a]", "0o17 is read differently"),
+        ("[0x1F, a]", "0x1F is read differently"),
+        (
+            "[1.0, 1.10]",
+            "columns.x.values: number 1 of the list: 1.0 without quotes is a number, not a text; accepted: ",
+        ),
+        ("[a, 1.10]", "columns.x.values: number 2 of the list: 1.10 without quotes is a number, not a text; "),
+        ("[a, 1.10]", "accepted: quote it: '1.10'"),
+        ("[a, 1e3]", "quote it: '1e3'"),
+        ("[a, .5]", "quote it: '.5'"),
+        ("[a, +1]", "quote it: '+1'"),
+        ("[a, 1_000]", "quote it: '1_000'"),
+        ("[true, false]", "number 1 of the list: true without quotes is no text; accepted: quote it, in the spelling"),
+        ("[a, ~]", "number 2 of the list: null without quotes is no text"),
+        ("[a, [b]]", "number 2 of the list: a list; accepted: texts or whole numbers"),
+        ("[a, 2026-01-01, {b: c}]", "number 3 of the list: a mapping"),
+    ],
+)
+def test_what_would_become_another_text_is_to_be_quoted(tmp_path: Path, values: str, said: str) -> None:
+    with pytest.raises(ContractError) as caught:
+        written(tmp_path, f"\n    type: categorical\n    values: {values}")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (
+            "{type: integer, min: 01000, max: 9999}",
+            "line 16: 01000 is read differently by editions of YAML; accepted: ",
+        ),
+        ("{type: integer, min: 0o17, max: 9999}", "0o17 is read differently"),
+        ("{type: integer, min: 12:30, max: 9999}", "columns.x.min: '12:30'; input should be a valid integer"),
+        ("{type: integer, min: 0, max: 2026-02-30}", "columns.x.max: '2026-02-30'; input should be a valid integer"),
+        ("{type: date, min: 2026-01-01, max: 2026-02-30}", "columns.x.max: '2026-02-30'; input should be a valid date"),
+        (f"{{type: integer, min: 0, max: {'9' * 10_000}}}", "a number of 10,000 characters; accepted: up to 300"),
+        ("{type: integer, min: 0, max: .inf}", ".inf is no finite number"),
+        ("{type: text, pii: !!str drop}", "the tag '!!str'"),
+    ],
+)
+def test_no_number_or_date_is_guessed(tmp_path: Path, column: str, said: str) -> None:
+    with pytest.raises(ContractError) as caught:
+        written(tmp_path, column)
+    assert said in str(caught.value)
+    assert str(caught.value).count("\n") == 0
+
+
+def test_numbers_may_have_any_usual_form(tmp_path: Path) -> None:
+    number = written(tmp_path, "{type: float, min: .5, max: +1e3, bins: [1_0.50, 20., 3E1]}").columns["x"]
+    assert number.model_dump(exclude={"nullable", "accept_pii", "points", "decimals"}) == {
+        "type": "float", "min": 0.5, "max": 1000.0, "bins": [10.5, 20.0, 30.0],
+    }  # fmt: skip
+    whole = written(tmp_path, "{type: integer, min: -0, max: 1_000, nullable: yes}").columns["x"]
+    assert (whole.model_dump()["min"], whole.model_dump()["max"], whole.nullable) == (0, 1000, True)
+    hours = written(tmp_path, "{type: time, min: 07:30, max: 22:30}").columns["x"].model_dump(mode="json")
+    assert (hours["min"], hours["max"]) == ("07:30:00", "22:30:00")
+
+
+@pytest.mark.parametrize(
+    ("constraint", "said"),
+    [
+        ("{forbid: {code: 1.10, x: 3}}", "generate.constraints.0.forbid.code: 1.10 without quotes is a number"),
+        ("{forbid: {code: ['1.1', true], x: 3}}", "generate.constraints.0.forbid.code: true without quotes is no text"),
+        ("{only: [{code: 3, x: 3}, {code: [1.1]}]}", "generate.constraints.0.only.1.code: 1.1 without quotes"),
+        ("{column: x, determines: code, mapping: {1: 1.10}}", "generate.constraints.0.mapping: 1.10 without quotes"),
+        ("{column: code, determines: x, mapping: {1.10: 3}}", "1.10 without quotes is a number"),
+    ],
+)
+def test_a_constraint_on_texts_names_texts(tmp_path: Path, constraint: str, said: str) -> None:
+    with pytest.raises(ContractError) as caught:
+        written(tmp_path, "{type: integer, min: 0, max: 9}", constraint)
+    assert said in str(caught.value)
+
+
+def test_a_constraint_names_numbers_as_numbers(tmp_path: Path) -> None:
+    contract = written(
+        tmp_path, "{type: float, min: 0, max: 9}", "{forbid: {code: ['1.10', 3], x: {min: 1.50, max: +2}}}"
+    )
+    assert contract.snapshot()["generate"]["constraints"][0]["forbid"] == {
+        "code": ["1.10", 3],
+        "x": {"min": 1.5, "max": 2},
+    }
+    assert json.dumps(contract.snapshot()) == json.dumps(json.loads(json.dumps(contract.snapshot())))
+
+
+@pytest.mark.parametrize("name", [path.stem for path in DEPLOYED])
+def test_contracts_that_lie_around_are_sealed_as_they_were(name: str) -> None:
+    """PyYAML's own loader, by which earlier runs were sealed, reads them alike."""
+    path = PACKAGE_ROOT / "deploy" / "contracts" / f"{name}.yaml"
+    earlier = parse_contract(yaml.safe_load(path.read_text(encoding="utf-8")), where=name, variables=VARIABLES)
+    assert load_contract(path, VARIABLES).digest() == earlier.digest()
+
+
 def test_what_follows_from_a_contract() -> None:
     contract = parsed()
     assert contract.modelled == ["age", "score", "day", "colour", "member"]
@@ -502,11 +647,14 @@ def test_the_json_schema_refuses_what_the_model_refuses() -> None:
     ("content", "message"),
     [
         (b"dataset: [", r"line \d+: not valid YAML: "),
-        (b"a: b: c", r"line 1: not valid YAML: mapping values are not allowed here"),
-        (b"\xff\xfe\x00", r"cannot be read as UTF-8 text \(UnicodeDecodeError\)"),
-        (b"", "accepted is a mapping of keys to values, found NoneType"),
-        (b"- one\n- two", "accepted is a mapping of keys to values, found list"),
-        (b"!!python/object/apply:os.system ['true']", "not valid YAML"),
+        (b"a: b: c", r"line 1: not valid YAML: mapping values are not allowed in this context"),
+        (b"\xff\xfe\x00", "cannot be read as UTF-8 text; accepted: a text file in UTF-8"),
+        (b"", "accepted is a mapping of keys to values, found nothing"),
+        (b"- one\n- two", "accepted is a mapping of keys to values, found a list"),
+        (
+            b"!!python/object/apply:os.system ['true']",
+            "line 1: the tag '!!python/object/apply:os.system'; accepted: none",
+        ),
         (b"a: 1\nb: 2\n'a': 3", r"line 3: not valid YAML: key 'a' stands twice, first in line 1; accepted: once"),
         (
             b"columns:\n  age: {min: 0, max: 1, min: 2}",
@@ -525,7 +673,7 @@ def test_a_file_that_is_no_contract(tmp_path: Path, content: bytes, message: str
 def test_a_file_that_is_missing_or_unreadable(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match=r"nowhere\.yaml: no such file"):
         load_contract(tmp_path / "nowhere.yaml", VARIABLES)
-    with pytest.raises(ContractError, match=r"cannot be read as UTF-8 text \(IsADirectoryError\)"):
+    with pytest.raises(ContractError, match="cannot be read: is a directory"):
         load_contract(tmp_path, VARIABLES)
 
 

@@ -30,8 +30,10 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from dpsynth_platform.console.roles import ROLES, Role
-from dpsynth_platform.contracts import read_yaml, validated
+from dpsynth_platform.contracts import validated
 from dpsynth_platform.errors import ConfigurationError, ContractError, file_problem
+from dpsynth_platform.foundation.regular_files import read_regular
+from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.permissions import PRIVATE_UMASK
 from dpsynth_platform.settings import THIS_MACHINE, Settings
 
@@ -291,7 +293,7 @@ def _secret(path: Path | None, key: str, shortest: int = 1) -> str:
     problem = ""
     try:
         shared = path.stat().st_mode & PRIVATE_UMASK
-        text = path.read_text(encoding="utf-8").strip()
+        text = read_regular(path).decode().strip()
     except (OSError, ValueError) as error:
         problem = file_problem(error)
     else:

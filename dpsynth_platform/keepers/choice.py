@@ -30,8 +30,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
 from dpsynth_platform.choices import tagged
-from dpsynth_platform.contracts import read_yaml
 from dpsynth_platform.errors import ConfigurationError, ContractError
+from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.keepers.files import FileKeeper
 from dpsynth_platform.keepers.keeper import Keeper, own_text
 from dpsynth_platform.keepers.program import COMMAND, ProgramKeeper

@@ -10,6 +10,7 @@ import secrets
 from pathlib import Path
 
 from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.keepers.keeper import KEY_BYTES
 from dpsynth_platform.permissions import closed_directory, make_private
 from dpsynth_platform.storage import sync
@@ -27,7 +28,7 @@ class FileKeeper:
         try:
             make_private(path)
             closed_directory(self._directory)
-            key = path.read_bytes()
+            key = read_regular(path)
         except FileNotFoundError:
             return None
         except OSError as error:

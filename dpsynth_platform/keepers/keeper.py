@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dpsynth_platform.errors import ConfigurationError, file_problem
+from dpsynth_platform.foundation.regular_files import read_regular
 
 KEY_BYTES = 32
 
@@ -54,7 +55,7 @@ def own_text(file: Path) -> str | None:
         ConfigurationError: it cannot be read, or others could write it, and so have keys go where they like.
     """
     try:
-        found, text = file.stat(), file.read_text(encoding="utf-8")
+        found, text = file.stat(), read_regular(file).decode()
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -23,6 +23,7 @@ from typing import Annotated, Any, BinaryIO, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from dpsynth_platform.errors import ConfigurationError, LineageRefused, file_problem
+from dpsynth_platform.foundation.regular_files import check_regular
 from dpsynth_platform.lineage.intake import LONGEST_NAME, LONGEST_TIME, MOST_DATASETS
 from dpsynth_platform.lineage.nodes import Recorded
 from dpsynth_platform.lineage.store import LineageStore
@@ -103,6 +104,7 @@ def take_file(store: LineageStore, file: Path, producer: str) -> Iterator[Outcom
         LedgerError: the database is away; what was recorded before stays.
     """
     try:
+        check_regular(file)
         with file.open("rb") as lines:
             if _is_one(lines.read(MOST_BYTES + 1)):
                 yield _outcome(1, lambda: take(store, file.read_bytes(), producer))

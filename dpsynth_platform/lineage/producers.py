@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpsynth_platform.errors import ConfigurationError, file_problem
+from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.lineage.ingest import producer_name
 from dpsynth_platform.permissions import PRIVATE_UMASK
 from dpsynth_platform.storage import write_durably
@@ -55,7 +56,7 @@ def load_producers(file: Path) -> tuple[Producer, ...]:
     """
     _check_private(file)
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = read_regular(file).decode().splitlines()
     except (OSError, ValueError) as error:
         raise ConfigurationError(_unreadable(file, file_problem(error))) from None
     found = tuple(_producer(file, number, line) for number, line in enumerate(lines, 1) if _content(line))
@@ -79,7 +80,7 @@ def add_token(file: Path, name: str, *, replace: bool = False) -> MadeToken:
         _check_private(file)
     try:
         if file.exists():
-            lines = file.read_text(encoding="utf-8").splitlines()
+            lines = read_regular(file).decode().splitlines()
         earlier = [line for line in lines if _content(line).partition(":")[0].strip() == producer]
         kept = [line for line in lines if not (replace and line in earlier)]
         write_durably(file, "".join(f"{line}\n" for line in (*kept, f"{producer}: {_hash(token)}")))

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.errors import SourceError, file_problem
+from dpsynth_platform.foundation.regular_files import check_regular
 from dpsynth_platform.sources.tables import open_table
 
 OR_CSV = ", a CSV file (.csv)"
@@ -50,6 +51,7 @@ def _csv(path: Path, like: pa.Schema | None) -> pa.Table:
 
     accepted = "accepted: CSV in UTF-8 with a header, comma-separated, as many fields in every row"
     try:
+        check_regular(path)
         # Types follow from the first block alone, so it is large.
         table = csv.read_csv(path, csv.ReadOptions(block_size=1 << 28), convert_options=_conversion(like))
     except OSError as error:
@@ -67,6 +69,7 @@ def _csv(path: Path, like: pa.Schema | None) -> pa.Table:
 def _json_lines(path: Path) -> pa.Table:
     """One object a line; a name that an object lacks is missing there. Nothing is taken for a date or a number."""
     try:
+        check_regular(path)
         lines = path.read_text(encoding="utf-8").split("\n")  # other ends of lines may stand inside of a text
     except (OSError, UnicodeDecodeError) as error:
         problem = file_problem(error)

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import DpsynthError, VerificationFailed, file_problem
+from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.people import visible
 from dpsynth_platform.release import layout, schema, signature, table, tombstone
 from dpsynth_platform.release.attestation import Envelope, part_digests
@@ -499,7 +500,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON value instead of text")
     given = parser.parse_args(arguments)
     try:
-        key = given.public_key.read_bytes() if given.public_key else None
+        key = read_regular(given.public_key) if given.public_key else None
         chain = KnownChain.of_export(given.ledger) if given.ledger else None
         reports = verify_releases(given.release, key, chain=chain)
     except OSError as error:

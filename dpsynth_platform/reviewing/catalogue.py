@@ -11,9 +11,9 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_platform.contracts import DataContract, FamilyBudget, load_family
-from dpsynth_platform.errors import ContractError
-from dpsynth_platform.planning import load_dataset
+from dpsynth_platform.contracts import DataContract, FamilyBudget
+from dpsynth_platform.errors import ContractError, printable
+from dpsynth_platform.planning import load_dataset, read_family
 from dpsynth_platform.release import layout
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.reviewing.kept import Kept, State, state_of
@@ -58,7 +58,7 @@ def catalogue(settings: Settings) -> Catalogue:
     for path in files:
         family = _FAMILIES.get(path, state_of([path]), lambda path=path: _family(path))  # type: ignore[misc]
         if isinstance(family, str):
-            family_faults[path.stem] = settings.shown(family)
+            family_faults[printable(path.stem)] = settings.shown(family)
         else:
             families[path.stem] = family
     budgets = state_of(files)
@@ -66,7 +66,7 @@ def catalogue(settings: Settings) -> Catalogue:
     for path in sorted(settings.contracts.glob("*.yaml")):
         read = _contract(settings, path, families, budgets)
         if read.found is None:
-            faults[path.stem] = settings.shown(read.fault)
+            faults[printable(path.stem)] = settings.shown(read.fault)
         else:
             datasets[path.stem] = read.found
     return Catalogue(datasets, families, faults, family_faults)
@@ -122,7 +122,7 @@ def _names_in(directory: Path) -> list[str]:
 
 def _family(path: Path) -> FamilyBudget | str:
     try:
-        return load_family(path)
+        return read_family(path)
     except ContractError as error:
         return str(error)
 

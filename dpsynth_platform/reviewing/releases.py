@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.planning import load_all
 from dpsynth_platform.release import evidence, layout
@@ -80,7 +81,15 @@ def published(settings: Settings, beside: Iterable[Path] = ()) -> list[Path]:
     """
     targets = {Path(contract.release.uri).absolute() for contract, _ in load_all(settings)[0]}
     targets |= {directory.parent for directory in (*Register(settings.restricted).directories(), *beside)}
-    return sorted(path.parent for target in targets for path in target.glob(f"*/{layout.ATTESTATION}"))
+    return sorted(path.parent for target in targets for path in _attested(target))
+
+
+def _attested(target: Path) -> list[Path]:
+    """Attestations in a directory; none where it cannot be looked at."""
+    try:
+        return list(target.glob(f"*/{layout.ATTESTATION}"))
+    except OSError:
+        return []
 
 
 def _listed(path: Path, *, withdrawn: bool) -> dict[str, str]:
@@ -89,7 +98,7 @@ def _listed(path: Path, *, withdrawn: bool) -> dict[str, str]:
     if withdrawn or is_withdrawn(path):
         state = WITHDRAWN if is_withdrawn(path) and not layout.has_rows(path) else UNFINISHED
     try:
-        release = json.loads((path / "dossier.json").read_text(encoding="utf-8"))["release"]
+        release = json.loads(read_regular(path / "dossier.json"))["release"]
         place = Place(release["dataset"], release["period"]).label
     except (OSError, ValueError, KeyError, TypeError):
         place, state = path.parent.name, f"{state}, damaged since"

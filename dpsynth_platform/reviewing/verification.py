@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpsynth_platform.errors import ConfigurationError, VerificationFailed, file_problem
+from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.release.heads import WITHDRAWN, KnownChain
@@ -124,7 +125,7 @@ def verify_all(
     key, chain = None, KnownChain.of_export(ledger_export) if ledger_export else None
     if public_key is not None:
         try:
-            key = public_key.read_bytes()
+            key = read_regular(public_key)
         except OSError as error:
             raise VerificationFailed(f"{public_key}: the key cannot be read: {file_problem(error)}") from None
     elif (own := _own_key(settings)) is not None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsynth_platform.errors import SourceError
+from dpsynth_platform.foundation.regular_files import check_regular
 from dpsynth_platform.scrub.findings import ENTITY_TYPES, Finding
 
 CLASSES: Mapping[str, str] = {
@@ -287,6 +288,7 @@ def _json_lines(path: Path) -> list[Any]:
     problem = ""
     rows = []
     try:
+        check_regular(path)
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 problem = f", line {number}"

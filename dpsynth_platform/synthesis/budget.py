@@ -10,13 +10,12 @@ raise the cap afterwards.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_platform.contracts import Cap, DataContract, FamilyBudget, Privacy
+from dpsynth_platform.contracts import MOST_CAP, Cap, DataContract, FamilyBudget, Privacy
 from dpsynth_platform.errors import BudgetExceeded, LedgerError
 from dpsynth_platform.ledger.chain import BOUND
 from dpsynth_platform.ledger.filter import RenyiFilter
@@ -26,6 +25,8 @@ from dpsynth_platform.settings import embedded_ledger
 from dpsynth_platform.synthesis.declaration import FAMILY
 
 _STEP = 0.005
+_LEAST_CAP = 1e-12
+"""Where the search for a cap begins for smaller epsilons."""
 _OWNERS = f"owners of {FAMILY}"
 
 
@@ -152,10 +153,28 @@ def least_cap(request: CostRequest) -> float:
 
     A ledger adds Renyi curves and spreads delta over orders, so that sums stay valid whatever is decided later; what a
     single run claims by itself is a tenth less.
+
+    Raises:
+        BudgetExceeded: no account may have a cap as large.
     """
-    steps = (request.guarantee.epsilon * (1 + _STEP * step) for step in itertools.count())
-    caps = (float(f"{epsilon:.4g}") for epsilon in steps)
-    return next(cap for cap in caps if _fits(request, cap))
+    first = max(request.guarantee.epsilon, _LEAST_CAP)
+
+    def cap(step: int) -> float:
+        return float(f"{first * (1 + _STEP * step):.4g}")
+
+    # Whatever fits under a cap fits under a larger one, so halving finds the first of these steps that fits.
+    low, high = -1, 0
+    while not _fits(request, min(cap(high), MOST_CAP)):
+        if cap(high) >= MOST_CAP:
+            raise BudgetExceeded(
+                f"epsilon {request.guarantee.epsilon:g}, delta {request.guarantee.delta:.3g} takes more than the "
+                f"largest cap of a ledger (epsilon {MOST_CAP:g}). Nothing was spent. Accepted: a smaller epsilon"
+            )
+        low, high = high, 2 * high + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _fits(request, cap(middle)) else (middle, high)
+    return min(cap(high), MOST_CAP)
 
 
 def _fits(request: CostRequest, cap: float) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from dpsynth_platform.constraints import MOST_CONSTRAINTS, Constraint, read_constraints
+from dpsynth_platform.constraints import MOST_CONSTRAINTS, Constraint, check_quoted, read_constraints
 from dpsynth_platform.contracts import (
     BooleanColumn,
     CategoricalColumn,
@@ -30,10 +30,10 @@ from dpsynth_platform.contracts import (
     IdentifierColumn,
     TextColumn,
     parse_contract,
-    read_yaml,
     validated,
 )
 from dpsynth_platform.errors import ContractError, SchemaMissing, SourceError
+from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.synthesis.sources import Source, plain_type
 
 DATASET = "table"
@@ -97,10 +97,14 @@ def read_declared(schema: Path | None, constraints: Path | None) -> Declared:
     """
     columns: dict[str, Column] = {}
     found: Sequence[Constraint] = ()
+    texts: set[str] = set()
     if schema is not None:
-        read = validated(SchemaFile, read_yaml(schema), str(schema))
+        document = read_yaml(schema)
+        read = validated(SchemaFile, document, str(schema))
         columns, found = dict(read.columns), read.constraints
-    return Declared(columns, tuple(found if constraints is None else read_constraints(constraints)))
+        texts = {name for name, column in columns.items() if isinstance(column, CategoricalColumn)}
+        check_quoted(document, texts, str(schema))
+    return Declared(columns, tuple(found if constraints is None else read_constraints(constraints, texts)))
 
 
 def undeclared(source: Source, declared: Mapping[str, Column], owners: str | None) -> list[str]:

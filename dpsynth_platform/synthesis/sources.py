@@ -24,6 +24,7 @@ import pyarrow as pa
 from dpsynth_platform.contracts import RESERVED_COLUMNS, Column
 from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import SourceError, file_problem
+from dpsynth_platform.foundation.regular_files import check_regular
 from dpsynth_platform.quality.files import OR_CSV, looks_like_data, read_file
 from dpsynth_platform.sources.delta import open_delta
 from dpsynth_platform.sources.directories import data_files
@@ -190,6 +191,7 @@ def _csv_header(path: Path) -> list[str]:
 
     problem = "the file is empty"
     try:
+        check_regular(path)
         with path.open("rb") as file:
             header = file.readline()
         if header.strip():

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 
 from dpsynth_platform.constraints import Constraint
-from dpsynth_platform.contracts import DataContract, IdentifierColumn
+from dpsynth_platform.contracts import MOST_CAP, MOST_UNITS, DataContract, IdentifierColumn
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.ledger.records import CostRequest
@@ -34,7 +34,6 @@ Method = Literal["auto", "aim", "mst", "mwem", "privbayes", "independent"]
 TARGET_METHODS = (AUTO, "aim")
 FORMATS: tuple[str, ...] = get_args(Format)
 LEAST_UNITS = 100
-MOST_CAP = 1000.0
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,7 @@ def _with_row(schema: pa.Schema, row: str | None) -> pa.Schema:
 def _privacy(options: Options, owner: str) -> dict[str, Any]:
     """The contract's part of that name."""
     delta = options.delta if options.delta is not None else "auto"
-    units = options.expected_units or max(LEAST_UNITS, int(1 / (options.delta or 1)))
+    units = options.expected_units or max(LEAST_UNITS, int(min(1 / (options.delta or 1), MOST_UNITS)))
     return {
         "unit": "example" if options.owners is None else "user",
         "owner_columns": [owner],
@@ -234,8 +233,8 @@ def _check_options(options: Options) -> None:
         raise ContractError("--delta: missing; accepted: a number such as 1e-5, or --expected-units for 1/n^1.1")
     if options.delta is not None and not 0 < options.delta < 1:
         raise ContractError(f"--delta {options.delta:g}; accepted: above 0, below 1")
-    if options.expected_units is not None and options.expected_units < LEAST_UNITS:
-        raise ContractError(f"--expected-units {options.expected_units}; accepted: {LEAST_UNITS} or more")
+    if options.expected_units is not None and not LEAST_UNITS <= options.expected_units <= MOST_UNITS:
+        raise ContractError(f"--expected-units {options.expected_units}; accepted: {LEAST_UNITS} to {MOST_UNITS:,}")
     if (options.owners is None) != (options.contributions is None):
         raise ContractError(
             "--owners and --contributions go together: the column that says whose a row is, and the most rows that "

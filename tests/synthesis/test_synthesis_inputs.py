@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import yaml
 from pydantic import TypeAdapter
 from synthesis_cases import SECRET, Make, people
 
-from dpsynth_platform.contracts import ColumnName, IntegerColumn, read_yaml
+from dpsynth_platform.contracts import ColumnName, IntegerColumn
 from dpsynth_platform.errors import ContractError, DpsynthError, SourceError
+from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.synthesis import Options, rows, run
 from dpsynth_platform.synthesis.assumed import assumed_columns
 from dpsynth_platform.synthesis.declaration import SchemaFile
@@ -136,7 +138,7 @@ def test_a_schema_file_that_is_not_there(make: Make, tmp_path: Path) -> None:
         ({"delta": None}, "--delta: missing; accepted: a number such as 1e-5, or --expected-units"),
         ({"delta": 0.0}, "--delta 0; accepted: above 0, below 1"),
         ({"delta": 1e-3, "expected_units": 5000}, "--delta: 0.001 exceeds 1/expected_units"),
-        ({"expected_units": 5}, "--expected-units 5; accepted: 100 or more"),
+        ({"expected_units": 5}, "--expected-units 5; accepted: 100 to 1,000,000,000,000,000"),
         ({"method": "gan"}, "--method 'gan'; accepted: auto, aim, mst, mwem, privbayes, independent"),
         ({"format": "xlsx"}, "--format 'xlsx'; accepted: parquet, csv, delta"),
         ({"contributions": None}, "--owners and --contributions go together"),
@@ -314,3 +316,44 @@ def test_schema_files_are_parts_of_contracts(tables: Path) -> None:
     assert set(SchemaFile.model_validate(read_yaml(tables / "people.yaml")).columns) == set(people().column_names) - {
         "person"
     }
+
+
+@pytest.mark.parametrize("table", ["people.csv", "people.parquet", "people"])
+def test_a_named_pipe_is_no_table(make: Make, tables: Path, table: str) -> None:
+    (tables / "aside").mkdir()
+    (tables / table).rename(tables / "aside" / table)
+    os.mkfifo(tables / table)
+    with pytest.raises(SourceError, match=r"named pipe; accepted: a regular file|there is no table at this place"):
+        make(table)
+
+
+@pytest.mark.parametrize("key", ["schema", "constraints"])
+def test_a_named_pipe_declares_nothing(make: Make, tables: Path, key: str) -> None:
+    os.mkfifo(tables / "pipe.yaml")
+    with pytest.raises(ContractError, match=r"pipe\.yaml: cannot be read: it is a named pipe"):
+        make(**{key: tables / "pipe.yaml"})
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ("city: {type: categorical, values: [01, 02]}", "01 is read differently by editions of YAML"),
+        (
+            "city: {type: categorical, values: [a, 1.10]}",
+            "columns.city.values: number 2 of the list: 1.10 without quotes",
+        ),
+        ("joined: {type: date, min: 2026-01-01, max: 2026-02-30}", "columns.joined.max: '2026-02-30'; input should be"),
+        ("age: {type: integer, min: 010, max: 99}", "010 is read differently"),
+    ],
+)
+def test_a_schema_file_is_read_as_a_contract_is(make: Make, tables: Path, column: str, said: str) -> None:
+    (tables / "people.yaml").write_text(f"columns: {{{column}}}\n")
+    with pytest.raises(ContractError) as caught:
+        make()
+    assert said in str(caught.value)
+
+
+def test_a_constraint_in_a_file_of_its_own_names_texts(make: Make, tables: Path) -> None:
+    (tables / "rules.yaml").write_text("constraints: [{forbid: {city: 1.10, age: 3}}]")
+    with pytest.raises(ContractError, match=r"constraints\.0\.forbid\.city: 1\.10 without quotes is a number"):
+        make(constraints=tables / "rules.yaml")

@@ -27,7 +27,12 @@ from dpsynth_platform.errors import (
     SourceError,
     SpendRepeated,
 )
+from dpsynth_platform.ledger.filter import RenyiFilter
+from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.privacy.events import mst_event
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.privacy.mst import calibrate_mst
 from dpsynth_platform.storage import read_table
 from dpsynth_platform.synth.tabular.mst import Mst
 from dpsynth_platform.synthesis import Options, Synthesis, rows, run, synthesize
@@ -503,3 +508,31 @@ def test_what_the_ledger_exports_confirms_no_guess_at_the_table(make: Make, tabl
 def held_key(out: Path) -> bytes:
     with held(out) as place:
         return place.vault.read(SIGNING_KEY)
+
+
+def asked(epsilon: float, delta: float) -> CostRequest:
+    """What a run with this guarantee asks the ledger for."""
+    guarantee = Guarantee(epsilon, delta, "user", "add-or-remove", 2)
+    event = mst_event(5, calibrate_mst(5, guarantee), "add-or-remove", 2)
+    return CostRequest.of(
+        event, dataset="table", period=None, guarantee=guarantee, plan_digest="0" * 64, runner="tester"
+    )
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.001, 1e-3), (0.01, 1e-6), (0.1, 1e-10), (0.5, 1e-5), (1, 1e-6), (3, 1e-3), (10, 1e-10)]
+)
+def test_a_cap_is_the_first_that_fits_in_steps_of_half_a_percent(epsilon: float, delta: float) -> None:
+    """Accounts that were opened before are sealed with it: the search may be faster, and finds no other."""
+    request = asked(epsilon, delta)
+    steps = (float(f"{epsilon * (1 + 0.005 * step):.4g}") for step in range(1000))
+    first = next(cap for cap in steps if RenyiFilter.seal(cap, delta).fits([(request.curve, request.delta_slack)]))
+    assert least_cap(request) == first
+
+
+def test_a_search_for_a_cap_ends(make: Make) -> None:
+    """At a large delta, whose cap is millions of steps above the epsilon; and above every cap."""
+    assert 0.011 < least_cap(asked(1e-9, 0.009)) < 0.013
+    assert make(epsilon=1e-9, delta=0.009).spent
+    with pytest.raises(BudgetExceeded, match=r"more than the largest cap of a ledger \(epsilon 1000\)"):
+        least_cap(asked(1000, 1e-5))

@@ -14,8 +14,10 @@ import bisect
 import datetime as dt
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -453,7 +455,7 @@ def _number(column: ColumnDomain, value: Any) -> Fraction:
             pass
         elif column.kind in _AMOUNTS:
             # A decimal text means what it says; the shortest text of a double stands for it.
-            return Fraction(str(value)) if column.scale.whole else Fraction(float(value))
+            return _exact(str(value)) if column.scale.whole else Fraction(float(value))
         elif column.kind == "date":
             accepted = "a date such as 2026-01-31"
             return Fraction((dt.date.fromisoformat(str(value)) - _EPOCH.date()).days)
@@ -468,9 +470,16 @@ def _number(column: ColumnDomain, value: Any) -> Fraction:
             return Fraction((dt.datetime.combine(_EPOCH, time.replace(tzinfo=None)) - _EPOCH) // _MICROSECOND)
         else:
             accepted = "a time of day in quotes, such as '12:30'"
-    except (ValueError, OverflowError, ZeroDivisionError):
+    except (ValueError, ArithmeticError):
         pass
     raise ValueError(f"{value!r}; accepted: {accepted}")
+
+
+def _exact(text: str) -> Fraction:
+    """Raises `ValueError`, also where the fraction would have more digits than any column's numbers."""
+    if not text.isascii() or not abs(Decimal(text).adjusted()) <= sys.float_info.max_10_exp:
+        raise ValueError
+    return Fraction(text)
 
 
 def _last(column: ColumnDomain) -> float:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ConfigurationError, GrantRefused, file_problem
+from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.settings import Settings, origin
 from dpsynth_platform.storage import write_durably
 
@@ -118,7 +119,7 @@ def read_key(file: Path | None) -> str:
     if file is None:
         return ""
     try:
-        mode, key = file.stat().st_mode, file.read_text(encoding="ascii").strip()
+        mode, key = file.stat().st_mode, read_regular(file).decode("ascii").strip()
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"DPSYNTH_TEXT_KEY: {file}: {file_problem(error)}") from None
     if mode & 0o077 or not key.isprintable() or not key or " " in key:

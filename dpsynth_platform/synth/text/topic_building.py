@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from dpsynth_platform.contracts import TOPIC_LEVELS
 from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder, vocabulary
 from dpsynth_platform.synth.text.topics import KEYWORDS, write_topics
@@ -52,7 +53,7 @@ def universal_phrases() -> list[str]:
 def read_phrases(file: Path) -> list[str]:
     """One phrase a line. Raises `ConfigurationError` if the file cannot be read as UTF-8."""
     try:
-        return file.read_text(encoding="utf-8").splitlines()
+        return read_regular(file).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"{file}: cannot be read ({type(error).__name__}); accepted: a text file in UTF-8, one phrase a line"

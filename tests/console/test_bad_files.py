@@ -1,0 +1,101 @@
+"""A bad contract or family file is its own fault: all that a deployment shows, keeps and decides goes on beside it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bad_files import add_bad_files
+from deployment import Deployment
+from view_cases import readings, release_of
+
+from dpsynth_platform.console.roles import ALLOWED
+from dpsynth_platform.console.views import datasets, families, overview
+from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.planning import load_all
+from dpsynth_platform.purging import due_and_held
+from dpsynth_platform.reviewing.releases import listing
+from dpsynth_platform.settings import Settings
+from dpsynth_platform.watching import health, metrics
+
+pytestmark = pytest.mark.end_to_end
+REVIEWER = ALLOWED["reviewer"]
+
+
+def due(settings: Settings) -> set[tuple[str, str]]:
+    """What retention would delete in a year: the datasets' own times decide."""
+    later = dt.datetime.now(dt.UTC) + dt.timedelta(days=365)
+    return {(item.label, item.step) for item, _ in due_and_held(settings, [c for c, _ in load_all(settings)[0]], later)}
+
+
+def shown(settings: Settings) -> dict[str, Any]:
+    """All that looks around."""
+    return {
+        "contracts": [contract.dataset for contract, _ in load_all(settings)[0]],
+        "releases": listing(settings),
+        "families": [row.family for row in families.families(settings, REVIEWER).rows],
+        "recent": overview.overview(settings, REVIEWER).recent,
+        "datasets": [row.dataset for row in datasets.datasets(settings, REVIEWER).rows],
+        "due": due(settings),
+        "health": [(check.name, check.ok) for check in health.checks(settings)],
+        "metrics": {metric.name for metric in metrics.of_deployment(settings, dt.datetime.now(dt.UTC))},
+        "jobs": {job.name for job in build_definitions(settings).jobs or ()},
+    }
+
+
+def test_bad_files_stop_nothing_but_themselves(changeable: Deployment) -> None:
+    settings = changeable.settings
+    before, release = shown(settings), release_of(settings, "people")
+    assert before["contracts"] == ["people", "second", "visits"]
+    assert before["due"]
+    contract, family = (settings.contracts / "people.yaml").read_text(), (settings.families / "tests.yaml").read_text()
+    bad = add_bad_files(settings.contracts, contract)
+    bad_families = add_bad_files(settings.families, family)
+    (settings.contracts / "orphan.yaml").write_text(
+        contract.replace("dataset: people", "dataset: orphan").replace("family: tests", "family: date")
+    )
+    assert shown(settings) == before
+    faults = load_all(settings)[1]
+    assert len(faults) == bad + 1
+    seen = overview.overview(settings, REVIEWER).faults
+    assert len(seen) == bad + 1 + bad_families
+    for fault in (*faults, *seen):
+        assert "cannot be used (" not in fault
+        assert fault.encode()
+    for show in readings(settings).values():
+        show(REVIEWER)
+    listed = changeable.json("release", "list")
+    assert release in json.dumps(listed)
+    assert changeable.json("plan", "people", "--mock-rows", "0")
+    assert {row["dataset"] for row in changeable.json("purge", "--dry-run")["deleted"]} <= {
+        "people",
+        "second",
+        "visits",
+    }
+    done = changeable.dpsynth("plan", "date")
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert "date.yaml" in done.stderr
+
+
+def test_a_deployment_of_bad_files_alone_keeps_its_sweep(changeable: Deployment) -> None:
+    for file in changeable.settings.contracts.glob("*.yaml"):
+        file.write_text("columns: {x: 2026-02-30")
+    sensors = {sensor.name for sensor in build_definitions(changeable.settings).sensors or ()}
+    assert {"retention", "contract_faults"} <= sensors
+    assert due(changeable.settings)
+
+
+def test_a_file_that_goes_between_listing_and_reading(changeable: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, glob = changeable.settings, Path.glob
+
+    def with_one_more(self: Path, pattern: str) -> list[Path]:
+        return [*glob(self, pattern), self / "gone.yaml"]
+
+    monkeypatch.setattr(Path, "glob", with_one_more)
+    loaded, faults = load_all(settings)
+    assert [contract.dataset for contract, _ in loaded] == ["people", "second", "visits"]
+    assert len(faults) == 1
+    assert "'gone' has no contract" in faults[0]

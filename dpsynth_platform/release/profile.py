@@ -40,6 +40,8 @@ def treatment(contract: DataContract, name: str) -> str:
         return "empty"
     if name == contract.written:
         return "written"
+    if column.type == "ignored":
+        return "absent"
     if column.type == "text":
         return "absent" if column.pii == "drop" else "empty"
     return "regenerated" if column.type == "identifier" else "modelled"

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.compute.plain_types import whole_texts
 from dpsynth_platform.contracts import CategoricalColumn, DataContract, FloatColumn, IntegerColumn
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.scrub.clues import name_words
@@ -83,7 +84,7 @@ class ColumnScan:
             SourceError: a column has such values of at least `LEAST_OWNERS` owners by now; names columns and types.
         """
         for name, declared in self._declared.items():
-            self._look_at_texts(name, batch.column(name).cast(pa.large_string()), declared, owners)
+            self._look_at_texts(name, _texts(batch.column(name)), declared, owners)
         for name in self._numbers:
             self._look_at_numbers(name, batch.column(name), owners)
         found = sorted(key for key, count in self._counts.items() if count.enough)
@@ -118,6 +119,13 @@ class ColumnScan:
         large = pc.if_else(within, values, None).to_pylist()
         cards = [value is not None and value == int(value) and is_card(str(int(value))) for value in large]
         self._count(name, "CREDIT_CARD", pa.array(cards, pa.bool_()), owners)
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    """Categories as texts; a number in floating point as the whole one that it is, or as it stands."""
+    if pa.types.is_floating(values.type):
+        values = pc.coalesce(whole_texts(values), values.cast(pa.string()))
+    return values.cast(pa.large_string())
 
 
 def _looks_like(text: str) -> str | None:

@@ -122,7 +122,7 @@ FAULTS = {
     "undeclared column": Fault(
         replaced_by(small_table().append_column("salary", pa.array([1] * 1500))),
         "raw",
-        r"people: source: not declared in the contract: salary; declare or remove them",
+        r"people: source: not declared in the contract: salary; declare each, with ignore: true to leave it out",
     ),
     "missing column": Fault(
         replaced_by(small_table().drop_columns(["score"])),

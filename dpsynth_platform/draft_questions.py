@@ -66,7 +66,7 @@ def asked(settings: Settings, draft: Drafted, ask: Ask, say: Say) -> Drafted:
             draft = _answered(settings, draft, path, kind, ask, say)
         for name in draft.contract["columns"]:
             draft = _typed(settings, draft, name, ask, say)
-            for key in _GAPS_OF.get(draft.contract["columns"][name]["type"], ()):
+            for key in _GAPS_OF.get(draft.contract["columns"][name].get("type"), ()):
                 draft = _answered(settings, draft, f"columns.{name}.{key}", _COLUMN_KINDS[key], ask, say)
     except NoAnswer:
         pass
@@ -77,7 +77,9 @@ def _typed(settings: Settings, draft: Drafted, name: str, ask: Ask, say: Say) ->
     """The draft with a column's type, where it must be asked for. Whole numbers may be codes or ids as well."""
     path = f"columns.{name}.type"
     if name in (draft.contract["privacy"]["owner_columns"] or ()):
-        return _with(settings, draft, path, "identifier")
+        return _with(settings, draft, f"columns.{name}", {"type": "identifier"})
+    if "ignore" in draft.contract["columns"][name]:
+        return draft
     return _answered(settings, draft, path, _TEXTS, ask, say, again=_at(draft.contract, path) == "integer")
 
 

@@ -96,7 +96,7 @@ class ColumnScan:
     def _look_at_texts(self, name: str, values: pa.Array, declared: pa.Array, owners: Sequence[RowOwners]) -> None:
         others = values.filter(pc.invert(pc.is_in(values, value_set=declared))).drop_null()
         for value in pc.unique(others).to_pylist():
-            if (entity := _looks_like(value)) is not None:
+            if (entity := looks_like(value)) is not None:
                 self._count(name, entity, pc.equal(values, value), owners)
 
     def _count(self, name: str, entity: str, marked: pa.Array, owners: Sequence[RowOwners]) -> None:
@@ -128,7 +128,7 @@ def _texts(values: pa.Array) -> pa.Array:
     return values.cast(pa.large_string())
 
 
-def _looks_like(text: str) -> str | None:
+def looks_like(text: str) -> str | None:
     """The entity type that the whole of a value looks like, or None."""
     from dpsynth_platform.scrub.lists import word_lists
     from dpsynth_platform.scrub.rules import rules

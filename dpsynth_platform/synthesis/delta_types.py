@@ -12,11 +12,14 @@ import datetime as dt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.compute.plain_types import plain, plain_type
+
 _SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.float64()}
 
 
 def kept_type(type_: pa.DataType) -> pa.DataType:
     """What a column of a type is kept as: times of day as texts, the largest integers in double precision."""
+    type_ = plain_type(type_)
     if pa.types.is_time(type_):
         return pa.string()
     if pa.types.is_timestamp(type_):
@@ -28,6 +31,7 @@ def kept_type(type_: pa.DataType) -> pa.DataType:
 
 def kept(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """A column as one of its `kept_type`."""
+    column = plain(column)
     if column.type == pa.time64("ns"):
         column = column.cast(pa.time64("us"), safe=False)
     return in_calendar(column).cast(kept_type(column.type), safe=False)

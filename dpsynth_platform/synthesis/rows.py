@@ -91,7 +91,7 @@ def _owned(task: Task) -> Iterator[pa.RecordBatch]:
         found = batch.column(item.name)
         return kept(found) if item.name in modelled else found
 
-    for batch in task.source.batches():
+    for batch in task.source.batches([name for name in schema.names if name != task.row]):
         yield pa.RecordBatch.from_arrays([column(batch, item) for item in schema], schema=schema)
 
 

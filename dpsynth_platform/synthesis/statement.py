@@ -52,6 +52,8 @@ class Run:
         rows_given: whether that number was given, or is the model's estimate.
         filled: columns that lack no value, whatever the data lack.
         assumed: columns whose domains were read off the data (`assumed.not_covered`), in words; empty: none.
+        ignored: columns that are declared to be left out.
+        read_as: the dialect of a CSV file, in words; empty: the table is none.
     """
 
     entry_id: str
@@ -61,6 +63,8 @@ class Run:
     rows_given: bool
     filled: tuple[str, ...] = ()
     assumed: str = ""
+    ignored: tuple[str, ...] = ()
+    read_as: str = ""
 
 
 @dataclass(frozen=True)
@@ -235,6 +239,12 @@ def statement(contract: DataContract, family: FamilyBudget, plan: SealedPlan, ru
             f"{event[0].upper()}{event[1:]}.",
             "Everything computed from these: the fitted model, and all rows that are ever drawn from it.",
             *([filled_in_words(run.filled)] if run.filled else []),
+            *(
+                [f"Declared ignore: true, so that they were not used and are left out: {', '.join(run.ignored)}."]
+                if run.ignored
+                else []
+            ),
+            *([f"The data were read as {run.read_as}."] if run.read_as else []),
         ),
         table=f"{number_of(run.rows, 'synthetic row')}{number}.",
         not_covered=tuple(_not_covered(run)),

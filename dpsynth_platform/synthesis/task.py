@@ -27,6 +27,7 @@ from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synthesis import assumed, declaration
 from dpsynth_platform.synthesis.delta_types import kept_type
+from dpsynth_platform.synthesis.dialect import Dialect
 from dpsynth_platform.synthesis.sources import Format, Source, open_source
 from dpsynth_platform.vault import keyed_name
 
@@ -62,6 +63,13 @@ class Options:
         learn_values: whether the values of text columns of which nothing is declared are learned, with a part of the
             budget.
         assume_public_domain: whether domains that are not declared are read off the data; no guarantee covers that.
+        csv_separator: of a CSV file: between fields, one character or `tab`; None: a comma. For this and what follows
+            see `Dialect`.
+        csv_quote: around fields; empty: none.
+        csv_decimal: decimal mark, `.` or `,`.
+        csv_encoding: such as `cp1252`.
+        csv_skip_blanks: whether blanks around fields are skipped; None: no, and what looks as if they had to be is
+            refused.
         accept_weak_guarantee: why epsilon may be above 10.
         spend_again: id of a started ledger entry that left nothing: the explicit word for another spend.
         runner: who asks; None: the deployment's user.
@@ -84,9 +92,19 @@ class Options:
     cap_epsilon: float | None = None
     learn_values: bool = False
     assume_public_domain: bool = False
+    csv_separator: str | None = None
+    csv_quote: str = '"'
+    csv_decimal: str = "."
+    csv_encoding: str = "utf-8"
+    csv_skip_blanks: bool | None = None
     accept_weak_guarantee: str | None = None
     spend_again: str | None = None
     runner: str | None = None
+
+    @property
+    def dialect(self) -> Dialect:
+        """Of a CSV file. Raises `ContractError` if there can be none such."""
+        return Dialect(self.csv_separator, self.csv_quote, self.csv_decimal, self.csv_encoding, self.csv_skip_blanks)
 
 
 @dataclass(frozen=True)
@@ -117,6 +135,11 @@ class Task:
         return pa.schema([item.with_name(self.given[item.name]) for item in schema if item.name in self.given])
 
     @property
+    def ignored(self) -> tuple[str, ...]:
+        """The columns that are declared `ignore: true`, by the source's names."""
+        return tuple(name for name in self.source.found if name not in self.source.schema.names)
+
+    @property
     def filled(self) -> tuple[str, ...]:
         """The columns that lack no value in the synthetic table, whatever the data lack, by the source's names."""
         return tuple(self.given[name] for name in Domain.from_json(self.plan.columns).filled)
@@ -135,6 +158,8 @@ class Task:
             "mechanism": self.contract.mechanism_snapshot(),
             "source": self.source.version,
             "plan": self.plan.digest,
+            # Named only where there is one, so that runs without keep their keys.
+            **({"csv": self.source.dialect.declared} if self.source.dialect.declared else {}),
         }
         return keyed_name(secret, "run", canonical_digest(content))
 
@@ -151,7 +176,7 @@ def task_of(table: Path, options: Options) -> Task:
     files = (Path(name) if name else None for name in (options.schema, options.constraints))
     known = declaration.read_declared(*files)
     declared = known.columns
-    source = open_source(table, declared)
+    source = open_source(table, declared, options.dialect)
     missing = declaration.undeclared(source, declared, options.owners)
     if missing and options.learn_values:
         declared |= declaration.learned_columns(source, missing)
@@ -160,7 +185,7 @@ def task_of(table: Path, options: Options) -> Task:
         raise declaration.refuse_undeclared(source, missing)
     if missing:
         declared |= assumed.assumed_columns(source, missing)
-        source = open_source(table, declared)
+        source = open_source(table, declared, options.dialect)
     columns = declaration.complete(source, declared, options.owners)
     row = None if options.owners is not None else declaration.row_column(source)
     if row:

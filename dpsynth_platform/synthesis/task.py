@@ -205,7 +205,11 @@ def readable_schema(contract: DataContract, source: Source, row: str | None) -> 
     read = declaration.scrubbed_contract(contract).columns
     fields = [item for item in _with_row(source.plain_schema, row) if item.name in read]
     modelled = set(contract.modelled)
-    return pa.schema([item.with_type(kept_type(item.type)) if item.name in modelled else item for item in fields])
+
+    def kept_as(item: pa.Field) -> pa.DataType:
+        return kept_type(item.type, codes=contract.columns[item.name].type == "categorical")
+
+    return pa.schema([item.with_type(kept_as(item)) if item.name in modelled else item for item in fields])
 
 
 def _with_row(schema: pa.Schema, row: str | None) -> pa.Schema:

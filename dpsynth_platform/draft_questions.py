@@ -107,6 +107,10 @@ def _accepted(settings: Settings, draft: Drafted, path: str, value: Any) -> Draf
     strangers = [name for name in value if name not in names] if path in _OF_COLUMNS else []
     problems = [f"{path}: {name!r} is no column; accepted: {', '.join(names)}" for name in strangers]
     if not problems:
+        # A column of lists may be of owners' ids.
+        for name in value if path == "privacy.owner_columns" else ():
+            if "ignore" in names[name]:
+                draft = _with(settings, draft, f"columns.{name}", {"type": "identifier"})
         tried = _with(settings, draft, path, value)
         whole = path.rpartition(".")[0] if path.startswith("columns.") else path
         faults = tried.gaps(settings.variables)

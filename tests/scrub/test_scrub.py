@@ -207,7 +207,8 @@ def test_a_source_that_does_not_fit_is_refused_before_a_row_is_read(contract: Da
         scrub_batches(unread(), contract, schema, keys)
     assert str(raised.value).splitlines() == [
         "letters: source: not declared in the contract: salary; declare each, with ignore: true to leave it out",
-        "letters: source: columns.age: declared integer, found Arrow type string; accepted: integer or float (of decimals: type float)",
+        "letters: source: columns.age: declared integer, found Arrow type string; accepted: integer or float "
+        "(of decimals: type float)",
         "letters: source: column 'email' (text) is declared and not in the source",
     ]
 

@@ -88,7 +88,7 @@ def check_ignored(deployment: Deployment, columns: dict[str, Any]) -> None:
         names = set(table_schema(storage_of(deployment).require(PEOPLE, step).directory / "table").names)
         assert not ignored & names and set(columns) - ignored <= names
     dossier = json.loads((released(deployment) / "dossier.json").read_text())
-    treated = {item["name"]: item["treatment"] for item in dossier["columns"]}
+    treated = {item["name"]: item["treatment"] for item in dossier["synthetic"]["columns"]}
     assert {name for name, treatment in treated.items() if treatment == "absent"} == ignored
     events = [json.loads(line) for line in deployment.settings.lineage_file.read_text().splitlines()]
     sources = [item for event in events for item in event["inputs"] if item["name"].endswith("/sources/people")]

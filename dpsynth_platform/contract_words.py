@@ -16,6 +16,7 @@ from dpsynth_platform.contracts import (
     Column,
     DataContract,
     IdentifierColumn,
+    IgnoredColumn,
     Release,
     TextColumn,
 )
@@ -81,7 +82,7 @@ def _values(column: Column) -> Iterator[str]:
         yield f"found identifiers: {column.pii}"
     elif isinstance(column, CategoricalColumn):
         yield _list(column.values)
-    elif not isinstance(column, BooleanColumn | IdentifierColumn):
+    elif not isinstance(column, BooleanColumn | IdentifierColumn | IgnoredColumn):
         yield f"from {column.min} to {column.max}"
 
 

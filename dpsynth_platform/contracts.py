@@ -28,9 +28,11 @@ from zoneinfo import ZoneInfo
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     PrivateAttr,
     StringConstraints,
+    Tag,
     TypeAdapter,
     ValidationError,
     field_validator,
@@ -409,6 +411,8 @@ def _since_midnight(time: dt.time) -> int:
 
 
 LEARNED = "learned"
+WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
+"""A whole number in its one canonical form."""
 MOST_VALUES = 10_000
 MOST_LEARNED = 200
 
@@ -468,6 +472,11 @@ class CategoricalColumn(_ScannedColumn):
             seen.add(value)
         return values
 
+    @property
+    def whole_numbers(self) -> bool:
+        """Whether the list is of whole numbers in canonical form, so that values are compared as numbers: 4.0 is 4."""
+        return bool(self.listed) and all(map(WHOLE_NUMBER.fullmatch, self.listed))
+
 
 def _texts(values: Iterable[Any]) -> Iterator[str]:
     for place, value in enumerate(values, start=1):
@@ -504,29 +513,52 @@ class TextColumn(_Column):
     pii: PiiAction = "replace"
 
 
-_COLUMN_TYPES = (
-    IntegerColumn,
-    FloatColumn,
-    DateColumn,
-    DatetimeColumn,
-    TimeColumn,
-    CategoricalColumn,
-    BooleanColumn,
-    IdentifierColumn,
-    TextColumn,
-)
+class IgnoredColumn(_Part):
+    """A column of which nothing is read, whatever its type: it is in no table of the line, and in no release."""
+
+    ignore: Literal[True]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _alone(cls, document: Any) -> Any:
+        others = [str(key) for key in document if key != "ignore"] if isinstance(document, dict) else []
+        if others:
+            raise ValueError(f"ignore: with {', '.join(others)}; accepted: ignore: true alone, or none")
+        return document
+
+    @property
+    def type(self) -> Literal["ignored"]:
+        """What stands where other columns have their type."""
+        return "ignored"
+
+    @property
+    def nullable(self) -> bool:
+        """There is no value that could miss."""
+        return False
+
+
+def _column_tag(value: Any) -> str | None:
+    """Which class a column's declaration is of; pydantic asks."""
+    if isinstance(value, dict) and "ignore" in value:
+        return "ignored"
+    found = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return found if isinstance(found, str) else None
+
+
 _COLUMN_TAGS = ("integer", "float", "date", "datetime", "time", "categorical", "boolean", "identifier", "text")
+_ALL_TAGS = (*_COLUMN_TAGS, "ignored")
 Column = Annotated[
-    IntegerColumn
-    | FloatColumn
-    | DateColumn
-    | DatetimeColumn
-    | TimeColumn
-    | CategoricalColumn
-    | BooleanColumn
-    | IdentifierColumn
-    | TextColumn,
-    Field(discriminator="type"),
+    Annotated[IntegerColumn, Tag("integer")]
+    | Annotated[FloatColumn, Tag("float")]
+    | Annotated[DateColumn, Tag("date")]
+    | Annotated[DatetimeColumn, Tag("datetime")]
+    | Annotated[TimeColumn, Tag("time")]
+    | Annotated[CategoricalColumn, Tag("categorical")]
+    | Annotated[BooleanColumn, Tag("boolean")]
+    | Annotated[IdentifierColumn, Tag("identifier")]
+    | Annotated[TextColumn, Tag("text")]
+    | Annotated[IgnoredColumn, Tag("ignored")],
+    Discriminator(_column_tag),
 ]
 RESERVED_COLUMNS = ("included",)
 """The canaries' coin. Other columns of the platform's own begin with `_`, which no declared name may."""
@@ -1355,6 +1387,11 @@ class DataContract(_Part):
         return _modelled(self.columns, self.privacy)
 
     @property
+    def ignored(self) -> list[str]:
+        """Names of the columns of which nothing is read."""
+        return [name for name, column in self.columns.items() if column.type == "ignored"]
+
+    @property
     def written(self) -> str | None:
         """Name of the text column that a language model writes, or None where none does."""
         return None if self.generate.text is None else _written(self.generate.text, self.columns)
@@ -1595,6 +1632,8 @@ class _Parts:
             for name in names:
                 if name not in self.columns:
                     yield f"{path}: column {name!r} is not declared; accepted: {', '.join(self.columns)}"
+                elif self.columns[name] and self.columns[name].type == "ignored":
+                    yield f"{path}: column {name!r} is declared ignore: true; accepted: a column that is read"
                 elif path.startswith("quality.") and self.columns[name] and name not in modelled:
                     yield f"{path}: column {name!r} is not modelled; accepted: {', '.join(modelled) or _NO_COLUMN}"
 
@@ -2038,7 +2077,9 @@ def validated(model: type[_Model], document: Any, where: str) -> _Model:
 def _explain(model: type[BaseModel], problem: Any) -> list[str]:
     """Faults as `key.path: value; what is accepted`. Contracts are public, so the value may be shown."""
     # Below a column's name stands its type, which is no key; a column may be named like one.
-    location = [str(part) for place, part in enumerate(problem["loc"]) if place != 2 or part not in _COLUMN_TAGS]
+    location = [
+        str(part) for place, part in enumerate(problem["loc"]) if place != 2 or part not in (*_COLUMN_TAGS, "ignored")
+    ]
     path = ".".join(location)
     kind, context, value = problem["type"], problem.get("ctx", {}), problem.get("input")
     if kind == "value_error":
@@ -2074,7 +2115,7 @@ def _explained(
         return f"{path}: {written} without quotes is no text; accepted: a text, so quote it: '{written}'"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         shown = value.get("type") if isinstance(value, dict) else value
-        return f"{path}.type: {_shown(shown)}; accepted: {', '.join(_COLUMN_TAGS)}"
+        return f"{path}.type: {_shown(shown)}; accepted: {', '.join(_COLUMN_TAGS)}; or ignore: true"
     if kind == "model_type":
         return f"{path}: {_shown(value)}; accepted: keys below it, of {', '.join(_accepted_keys(model, location))}"
     return f"{path}: {_shown(value)}; {message[0].lower()}{message[1:]}"

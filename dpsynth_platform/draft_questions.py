@@ -65,7 +65,7 @@ def asked(settings: Settings, draft: Drafted, ask: Ask, say: Say) -> Drafted:
             draft = _answered(settings, draft, path, kind, ask, say)
         for name in draft.contract["columns"]:
             draft = _typed(settings, draft, name, ask, say)
-            for key in _GAPS_OF.get(draft.contract["columns"][name]["type"], ()):
+            for key in _GAPS_OF.get(draft.contract["columns"][name].get("type"), ()):
                 draft = _answered(settings, draft, f"columns.{name}.{key}", _COLUMN_KINDS[key], ask, say)
     except NoAnswer:
         pass
@@ -76,7 +76,9 @@ def _typed(settings: Settings, draft: Drafted, name: str, ask: Ask, say: Say) ->
     """The draft with a column's type, where it must be asked for. Whole numbers may be codes or ids as well."""
     path = f"columns.{name}.type"
     if name in (draft.contract["privacy"]["owner_columns"] or ()):
-        return _with(settings, draft, path, "identifier")
+        return _with(settings, draft, f"columns.{name}", {"type": "identifier"})
+    if "ignore" in draft.contract["columns"][name]:
+        return draft
     return _answered(settings, draft, path, _TEXTS, ask, say, again=_at(draft.contract, path) == "integer")
 
 
@@ -104,6 +106,10 @@ def _accepted(settings: Settings, draft: Drafted, path: str, value: Any) -> Draf
     strangers = [name for name in value if name not in names] if path in _OF_COLUMNS else []
     problems = [f"{path}: {name!r} is no column; accepted: {', '.join(names)}" for name in strangers]
     if not problems:
+        # A column of lists may be of owners' ids.
+        for name in value if path == "privacy.owner_columns" else ():
+            if "ignore" in names[name]:
+                draft = _with(settings, draft, f"columns.{name}", {"type": "identifier"})
         tried = _with(settings, draft, path, value)
         whole = path.rpartition(".")[0] if path.startswith("columns.") else path
         faults = tried.gaps(settings.variables)

@@ -20,13 +20,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from dpsynth_platform.compute.plain_types import plain_type
 from dpsynth_platform.contracts import FamilyBudget, draft_contract
 from dpsynth_platform.errors import ConfigurationError, ContractError, file_problem, printable
 from dpsynth_platform.foundation.yaml_files import dump_inline, parse_value
 from dpsynth_platform.planning import read_family
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.synthesis.declaration import template
-from dpsynth_platform.synthesis.sources import Source, open_source, plain_type
+from dpsynth_platform.synthesis.sources import Source, open_source
 
 _LONGEST_NAME = 50
 """Of a dataset, so that its family's may be made of it."""
@@ -87,6 +88,8 @@ _COLUMN_NOTES = (
     "  text, with pii: drop, mask, hash or replace, where somebody wrote freely, or a name, address or number stands;",
     "  identifier, for ids, which come out made anew; time, for texts such as 07:30.",
     "A whole number may be a code, too (categorical, with values), or an id (identifier).",
+    "ignore: true leaves a column out, as one of lists, structs or bytes, which no type reads. Lists of owners' ids",
+    "  are of type identifier, with fixed-graph.",
     "nullable: true where values may miss; without, a drawn value stands in the place of each that does.",
 )
 _FAMILY_HEAD = """\
@@ -288,15 +291,15 @@ def _uri(settings: Settings, source: Source, dataset: str) -> str:
 def _column(source: Source, item: pa.Field) -> Document:
     """What a column's type tells, with gaps for the rest. A CSV file has none."""
     type_ = plain_type(item.type)
-    words = "" if source.format == "csv" or _is_text(type_) else template(type_)
-    column: Document = parse_value(f"{{type: {words}}}")
+    words = "type: " if source.format == "csv" or _is_text(type_) else template(type_)
+    column: Document = parse_value(f"{{{words}}}")
     if pa.types.is_decimal(type_):
         column["decimals"] = min(max(type_.scale, 0), _MOST_DECIMALS)
-    return {"type": None} if column["type"] == "text" else column
+    return column
 
 
 def _is_text(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
 def _is_list(type_: pa.DataType) -> bool:

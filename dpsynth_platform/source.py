@@ -129,7 +129,8 @@ def batches(source: PinnedSource, contract: DataContract, period: str | None) ->
     version = source.version if source.read is None else source.read
     try:
         table = open_delta(source.uri, version).table
-        for batch in table.batches(span=_span(contract, period, table.schema), most_rows=BATCH_ROWS):
+        columns = [name for name in table.schema.names if name not in contract.ignored]
+        for batch in table.batches(columns, span=_span(contract, period, table.schema), most_rows=BATCH_ROWS):
             if batch.num_rows:
                 empty = False
                 yield batch

@@ -135,6 +135,20 @@ def synth_table(
             help="Read domains that are not declared off the data. The guarantee does not cover that.",
         ),
     ] = False,
+    csv_separator: Annotated[
+        str | None,
+        typer.Option(help="Of a CSV file: what stands between fields, such as ';', or tab; default: a comma."),
+    ] = None,
+    csv_quote: Annotated[str, typer.Option(help="Of a CSV file: the quote around fields; '' for none.")] = '"',
+    csv_decimal: Annotated[str, typer.Option(help="Of a CSV file: the decimal mark, '.' or ','.")] = ".",
+    csv_encoding: Annotated[str, typer.Option(help="Of a CSV file: its encoding, such as cp1252.")] = "utf-8",
+    csv_skip_blanks: Annotated[
+        bool | None,
+        typer.Option(
+            "--csv-skip-blanks/--csv-keep-blanks",
+            help="Of a CSV file: whether blanks around fields are skipped, or belong to them.",
+        ),
+    ] = None,
     accept_weak_guarantee: Annotated[str | None, typer.Option(help="Why epsilon may be above 10.")] = None,
     spend_again: Annotated[
         str | None,
@@ -164,6 +178,11 @@ def synth_table(
         cap_epsilon=cap_epsilon,
         learn_values=learn_values,
         assume_public_domain=assume_public_domain,
+        csv_separator=csv_separator,
+        csv_quote=csv_quote,
+        csv_decimal=csv_decimal,
+        csv_encoding=csv_encoding,
+        csv_skip_blanks=csv_skip_blanks,
         accept_weak_guarantee=accept_weak_guarantee,
         spend_again=spend_again,
     )

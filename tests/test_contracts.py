@@ -107,12 +107,12 @@ FAULTS: list[tuple[str, Any, str]] = [
     (
         "columns.age.maximum",
         1,
-        "columns.age.maximum: unknown key (did you mean 'max'?); accepted: accept_pii, bins, decimals, max, min, ",
+        "columns.age.maximum: unknown key (did you mean 'max'?); accepted: accept_pii, bins, decimals, ignore, max, ",
     ),
     (
         "columns.note.pie",
         1,
-        "columns.note.pie: unknown key (did you mean 'pii'?); accepted: accept_pii, bins, decimals, max, min, ",
+        "columns.note.pie: unknown key (did you mean 'pii'?); accepted: accept_pii, bins, decimals, ignore, max, min, ",
     ),
     (
         "retention",
@@ -132,7 +132,7 @@ FAULTS: list[tuple[str, Any, str]] = [
     (
         "columns.date",
         {"type": "date", "min": "2026-01-01", "max": "2026-12-31", "maximum": 1},
-        "columns.date.maximum: unknown key (did you mean 'max'?); accepted: accept_pii, bins, decimals, max, min, ",
+        "columns.date.maximum: unknown key (did you mean 'max'?); accepted: accept_pii, bins, decimals, ignore, max, ",
     ),
     # Entity types that nothing finds.
     (

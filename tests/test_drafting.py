@@ -25,6 +25,7 @@ from dpsynth_platform import cli
 from dpsynth_platform.contracts import ContractError
 from dpsynth_platform.draft_questions import NoAnswer, asked
 from dpsynth_platform.drafting import Drafted, drafted, write
+from dpsynth_platform.errors import SourceError
 from dpsynth_platform.planning import check_contract
 
 FORMATS = ("parquet", "csv", "delta")
@@ -319,3 +320,48 @@ def test_the_command_asks_until_the_input_ends(
     assert document["source"]["key"] == ["person", "seen"]
     assert document["owners"] is None
     assert json.loads(out)["contract"] == str(tmp_path / "calls.yaml")
+
+
+NESTED = {
+    "writers": pa.array([["P1"], ["P2", "P3"]]),
+    "place": pa.array([{"street": "a"}, None]),
+    "props": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int8())),
+    "photo": pa.array([b"a", None], pa.binary()),
+    "took": pa.array([1, 2], pa.duration("s")),
+}
+
+
+def test_what_no_declaration_reads_is_drafted_as_ignored(tmp_path: Path, deployment: Deployment) -> None:
+    pq.write_table(
+        pa.table(NESTED | {"age": [1, 2], "view": pa.array(["a", "b"], pa.string_view())}), tmp_path / "t.parquet"
+    )
+    draft = drafted(deployment.settings, tmp_path / "t.parquet", "letters", None)
+    columns = draft.contract["columns"]
+    assert {name for name, column in columns.items() if column == {"ignore": True}} == set(NESTED)
+    assert columns["view"] == {"type": None}
+    assert "  place: {ignore: true}  # nested" in draft.text()
+    assert yaml.safe_load(draft.text())["columns"] == columns
+    assert not [gap for gap in draft.gaps(deployment.settings.variables) if "place" in gap or "photo" in gap]
+
+
+def test_lists_of_owners_are_identifiers_once_they_are_named(tmp_path: Path, deployment: Deployment) -> None:
+    pq.write_table(pa.table(NESTED | {"age": [1, 2]}), tmp_path / "t.parquet")
+    draft = drafted(deployment.settings, tmp_path / "t.parquet", "letters", None)
+
+    def answer(question: str) -> str:
+        if "columns.place" in question:
+            pytest.fail("a column that is ignored was asked about")
+        return "[writers]" if "privacy.owner_columns" in question else ""
+
+    made = asked(deployment.settings, draft, answer, lambda problem: pytest.fail(problem))
+    assert made.contract["privacy"]["owner_columns"] == ["writers"]
+    assert made.contract["columns"]["writers"] == {"type": "identifier"}
+    assert made.contract["columns"]["place"] == {"ignore": True}
+
+
+def test_a_first_line_that_is_no_header_is_in_no_draft(tmp_path: Path, deployment: Deployment) -> None:
+    for first in ("Maria Quillmarker,Aix", "Quillmarker,1980-05-01", "Quillmarker,Quillmarker", "a;Quillmarker;b"):
+        (tmp_path / "t.csv").write_text(f"{first}\n")
+        with pytest.raises(SourceError) as caught:
+            drafted(deployment.settings, tmp_path / "t.csv", "letters", None)
+        assert "Quillmarker" not in str(caught.value)

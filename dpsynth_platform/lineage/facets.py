@@ -250,6 +250,8 @@ def tags(
                 found.append(_tag("pseudonym", "true", "INTEGRATION", name))
         elif column.type == "text":
             found.append(_tag("pii", column.pii, "USER", name))
+        elif column.type == "ignored":
+            found.append(_tag("ignored", "true", "USER", name))
         elif column.type == "identifier":
             found.append(_tag("identifier", "true", "USER", name))
         if treatments and name in treatments:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.compute.plain_types import whole_texts
 from dpsynth_platform.contracts import (
     EPOCH,
     Column,
@@ -40,6 +41,8 @@ def treatment(contract: DataContract, name: str) -> str:
         return "empty"
     if name == contract.written:
         return "written"
+    if column.type == "ignored":
+        return "absent"
     if column.type == "text":
         return "absent" if column.pii == "drop" else "empty"
     return "regenerated" if column.type == "identifier" else "modelled"
@@ -66,6 +69,8 @@ class Profiler:
             present = values.drop_null()
             edges = self._edges[name]
             if edges is None:
+                if pa.types.is_floating(present.type):  # listed whole numbers
+                    present = whole_texts(present)
                 for pair in pc.value_counts(present).to_pylist():
                     self._categories[name][_label(pair["values"])] += pair["counts"]
             else:

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.compute.plain_types import whole_texts
 from dpsynth_platform.contracts import CategoricalColumn, DataContract, FloatColumn, IntegerColumn
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.scrub.clues import name_words
@@ -83,7 +84,7 @@ class ColumnScan:
             SourceError: a column has such values of at least `LEAST_OWNERS` owners by now; names columns and types.
         """
         for name, declared in self._declared.items():
-            self._look_at_texts(name, batch.column(name).cast(pa.large_string()), declared, owners)
+            self._look_at_texts(name, _texts(batch.column(name)), declared, owners)
         for name in self._numbers:
             self._look_at_numbers(name, batch.column(name), owners)
         found = sorted(key for key, count in self._counts.items() if count.enough)
@@ -95,7 +96,7 @@ class ColumnScan:
     def _look_at_texts(self, name: str, values: pa.Array, declared: pa.Array, owners: Sequence[RowOwners]) -> None:
         others = values.filter(pc.invert(pc.is_in(values, value_set=declared))).drop_null()
         for value in pc.unique(others).to_pylist():
-            if (entity := _looks_like(value)) is not None:
+            if (entity := looks_like(value)) is not None:
                 self._count(name, entity, pc.equal(values, value), owners)
 
     def _count(self, name: str, entity: str, marked: pa.Array, owners: Sequence[RowOwners]) -> None:
@@ -120,7 +121,14 @@ class ColumnScan:
         self._count(name, "CREDIT_CARD", pa.array(cards, pa.bool_()), owners)
 
 
-def _looks_like(text: str) -> str | None:
+def _texts(values: pa.Array) -> pa.Array:
+    """Categories as texts; a number in floating point as the whole one that it is, or as it stands."""
+    if pa.types.is_floating(values.type):
+        values = pc.coalesce(whole_texts(values), values.cast(pa.string()))
+    return values.cast(pa.large_string())
+
+
+def looks_like(text: str) -> str | None:
     """The entity type that the whole of a value looks like, or None."""
     from dpsynth_platform.scrub.lists import word_lists
     from dpsynth_platform.scrub.rules import rules

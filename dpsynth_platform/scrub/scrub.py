@@ -2,13 +2,15 @@
 
 What belongs here: whether the source's columns are those of the contract, what becomes of each column, and counting
 what was done. What does not: finding and replacing (`detection`, `clues`, `replacement`), a look at columns that stay
-(`columns`), processes (`parallel`), keys and files.
+(`columns`, `matching`), processes (`parallel`), keys and files.
 
 | column | in the scrubbed table |
 | --- | --- |
 | integer, float, date, categorical, boolean | as it is, in the source's type, unless it looks like personal data |
+| categorical, whole numbers listed | texts of whole numbers have one form (`matching`) |
 | identifier | gone; owners and record keys live on as `_owner` (several: `_owners`) and `_record` |
 | text, `pii: drop` | gone |
+| any, `ignore: true` | gone, and never looked at |
 | text, `pii: hash` | HMAC-SHA256 of the whole value, 32 hex characters |
 | text, `pii: mask` | the kind (`<PHONE_NUMBER>`) for a column of one kind; in free text, in each finding's place |
 | text, `pii: replace` | a fictional value of the kind; in free text, in each finding's place |
@@ -37,6 +39,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.compute.plain_types import plain, plain_schema
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.scrub.clues import column_kind
@@ -52,6 +55,8 @@ from dpsynth_platform.scrub.fingerprints import (
     owner_column,
     record_id,
 )
+from dpsynth_platform.scrub.fitting import TEXT, fits
+from dpsynth_platform.scrub.matching import MatchCheck
 from dpsynth_platform.scrub.owners import OwnerCount, OwnerReader, RowOwners, is_id_list, listed_values
 from dpsynth_platform.scrub.parallel import Findings, ParallelDetector
 from dpsynth_platform.scrub.replacement import Replacer, substituted
@@ -74,20 +79,6 @@ LIMITS = (
 
 Progress = Callable[[int, int | None], None]
 """Called with the rows done and the total, or None where it is not known."""
-
-_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-_FITS: dict[str, tuple[str, tuple[Callable[[pa.DataType], bool], ...]]] = {
-    # Whole numbers with nulls often arrive as floating point.
-    "integer": ("integer or float", (pa.types.is_integer, pa.types.is_floating)),
-    "float": ("float or decimal", (pa.types.is_floating, pa.types.is_decimal)),
-    "date": ("date or timestamp", (pa.types.is_date, pa.types.is_timestamp)),
-    "datetime": ("timestamp", (pa.types.is_timestamp,)),
-    "time": ("time or string", (pa.types.is_time, *_TEXT)),
-    "categorical": ("string or integer", (*_TEXT, pa.types.is_integer)),
-    "boolean": ("bool", (pa.types.is_boolean,)),
-    "identifier": ("string or integer", (*_TEXT, pa.types.is_integer)),
-    "text": ("string", _TEXT),
-}
 
 
 @dataclass(frozen=True, repr=False)
@@ -164,17 +155,20 @@ def check_source_schema(contract: DataContract, schema: pa.Schema) -> None:
         faults.append(f"column {name!r} stands in the source more than once")
     undeclared = [name for name in schema.names if name not in contract.columns]
     if undeclared:
-        faults.append(f"not declared in the contract: {', '.join(undeclared)}; declare or remove them")
+        faults.append(
+            f"not declared in the contract: {', '.join(undeclared)}; declare each, with ignore: true to leave it out"
+        )
     for name, column in contract.columns.items():
+        if name in contract.ignored:
+            continue
         if name not in schema.names:
             faults.append(f"column {name!r} ({column.type}) is declared and not in the source")
             continue
-        accepted, checks = _FITS[column.type]
         found = schema.field(schema.names.index(name)).type
-        if contract.privacy.multi_owner and column.type == "identifier" and name in contract.privacy.owner_columns:
-            accepted += ", or a list of these"
-            found = found.value_type if is_id_list(found) else found
-        if not any(check(found) for check in checks):
+        lists = contract.privacy.multi_owner and column.type == "identifier" and name in contract.privacy.owner_columns
+        read, accepted = fits(column, found.value_type if lists and is_id_list(found) else found)
+        if not read:
+            accepted += ", or a list of these" if lists else ""
             faults.append(f"columns.{name}: declared {column.type}, found Arrow type {found}; accepted: {accepted}")
     faults = [f"source: {fault}" for fault in faults] + named_faults(contract)
     if faults:
@@ -220,11 +214,17 @@ def scrub_batches(
         SourceError: see `check_source_schema`, at once, before a batch is read; or, while batches are taken: a batch
             of another schema, a column that stays and looks like personal data (see `columns`), patterns of the
             contract that take too long on texts of `owners.LEAST_OWNERS` owners; or, after the last batch, no row had
-            an owner.
+            an owner, or no value of a column is as declared (see `matching`).
     """
     check_source_schema(contract, schema)
-    scrubber = _Scrubber(contract, scrubbed_schema(contract, schema), keys)
-    return scrubber.schema, _scrubbed(batches, schema, scrubber, progress, total, processes), scrubber.report
+    read = _read_schema(contract, schema)
+    scrubber = _Scrubber(contract, scrubbed_schema(contract, read), keys)
+    return scrubber.schema, _scrubbed(batches, read, scrubber, progress, total, processes), scrubber.report
+
+
+def _read_schema(contract: DataContract, schema: pa.Schema) -> pa.Schema:
+    """The columns that are looked at, as plain values."""
+    return plain_schema(pa.schema([item for item in schema if item.name not in contract.ignored]))
 
 
 def _scrubbed(
@@ -248,11 +248,13 @@ def _scrubbed(
             f"{scrubber.dataset}: source: no row has an owner in {', '.join(map(repr, scrubber.owner_columns))}; "
             "accepted: owners that are not null and not blank"
         )
+    scrubber.check_matches()
 
 
 def _chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema, scrubber: _Scrubber) -> Iterator[pa.RecordBatch]:
     """The batches in pieces of at most `CHUNK_ROWS` rows and, unless one row has more, `CHUNK_BYTES` of free text."""
     for batch in batches:
+        batch = _plain_batch(batch.select([name for name in batch.schema.names if name not in scrubber.ignored]))
         if not batch.schema.equals(schema, check_metadata=False):
             raise SourceError(f"{scrubber.dataset}: source: {_differences(batch.schema, schema)}")
         sizes = np.zeros(batch.num_rows, np.int64)
@@ -266,6 +268,10 @@ def _chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema, scrubber: _Scr
             stop = max(start + 1, min(stop, start + CHUNK_ROWS, batch.num_rows))
             yield batch.slice(start, stop - start)
             start = stop
+
+
+def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([plain(column) for column in batch.columns], schema=plain_schema(batch.schema))
 
 
 def _differences(found: pa.Schema, expected: pa.Schema) -> str:
@@ -304,12 +310,14 @@ class _Scrubber:
         self.schema = schema
         self.dataset = contract.dataset
         self._zone = contract.release.time_zone
+        self.ignored = set(contract.ignored)
         self.own_rules = contract.scrub
         self.owner_columns = contract.privacy.owner_columns
         self._owners = OwnerReader(contract.privacy, keys.owner)
         self._key_columns = [name for name in contract.source.key if name not in self.owner_columns]
         self._keys = keys
         self._scan = ColumnScan(contract)
+        self._matching = MatchCheck(contract, schema)
         self._unread = OwnerCount()
         texts = {name: column.pii for name, column in contract.columns.items() if column.type == "text"}
         self._whole = {
@@ -334,7 +342,7 @@ class _Scrubber:
     def prepare(self, batch: pa.RecordBatch) -> _Chunk:
         """The rows that have an owner, and their texts, before anything is looked for in them."""
         rows_read = batch.num_rows
-        batch = self._readable(batch)
+        batch = self._matching.canonical(self._readable(batch))
         owners = self._owners.read(batch)
         owned = pa.array([bool(found) for found in owners], pa.bool_())
         self.report.rows_read += rows_read
@@ -344,6 +352,7 @@ class _Scrubber:
         batch = batch.filter(owned)
         found = [found for found in owners if found]
         self._scan.look(batch, found)
+        self._matching.look(batch, found)
         texts = {name: batch.column(name).to_pylist() for name in self._free}
         places = [(row, name) for row in range(batch.num_rows) for name in self._free if texts[name][row] is not None]
         rows = sorted({row for row, _ in places})
@@ -364,6 +373,10 @@ class _Scrubber:
             places=places,
             documents=[Document(str(texts[name][row]), values[row]) for row, name in places],
         )
+
+    def check_matches(self) -> None:
+        """Refuses columns of which no value is as declared, once all rows are read. Raises `SourceError`."""
+        self._matching.check()
 
     def finish(self, chunk: _Chunk, found: Findings) -> pa.RecordBatch:
         """The scrubbed rows."""
@@ -391,7 +404,7 @@ class _Scrubber:
         for position, item in enumerate(batch.schema):
             column = batch.column(position)
             kind = item.type.value_type if is_id_list(item.type) else item.type
-            if not any(check(kind) for check in _TEXT):
+            if not any(check(kind) for check in TEXT):
                 continue
             try:
                 column.validate(full=True)

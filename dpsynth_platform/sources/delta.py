@@ -45,8 +45,8 @@ _READER_VERSION = 3
 _OWN_NAME = re.compile(r"[Ff]eature '?([A-Za-z][\w-]*)'? is not supported", re.ASCII)
 _CATALOG = re.compile("catalog-managed")
 _NESTED_UNMAPPED = (
-    "is nested, in a Delta table with columnMapping, and is not read; accepted: a table without that feature, or one "
-    "in which this column was left out"
+    "is nested, in a Delta table with columnMapping, and is not read; accepted: ignore: true in its declaration, or a "
+    "table without that feature"
 )
 
 

@@ -34,9 +34,8 @@ _MOST_INVENTED = 5
 
 def source_schema_of(contract: DataContract) -> pa.Schema:
     """The plainest Arrow schema that fits the contract; where there is a source, its own schema counts."""
-    return pa.schema(
-        [pa.field(name, _TYPES[column.type], nullable=column.nullable) for name, column in contract.columns.items()]
-    )
+    read = ((name, column) for name, column in contract.columns.items() if name not in contract.ignored)
+    return pa.schema([pa.field(name, _TYPES[column.type], nullable=column.nullable) for name, column in read])
 
 
 def mock_table(contract: DataContract, rows: int, period: str | None = None) -> pa.Table:

@@ -12,7 +12,7 @@ and are not asked.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
+from dpsynth_platform.compute.plain_types import plain_type
 from dpsynth_platform.constraints import MOST_CONSTRAINTS, Constraint, check_quoted, read_constraints
 from dpsynth_platform.contracts import (
     BooleanColumn,
@@ -34,7 +35,7 @@ from dpsynth_platform.contracts import (
 )
 from dpsynth_platform.errors import ContractError, SchemaMissing, SourceError
 from dpsynth_platform.foundation.yaml_files import read_yaml
-from dpsynth_platform.synthesis.sources import Source, plain_type
+from dpsynth_platform.synthesis.sources import Source
 
 DATASET = "table"
 FAMILY = "table"
@@ -111,21 +112,47 @@ def undeclared(source: Source, declared: Mapping[str, Column], owners: str | Non
     """Columns of which more must be known than their type.
 
     Raises:
-        SourceError: a column is declared, or named as the owners', that the table does not have.
+        SourceError: a column is declared, or named as the owners', that the table does not have; or a CSV file's first
+            line may be no header.
     """
-    strangers = [name for name in (*declared, *([] if owners is None else [owners])) if name not in source.schema.names]
+    named = (*declared, *([] if owners is None else [owners]))
+    strangers = [name for name in named if name not in source.found]
+    open_ = [name for name in source.schema.names if name not in declared and _known(source, name, owners) is None]
+    if strangers or open_:
+        _refuse_headless(source, named)
     if strangers:
         raise SourceError(
-            f"{source.path}: there is no column {', '.join(map(repr, strangers))}; accepted: "
-            f"{', '.join(source.schema.names)}"
+            f"{source.path}: there is no column {', '.join(map(repr, strangers))}; accepted: {', '.join(source.found)}"
         )
-    return [name for name in source.schema.names if name not in declared and _known(source, name, owners) is None]
+    if owners is not None and owners not in source.schema.names:
+        raise SourceError(f"{source.path}: --owners {owners!r} is declared ignore: true; accepted: another column")
+    return open_
+
+
+def _refuse_headless(source: Source, named: Collection[str]) -> None:
+    """Refuses a CSV file whose first line may be no header, so that it is not shown and nothing is called by it.
+
+    Args:
+        source: the table.
+        named: columns that somebody named; where one stands in the line, it is a header.
+
+    Raises:
+        SourceError: it may be none.
+    """
+    if source.format != "csv" or any(name in source.found for name in named):
+        return
+    if named or source.is_headless():
+        why = "has no name that is declared" if named else "has a name that is a value in its own column"
+        raise SourceError(
+            f"{source.path}: its first line {why}, so it may be no header (it is not shown); accepted: a first line "
+            "with the names of the columns, or --schema that declares one of them"
+        )
 
 
 def refuse_undeclared(source: Source, names: list[str]) -> SchemaMissing:
     """What to say of columns of which nothing is declared: their names, types that a file has, one to fill in."""
     if source.format == "csv":
-        found, types = ", ".join(names), dict.fromkeys(names, "")
+        found, types = ", ".join(names), dict.fromkeys(names, "type: ")
         # Of each type the first template: what decimal numbers have beside others is no other type.
         kinds = "; ".join(reversed({words.partition(",")[0]: words for _, words in reversed(_TEMPLATES)}.values()))
         untyped = f"# A CSV file says no types, and its values are not asked. Accepted: {kinds}.\n"
@@ -133,7 +160,7 @@ def refuse_undeclared(source: Source, names: list[str]) -> SchemaMissing:
         own = {name: plain_type(source.schema.field(name).type) for name in names}
         found, types = ", ".join(f"{name} ({own[name]})" for name in names), {n: template(t) for n, t in own.items()}
         untyped = ""
-    lines = [f"  {_key(name)}: {{type: {types[name]}}}" for name in names]
+    lines = [f"  {_key(name)}: {{{types[name]}}}" for name in names]
     return SchemaMissing(
         f"{source.path}: nothing is declared of: {found}. What values a column can have must be known beforehand, and "
         "is not read off the data. Accepted: --learn-values: then the values of text columns are learned; or "
@@ -142,8 +169,8 @@ def refuse_undeclared(source: Source, names: list[str]) -> SchemaMissing:
         f"{untyped}"
         "# Numbers outside of min and max are clamped, values that are not listed count as missing.\n"
         "# values: learned, in place of a list: those that many rows have are learned, with a part of the budget.\n"
-        "# {type: text} leaves a column empty, {type: identifier} makes fresh ids. nullable: true lets values miss;\n"
-        "# without it, a drawn value stands in the place of each that is missing.\n"
+        "# {type: text} leaves a column empty, {ignore: true} leaves it out, {type: identifier} makes fresh ids.\n"
+        "# nullable: true lets values miss; without it, a drawn value stands in the place of each that is missing.\n"
         "columns:\n" + "\n".join(lines),
     )
 
@@ -233,14 +260,18 @@ def _known(source: Source, name: str, owners: str | None) -> Column | None:
     if name == owners:
         return IdentifierColumn(type="identifier")
     item = source.schema.field(name)
-    if pa.types.is_boolean(item.type) and source.format != "csv":
+    if pa.types.is_boolean(plain_type(item.type)) and source.format != "csv":
         return BooleanColumn(type="boolean", nullable=item.nullable)
     return None
 
 
 def template(type_: pa.DataType) -> str:
-    """A declaration to fill in for a column of a type, as in `{type: integer, min: , max: }`, without `{type: `."""
-    return next((words for fits, words in _TEMPLATES if fits(type_)), "text")
+    """A declaration to fill in for a column of a type, as in `{type: integer, min: , max: }`, without the braces.
+
+    What no declaration reads (lists, structs, maps, bytes) is ignored.
+    """
+    plain = plain_type(type_)
+    return next((f"type: {words}" for fits, words in _TEMPLATES if fits(plain)), "ignore: true")
 
 
 def _key(name: str) -> str:

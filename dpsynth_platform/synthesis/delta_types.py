@@ -12,11 +12,20 @@ import datetime as dt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.compute.plain_types import plain, plain_type
+
 _SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.float64()}
 
 
-def kept_type(type_: pa.DataType) -> pa.DataType:
-    """What a column of a type is kept as: times of day as texts, the largest integers in double precision."""
+def kept_type(type_: pa.DataType, *, codes: bool = False) -> pa.DataType:
+    """What a column of a type is kept as: times of day as texts, the largest integers in double precision.
+
+    Args:
+        codes: whether whole numbers are categories, which must stay distinct: then the largest are kept as texts.
+    """
+    type_ = plain_type(type_)
+    if codes and pa.types.is_uint64(type_):
+        return pa.string()
     if pa.types.is_time(type_):
         return pa.string()
     if pa.types.is_timestamp(type_):
@@ -26,11 +35,12 @@ def kept_type(type_: pa.DataType) -> pa.DataType:
     return pa.float32() if pa.types.is_float16(type_) else _SIGNED.get(type_, type_)
 
 
-def kept(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+def kept(column: pa.Array | pa.ChunkedArray, *, codes: bool = False) -> pa.Array | pa.ChunkedArray:
     """A column as one of its `kept_type`."""
+    column = plain(column)
     if column.type == pa.time64("ns"):
         column = column.cast(pa.time64("us"), safe=False)
-    return in_calendar(column).cast(kept_type(column.type), safe=False)
+    return in_calendar(column).cast(kept_type(column.type, codes=codes), safe=False)
 
 
 def in_calendar(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

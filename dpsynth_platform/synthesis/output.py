@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dpsynth_platform.compute.plain_types import plain
 from dpsynth_platform.errors import SourceError, file_problem
 from dpsynth_platform.storage import sync, write_durably, write_table
 from dpsynth_platform.synth.interface import Drawing
@@ -127,7 +128,11 @@ def _write(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch], for
 def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Without what CSV cannot hold; columns of such types are empty, since no method models them."""
     columns = [
-        pa.nulls(batch.num_rows) if pa.types.is_nested(column.type) and column.null_count == batch.num_rows else column
+        pa.nulls(batch.num_rows) if column.null_count == batch.num_rows and _beyond_csv(column.type) else plain(column)
         for column in batch.columns
     ]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _beyond_csv(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(type_) or isinstance(type_, pa.BaseExtensionType) or pa.types.is_binary_view(type_))

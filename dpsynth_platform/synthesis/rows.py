@@ -89,9 +89,10 @@ def _owned(task: Task) -> Iterator[pa.RecordBatch]:
         if item.name == task.row:
             return _random_ids(batch.num_rows)
         found = batch.column(item.name)
-        return kept(found) if item.name in modelled else found
+        codes = task.contract.columns[item.name].type == "categorical"
+        return kept(found, codes=codes) if item.name in modelled else found
 
-    for batch in task.source.batches():
+    for batch in task.source.batches([name for name in schema.names if name != task.row]):
         yield pa.RecordBatch.from_arrays([column(batch, item) for item in schema], schema=schema)
 
 

@@ -281,4 +281,6 @@ def _run(task: Task, budget: Budget, entry: Entry, rows: int) -> Run:
         rows_given=task.options.rows is not None,
         filled=task.filled,
         assumed=task.not_covered,
+        ignored=task.ignored,
+        read_as=task.source.dialect.in_words if task.source.format == "csv" else "",
     )

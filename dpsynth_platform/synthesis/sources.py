@@ -1,7 +1,8 @@
 """One table in files: its columns, a name of its content, and its rows.
 
 What belongs here: opening a Parquet file (or a directory of them), a Delta table or a CSV file, and streaming rows of
-the types that its columns have. What does not: what is declared of the columns (`declaration`), and any change to rows.
+the types that its columns have, as plain values (`compute.plain_types`). What does not: what is declared of the columns
+(`declaration`), how a CSV file is written (`dialect`), and any change to rows.
 
 Parquet and Delta say in their metadata which types columns have. A CSV file does not: its columns have the types that
 are declared for them, and what is not declared is text. Nothing is inferred from values, and each is read by itself
@@ -13,23 +14,25 @@ Columns in files may have any name, those of a contract may not: in between, `So
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dpsynth_platform.contracts import RESERVED_COLUMNS, Column
+from dpsynth_platform.compute.plain_types import plain, plain_schema
+from dpsynth_platform.contracts import RESERVED_COLUMNS, CategoricalColumn, Column, TimeColumn
 from dpsynth_platform.digests import digest_file
-from dpsynth_platform.errors import SourceError, file_problem
-from dpsynth_platform.foundation.regular_files import check_regular
-from dpsynth_platform.quality.files import OR_CSV, looks_like_data, read_file
+from dpsynth_platform.errors import ContractError, SourceError
+from dpsynth_platform.quality.files import OR_CSV
 from dpsynth_platform.sources.delta import open_delta
 from dpsynth_platform.sources.directories import data_files
 from dpsynth_platform.sources.tables import is_delta, open_table
 from dpsynth_platform.storage import digest_directory, digest_files
+from dpsynth_platform.synthesis.dialect import Dialect, bare
 from dpsynth_platform.synthesis.texts import MOMENT, values_of
 
 Format = Literal["parquet", "csv", "delta"]
@@ -37,8 +40,7 @@ Format = Literal["parquet", "csv", "delta"]
 _LONGEST_NAME = 100
 _BLOCK_BYTES = 1 << 25
 """Of a CSV file, read at once; no row may be longer."""
-_OF_CSV = "CSV in UTF-8 with a header, comma-separated, as many fields in every row"
-
+_GUESSED_BYTES = 1 << 28
 _CSV_TYPES = {
     "integer": pa.int64(),
     "float": pa.float64(),
@@ -53,12 +55,18 @@ class Source:
     """A table at a path.
 
     Attributes:
-        schema: columns with the names and types that they have in the file.
+        schema: columns that are read, with the names and types that they have in the file.
+        dialect: of a CSV file.
+        declared: what is declared of columns, by their names in the file.
+        found: names of all columns in the file, those that are ignored among them.
     """
 
     path: Path
     format: Format
     schema: pa.Schema
+    dialect: Dialect = field(default_factory=Dialect)
+    declared: Mapping[str, Column] = field(default_factory=dict)
+    found: tuple[str, ...] = ()
 
     @cached_property
     def version(self) -> str:
@@ -99,78 +107,159 @@ class Source:
         """The file's types under a contract's names."""
         return pa.schema([item.with_name(self.names[item.name]) for item in self.schema])
 
+    def without(self, names: Collection[str]) -> Source:
+        """The same table without some columns, which are not read."""
+        return replace(self, schema=pa.schema([item for item in self.schema if item.name not in names]))
+
     @property
     def plain_schema(self) -> pa.Schema:
         """The rows as they are read: a contract's names, and plain values of what is dictionary-encoded."""
-        return pa.schema([item.with_type(plain_type(item.type)) for item in self.own_schema])
+        return plain_schema(self.own_schema)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Collection[str] | None = None) -> Iterator[pa.RecordBatch]:
         """All rows, as `plain_schema` says.
+
+        Args:
+            columns: those that are wanted, by a contract's names, in the table's order; None: all.
 
         Raises:
             SourceError: a file is missing or damaged, a CSV column cannot be read as its type, or there is no row.
         """
+        items = [item for item in self.schema if columns is None or self.names[item.name] in columns]
         wanted, empty, problem = self.plain_schema, True, None
+        wanted = pa.schema([wanted.field(self.names[item.name]) for item in items])
         try:
-            for batch in self._csv() if self.format == "csv" else self._columnar():
+            for batch in self._csv(items) if self.format == "csv" else self._columnar(items):
                 empty = empty and not batch.num_rows
-                yield pa.RecordBatch.from_arrays(batch.columns, schema=wanted)
+                yield pa.RecordBatch.from_arrays([plain(column) for column in batch.columns], schema=wanted)
+        except UnicodeError:
+            problem = f"it is not in {self.dialect.encoding} throughout"
         except (OSError, ValueError, pa.ArrowException) as error:
             # The library's own text may quote the data, so its type must do.
             problem = f"a file of the table is missing or damaged ({type(error).__name__})"
         if problem or empty:
-            accepted = _OF_CSV if self.format == "csv" else "a table with rows"
+            accepted = self.dialect.accepted if self.format == "csv" else "a table with rows"
             raise SourceError(f"{self.path}: {problem or 'the table has no rows'}; accepted: {accepted}")
 
-    def _columnar(self) -> Iterator[pa.RecordBatch]:
-        for batch in open_table(self.path).batches():
-            columns = [column.cast(plain_type(column.type)) for column in batch.columns]
-            yield pa.RecordBatch.from_arrays(columns, names=self.schema.names)
+    def is_headless(self) -> bool:
+        """Whether a name of a CSV file's first line stands in a row, too, in its own place: then it may be no header.
 
-    def _csv(self) -> Iterator[pa.RecordBatch]:
+        Looks at the first rows, and shows nothing of them.
+        """
+        try:
+            first = next(iter(self._texts()), None)
+            return first is not None and any(
+                pc.any(pc.equal(self._decoded(texts, name), name)).as_py()
+                for texts, name in zip(first.columns, self.found, strict=True)
+            )
+        except (SourceError, OSError, ValueError, pa.ArrowException):
+            return False
+
+    def _columnar(self, items: Sequence[pa.Field]) -> Iterator[pa.RecordBatch]:
+        yield from open_table(self.path).batches([item.name for item in items])
+
+    def _csv(self, items: Sequence[pa.Field]) -> Iterator[pa.RecordBatch]:
+        for batch in self._texts():
+            columns = [self._read(batch.column(self.found.index(item.name)), item) for item in items]
+            yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(items))
+
+    def _texts(self) -> Iterator[pa.RecordBatch]:
+        """All fields of a CSV file as they stand there, in bytes."""
         from pyarrow import csv
 
-        texts = csv.ConvertOptions(column_types=dict.fromkeys(self.schema.names, pa.string()))
-        # With line breaks in values, rows are told apart before blocks are: where one ends hangs on no other row.
-        parsing, reading = csv.ParseOptions(newlines_in_values=True), csv.ReadOptions(block_size=_BLOCK_BYTES)
+        reading, parsing = self.dialect.options(_BLOCK_BYTES)
+        names = self.dialect.raw_names(self.path)
+        texts = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.binary()))
         with csv.open_csv(self.path, reading, parsing, texts) as reader:
-            if reader.schema.names != self.schema.names:
+            if reader.schema.names != names:
                 raise SourceError(f"{self.path}: its header is more than one line; accepted: names without line breaks")
-            for batch in reader:
-                columns = [self._read(column, item) for column, item in zip(batch.columns, self.schema, strict=True)]
-                yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+            yield from reader
 
-    def _read(self, texts: pa.Array, item: pa.Field) -> pa.Array:
+    def _decoded(self, fields: pa.Array, name: str) -> pa.Array:
         try:
-            return values_of(texts, item.type)
+            return self.dialect.fields(fields.cast(pa.string()))
+        except pa.ArrowInvalid:
+            pass  # its text may quote the data
+        raise SourceError(
+            f"{self.path}: column {name!r} holds text that is not UTF-8; accepted: --csv-encoding with the file's, "
+            "such as cp1252, latin-1 or utf-16"
+        )
+
+    def _read(self, fields: pa.Array, item: pa.Field) -> pa.Array:
+        texts, declared = self._decoded(fields, item.name), self.declared.get(item.name)
+        if isinstance(declared, CategoricalColumn):
+            texts = self._categories(texts, item.name, declared)
+        elif isinstance(declared, TimeColumn):
+            texts = pc.utf8_trim_whitespace(texts)
+        try:
+            return values_of(texts, item.type, self.dialect.decimal)
         except pa.ArrowInvalid:
             pass  # its text quotes the data
         raise SourceError(
             f"{self.path}: column {item.name!r} is declared to hold {item.type}, and some of its values cannot be read "
-            "so; accepted: numbers (whole ones below 2^53, if written with a point), dates as 2026-01-31, true or "
-            "false; or another type"
+            "so; accepted: numbers (whole ones below 2^53, if written with a point; with a decimal comma by "
+            "--csv-decimal), dates as 2026-01-31, true or false; or another type"
         )
 
+    def _categories(self, texts: pa.Array, name: str, declared: CategoricalColumn) -> pa.Array:
+        """Texts of a column with listed values, whole numbers with a point.
 
-def open_source(path: Path, declared: Mapping[str, Column]) -> Source:
-    """The table at a path; reads metadata only, of a CSV file its first line.
+        Raises:
+            SourceError: some differ from a listed value by blanks or quotes around them alone.
+        """
+        if declared.whole_numbers and self.dialect.decimal != ".":
+            texts = pc.replace_substring_regex(texts, rf"^(\s*-?[0-9]+){self.dialect.decimal}(0*\s*)$", r"\1.\2")
+        if self.dialect.skip_blanks is not None or not declared.listed:
+            return texts
+        listed = pa.array(declared.listed, pa.string())
+        unlisted = pc.invert(pc.is_in(texts, value_set=listed))
+        blanks = pc.is_in(pc.utf8_trim_whitespace(texts), value_set=listed)
+        quotes = pc.or_(*(pc.is_in(bare(texts, quote), value_set=listed) for quote in ("'", '"')))
+        for near, shown, option in (
+            (blanks, "blanks", "--csv-skip-blanks"),
+            (quotes, "quotes", "--csv-quote or --csv-skip-blanks"),
+        ):
+            if near is blanks and declared.whole_numbers:
+                continue  # blanks are no part of a number
+            if pc.any(pc.and_(unlisted, near)).as_py():
+                raise SourceError(
+                    f"{self.path}: column {name!r} has values that are listed but for {shown} around them; accepted: "
+                    f"{option}, or --csv-keep-blanks, which takes them for other values"
+                )
+        return texts
+
+
+def open_source(path: Path, declared: Mapping[str, Column], dialect: Dialect | None = None) -> Source:
+    """The table at a path; reads metadata only, of a CSV file its first line. What is ignored is no part of its schema.
 
     Args:
         declared: columns of which something is declared; only a CSV file's types follow from it.
+        dialect: of a CSV file; None: the usual one.
 
     Raises:
         SourceError: there is no table that can be read, or two columns have the same name.
+        ContractError: a dialect is declared of a table that is no CSV file.
     """
     if path.suffix.lower() == ".csv":
-        fields = [pa.field(name, _csv_type(declared.get(name))) for name in _csv_header(path)]
-        source = Source(path, "csv", pa.schema(fields))
+        dialect = dialect or Dialect()
+        names = dialect.names(path, declared)
+        schema = pa.schema([pa.field(name, _csv_type(declared.get(name))) for name in names])
+        source = Source(path, "csv", schema, dialect, declared, tuple(names))
     else:
-        source = Source(path, "delta" if is_delta(path) else "parquet", open_table(path, also=OR_CSV).schema)
-    names = source.schema.names
-    twice = sorted({name for name in names if names.count(name) > 1})
+        if dialect is not None and (dialect.declared or dialect != Dialect()):
+            raise ContractError(f"--csv-...: {path} is no CSV file (.csv); accepted: those options for one that is")
+        schema = open_table(path, also=OR_CSV).schema
+        source = Source(
+            path,
+            "delta" if is_delta(path) else "parquet",
+            schema,
+            declared=declared,
+            found=tuple(schema.names),
+        )
+    twice = sorted({name for name in source.found if source.found.count(name) > 1})
     if twice:
         raise SourceError(f"{path}: column {twice[0]!r} stands in the table more than once; accepted: distinct names")
-    return source
+    return source.without([name for name, column in declared.items() if column.type == "ignored"])
 
 
 def guessed(source: Source) -> pa.Table:
@@ -182,35 +271,30 @@ def guessed(source: Source) -> pa.Table:
         SourceError: the rows cannot be read.
     """
     if source.format == "csv":
-        return read_file(source.path)
+        return _guessed_csv(source)
     return pa.Table.from_batches(source.batches()).rename_columns(source.schema.names)
 
 
-def _csv_header(path: Path) -> list[str]:
+def _guessed_csv(source: Source) -> pa.Table:
     from pyarrow import csv
 
-    problem = "the file is empty"
+    # Types follow from the first block alone, so it is large.
+    reading, parsing = source.dialect.options(_GUESSED_BYTES)
+    converting = csv.ConvertOptions(decimal_point=source.dialect.decimal)
     try:
-        check_regular(path)
-        with path.open("rb") as file:
-            header = file.readline()
-        if header.strip():
-            names = list(csv.read_csv(pa.BufferReader(header)).column_names)
-            if not any(map(looks_like_data, names)):
-                return names
-            # A first row that is no header must not be quoted in what is said of columns.
-            problem = "the first line has empty or numeric names, so it is no header"
-    except OSError as error:
-        problem = file_problem(error)
-    except (ValueError, pa.ArrowException) as error:
-        problem = f"its first line cannot be read ({type(error).__name__})"
-    raise SourceError(f"{path}: {problem}; accepted: CSV in UTF-8 with a header, comma-separated")
+        table = csv.read_csv(source.path, reading, parsing, converting).rename_columns(list(source.found))
+        return pa.table({name: _guessed(source, table[name].combine_chunks()) for name in source.schema.names})
+    except (OSError, ValueError, pa.ArrowException) as error:
+        problem = type(error).__name__  # the library's own text may quote the data
+    raise SourceError(f"{source.path}: the table cannot be read ({problem}); accepted: {source.dialect.accepted}")
+
+
+def _guessed(source: Source, column: pa.Array) -> pa.Array:
+    if not pa.types.is_string(column.type):
+        return column
+    texts = source.dialect.fields(column)
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
 
 
 def _csv_type(declared: Column | None) -> pa.DataType:
     return _CSV_TYPES.get(declared.type if declared else "", pa.string())
-
-
-def plain_type(type_: pa.DataType) -> pa.DataType:
-    """The type of a column's values, where they are dictionary-encoded."""
-    return type_.value_type if pa.types.is_dictionary(type_) else type_

@@ -52,6 +52,8 @@ class Run:
         rows_given: whether that number was given, or is the model's estimate.
         filled: columns that lack no value, whatever the data lack.
         assumed: columns whose domains were read off the data (`assumed.not_covered`), in words; empty: none.
+        ignored: columns that are declared to be left out.
+        read_as: the dialect of a CSV file, in words; empty: the table is none.
     """
 
     entry_id: str
@@ -61,6 +63,8 @@ class Run:
     rows_given: bool
     filled: tuple[str, ...] = ()
     assumed: str = ""
+    ignored: tuple[str, ...] = ()
+    read_as: str = ""
 
 
 @dataclass(frozen=True)
@@ -235,6 +239,12 @@ def statement(contract: DataContract, family: FamilyBudget, plan: SealedPlan, ru
             f"{event[0].upper()}{event[1:]}.",
             "Everything computed from these: the fitted model, and all rows that are ever drawn from it.",
             *([filled_in_words(run.filled)] if run.filled else []),
+            *(
+                [f"Declared ignore: true, so that they were not used and are left out: {', '.join(run.ignored)}."]
+                if run.ignored
+                else []
+            ),
+            *([f"The data were read as {run.read_as}."] if run.read_as else []),
         ),
         table=f"{number_of(run.rows, 'synthetic row')}{number}.",
         not_covered=tuple(_not_covered(run)),
@@ -251,8 +261,8 @@ def _not_covered(run: Run) -> list[str]:
     return [
         *([run.assumed] if run.assumed else []),
         "Whether the table can be read as declared (present, readable, not empty, of these types, with an owner in "
-        "some row), and whether a column of ordinary values looks like personal data, which stops a run: seen by "
-        "whoever runs it.",
+        "some row), whether a column of ordinary values looks like personal data, and whether none of a column's "
+        "values is listed, which stop a run: seen by whoever runs it.",
         "When the run took place and how long its steps took: seen by whoever runs it.",
         "Whether the table holds the same as at an earlier run with these options, and so whether the run was paid for "
         "anew or refused: seen by whoever runs it, and in the number of runs below.",

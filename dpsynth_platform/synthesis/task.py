@@ -27,6 +27,7 @@ from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synthesis import assumed, declaration
 from dpsynth_platform.synthesis.delta_types import kept_type
+from dpsynth_platform.synthesis.dialect import Dialect
 from dpsynth_platform.synthesis.sources import Format, Source, open_source
 from dpsynth_platform.vault import keyed_name
 
@@ -61,6 +62,13 @@ class Options:
         learn_values: whether the values of text columns of which nothing is declared are learned, with a part of the
             budget.
         assume_public_domain: whether domains that are not declared are read off the data; no guarantee covers that.
+        csv_separator: of a CSV file: between fields, one character or `tab`; None: a comma. For this and what follows
+            see `Dialect`.
+        csv_quote: around fields; empty: none.
+        csv_decimal: decimal mark, `.` or `,`.
+        csv_encoding: such as `cp1252`.
+        csv_skip_blanks: whether blanks around fields are skipped; None: no, and what looks as if they had to be is
+            refused.
         accept_weak_guarantee: why epsilon may be above 10.
         spend_again: id of a started ledger entry that left nothing: the explicit word for another spend.
         runner: who asks; None: the deployment's user.
@@ -83,9 +91,19 @@ class Options:
     cap_epsilon: float | None = None
     learn_values: bool = False
     assume_public_domain: bool = False
+    csv_separator: str | None = None
+    csv_quote: str = '"'
+    csv_decimal: str = "."
+    csv_encoding: str = "utf-8"
+    csv_skip_blanks: bool | None = None
     accept_weak_guarantee: str | None = None
     spend_again: str | None = None
     runner: str | None = None
+
+    @property
+    def dialect(self) -> Dialect:
+        """Of a CSV file. Raises `ContractError` if there can be none such."""
+        return Dialect(self.csv_separator, self.csv_quote, self.csv_decimal, self.csv_encoding, self.csv_skip_blanks)
 
 
 @dataclass(frozen=True)
@@ -116,6 +134,11 @@ class Task:
         return pa.schema([item.with_name(self.given[item.name]) for item in schema if item.name in self.given])
 
     @property
+    def ignored(self) -> tuple[str, ...]:
+        """The columns that are declared `ignore: true`, by the source's names."""
+        return tuple(name for name in self.source.found if name not in self.source.schema.names)
+
+    @property
     def filled(self) -> tuple[str, ...]:
         """The columns that lack no value in the synthetic table, whatever the data lack, by the source's names."""
         return tuple(self.given[name] for name in Domain.from_json(self.plan.columns).filled)
@@ -132,7 +155,12 @@ class Task:
         Args:
             secret: the output's own. The ledger and its exports show the key, and the content is that of the table.
         """
-        run = {"mechanism": self.contract.mechanism_snapshot(), "plan": self.plan.digest}
+        run = {
+            "mechanism": self.contract.mechanism_snapshot(),
+            "plan": self.plan.digest,
+            # Named only where there is one, so that runs without keep their keys.
+            **({"csv": self.source.dialect.declared} if self.source.dialect.declared else {}),
+        }
         contents = (run | {"source": version} for version in self.source.versions)
         return [keyed_name(secret, "run", canonical_digest(content)) for content in contents]
 
@@ -149,7 +177,7 @@ def task_of(table: Path, options: Options) -> Task:
     files = (Path(name) if name else None for name in (options.schema, options.constraints))
     known = declaration.read_declared(*files)
     declared = known.columns
-    source = open_source(table, declared)
+    source = open_source(table, declared, options.dialect)
     missing = declaration.undeclared(source, declared, options.owners)
     if missing and options.learn_values:
         declared |= declaration.learned_columns(source, missing)
@@ -158,7 +186,7 @@ def task_of(table: Path, options: Options) -> Task:
         raise declaration.refuse_undeclared(source, missing)
     if missing:
         declared |= assumed.assumed_columns(source, missing)
-        source = open_source(table, declared)
+        source = open_source(table, declared, options.dialect)
     columns = declaration.complete(source, declared, options.owners)
     row = None if options.owners is not None else declaration.row_column(source)
     if row:
@@ -178,7 +206,11 @@ def readable_schema(contract: DataContract, source: Source, row: str | None) -> 
     read = declaration.scrubbed_contract(contract).columns
     fields = [item for item in _with_row(source.plain_schema, row) if item.name in read]
     modelled = set(contract.modelled)
-    return pa.schema([item.with_type(kept_type(item.type)) if item.name in modelled else item for item in fields])
+
+    def kept_as(item: pa.Field) -> pa.DataType:
+        return kept_type(item.type, codes=contract.columns[item.name].type == "categorical")
+
+    return pa.schema([item.with_type(kept_as(item)) if item.name in modelled else item for item in fields])
 
 
 def _with_row(schema: pa.Schema, row: str | None) -> pa.Schema:

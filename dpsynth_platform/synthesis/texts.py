@@ -32,12 +32,13 @@ _ZONED = r"[ T].*(Z|[+-]\d{2}(:?\d{2})?)$"
 _TRUE, _FALSE = pa.array(["true", "1", "1.0"]), pa.array(["false", "0", "0.0"])
 
 
-def values_of(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+def values_of(texts: pa.Array, type_: pa.DataType, decimal: str = ".") -> pa.Array:
     """The values of a column; row for row, each follows from its own text.
 
     Args:
         texts: of type string, without null.
         type_: int64, float64, date32, timestamp in microseconds, bool or string.
+        decimal: the decimal mark of numbers and truth values; where it is a comma, a point is no part of either.
 
     Raises:
         pyarrow.ArrowInvalid: a text is no such value. Its own text quotes the data.
@@ -46,6 +47,10 @@ def values_of(texts: pa.Array, type_: pa.DataType) -> pa.Array:
         return _where(pc.not_equal(texts, ""), texts)
     bare = pc.ascii_trim_whitespace(texts)
     known = _where(pc.invert(pc.is_in(bare, value_set=_missing())), bare)
+    if decimal != "." and not pa.types.is_temporal(type_):
+        if pc.any(pc.match_substring(known, ".")).as_py():
+            raise pa.ArrowInvalid("a point where another mark is declared")
+        known = pc.replace_substring(known, decimal, ".")
     if pa.types.is_integer(type_):
         return _whole(known)
     if pa.types.is_boolean(type_):

@@ -119,10 +119,20 @@ FAULTS = {
         "raw",
         r"people: columns\.region\.values: '.*', but the source holds int64; accepted: whole numbers of that type",
     ),
+    "no value that is listed": Fault(
+        replaced_by(small_table().set_column(2, "region", pa.array(["nowhere"] * 1500))),
+        "scrubbed",
+        r"people: columns\.region\.values: none of the column's values is listed, so it would come out as noise",
+    ),
+    "list for a text": Fault(
+        replaced_by(small_table().set_column(2, "region", pa.array([["a"]] * 1500))),
+        "raw",
+        r"people: source: columns\.region: declared categorical, found Arrow type list<.*>; accepted: ignore: true",
+    ),
     "undeclared column": Fault(
         replaced_by(small_table().append_column("salary", pa.array([1] * 1500))),
         "raw",
-        r"people: source: not declared in the contract: salary; declare or remove them",
+        r"people: source: not declared in the contract: salary; declare each, with ignore: true to leave it out",
     ),
     "missing column": Fault(
         replaced_by(small_table().drop_columns(["score"])),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deployment import Deployment
-from line_cases import SMALL, ledger_of, released, run_here
+from line_cases import PEOPLE, SMALL, ledger_of, released, run_here, storage_of
+
+from dpsynth_platform.storage import table_schema
 
 pytestmark = pytest.mark.end_to_end
 
@@ -42,6 +45,23 @@ ODD: dict[str, tuple[pa.Table, dict[str, Any]]] = {
             "other": {"type": "categorical", "values": ["\U0001f389", "\u05de"]},
         },
     ),
+    "columns that are ignored, and codes in floating point": (
+        table(
+            code=[1.0, 2.0, None] * 100,
+            single=pa.array([3.0, 2.5, 4.0] * 100, pa.float32()),
+            spelled=["1.0", " 2 ", None] * 100,
+            tags=[["a"]] * ROWS,
+            place=[{"street": "a"}] * ROWS,
+            photo=pa.array([b"a"] * ROWS, pa.binary()),
+            props=pa.array([[("a", 1)]] * ROWS, pa.map_(pa.string(), pa.int32())),
+        ),
+        {
+            "code": {"type": "categorical", "values": [1, 2], "nullable": True},
+            "single": {"type": "categorical", "values": [3, 4], "nullable": True},
+            "spelled": {"type": "categorical", "values": [1, 2], "nullable": True},
+            **{name: {"ignore": True} for name in ("tags", "place", "photo", "props")},
+        },
+    ),
     "one row": (table(1, word=["a"]), {"word": {"type": "categorical", "values": ["a", "b"]}}),
 }
 
@@ -58,4 +78,21 @@ def test_odd_tables_become_releases(tmp_path: Path, name: str) -> None:
     (entry,) = ledger_of(deployment).entries()
     assert entry.state == "spent"
     assert ledger_of(deployment).verify(()).ok
-    assert (released(deployment) / "dossier.json").is_file()
+    check_ignored(deployment, columns)
+
+
+def check_ignored(deployment: Deployment, columns: dict[str, Any]) -> None:
+    """What is ignored is in no table of the line; lineage and dossier say that it was left out."""
+    ignored = {name for name, column in columns.items() if "ignore" in column}
+    for step in ("scrubbed", "bounded", "synthetic"):
+        names = set(table_schema(storage_of(deployment).require(PEOPLE, step).directory / "table").names)
+        assert not ignored & names and set(columns) - ignored <= names
+    dossier = json.loads((released(deployment) / "dossier.json").read_text())
+    treated = {item["name"]: item["treatment"] for item in dossier["synthetic"]["columns"]}
+    assert {name for name, treatment in treated.items() if treatment == "absent"} == ignored
+    events = [json.loads(line) for line in deployment.settings.lineage_file.read_text().splitlines()]
+    sources = [item for event in events for item in event["inputs"] if item["name"].endswith("/sources/people")]
+    assert sources
+    for item in sources:
+        tags = item["facets"]["tags"]["tags"]
+        assert {tag["field"] for tag in tags if tag["key"] == "ignored"} == ignored

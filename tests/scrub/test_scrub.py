@@ -206,8 +206,9 @@ def test_a_source_that_does_not_fit_is_refused_before_a_row_is_read(contract: Da
     with pytest.raises(SourceError) as raised:
         scrub_batches(unread(), contract, schema, keys)
     assert str(raised.value).splitlines() == [
-        "letters: source: not declared in the contract: salary; declare or remove them",
-        "letters: source: columns.age: declared integer, found Arrow type string; accepted: integer or float",
+        "letters: source: not declared in the contract: salary; declare each, with ignore: true to leave it out",
+        "letters: source: columns.age: declared integer, found Arrow type string; accepted: integer or float "
+        "(of decimals: type float)",
         "letters: source: column 'email' (text) is declared and not in the source",
     ]
 
@@ -223,6 +224,7 @@ def test_a_source_that_does_not_fit_is_refused_before_a_row_is_read(contract: Da
         ("colour", pa.large_string(), True),
         ("colour", pa.int64(), True),
         ("colour", pa.float64(), False),
+        ("colour", pa.string_view(), True),
         ("customer", pa.int32(), True),
         ("customer", pa.binary(), False),
         ("letter", pa.list_(pa.string()), False),

@@ -61,7 +61,7 @@ def test_integer_identifiers_count_from_one(contract):
         ("day", pa.string(), "declared date"),
         ("city", pa.float64(), "declared categorical"),
         ("member", pa.int8(), "declared boolean"),
-        ("age", pa.dictionary(pa.int8(), pa.int64()), "declared integer"),
+        ("age", pa.dictionary(pa.int8(), pa.string()), "declared integer"),
     ],
 )
 def test_types_that_cannot_be_restored_are_refused(contract, name, type_, words):

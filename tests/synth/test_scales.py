@@ -186,7 +186,7 @@ def test_nan_and_null_are_the_same_absence():
     ("declared", "type_", "said"),
     [
         ({"type": "datetime"} | MOMENT, pa.date32(), "declared datetime, but the source holds date32"),
-        ({"type": "time"}, pa.int64(), "declared time, but the source holds int64; accepted: times, or strings"),
+        ({"type": "time"}, pa.int64(), "declared time, but the source holds int64; accepted: time or string"),
         ({"type": "float", "min": 0, "max": 1e6}, pa.decimal128(5, 2), "does not fit the source's type decimal128"),
         ({"type": "integer", "min": -1, "max": 2**64 - 2}, pa.int64(), "does not fit the source's type int64"),
         (

@@ -32,6 +32,8 @@ TENTHS = tuple(number / 10 for number in range(-20, 21))
 COLUMNS = (
     ColumnDomain("text", "categorical", True, values=tuple(TEXTS[:12])),
     ColumnDomain("code", "categorical", True, values=("-1", "0", "7", "127", "007")),
+    ColumnDomain("counted", "categorical", True, values=("-1", "0", "7", "127", str(2**53))),
+    ColumnDomain("narrow", "categorical", True, values=("-1", "0", "7")),
     ColumnDomain("flag", "categorical", True, values=("false", "true")),
     ColumnDomain("truth", "boolean", True),
     ColumnDomain("small", "integer", True, edges=tuple(range(-5, 7))),
@@ -96,6 +98,8 @@ def nasty(rows=1500, seed=3):
     pools = {
         "text": (TEXTS, pa.string()),
         "code": ([-1, 0, 7, 127, -128, 5], pa.int8()),
+        "counted": (around([-1.0, 0.0, 7.0, 127.0, 2.0**53]) + SPECIAL, pa.float64()),
+        "narrow": ([-1.0, 0.0, -0.0, 7.0, 6.5, math.nan, math.inf, 8.0], pa.float32()),
         "flag": ([True, False], pa.bool_()),
         "truth": ([True, False], pa.bool_()),
         "small": (list(range(-9, 10)), pa.int16()),
@@ -192,7 +196,7 @@ def test_no_record_counts_twice_whatever_an_engine_takes_for_equal(tmp_path, eng
     write_table(tmp_path / "table", table.schema, table.to_batches())
     domain = Domain((ColumnDomain("text", "categorical", True, values=("a", "b", "c")),))
     twice = pa.table({"value": ["a", "b", "b"], "cell": pa.array([0, 1, 2], pa.int32())})
-    monkeypatch.setattr(coding, "_listed", lambda column: twice)
+    monkeypatch.setattr(coding, "_listed", lambda column, numbers: twice)
     for weighting in ("rows", "owners"):
         records = Records(tmp_path / "table", domain, weighting, engine)
         assert (records.one_way()[0] / records.parts).tolist() == [1, 2, 0, 0]

@@ -228,9 +228,13 @@ def test_personal_data_in_ordinary_columns_stops_the_run(make: Make, tables: Pat
         ("nothing.parquet", None, "there is no table at this place"),
         ("notes.txt", "a,b", "a directory of them, a CSV file (.csv)"),
         ("empty.csv", "", "the file is empty"),
-        ("numbers.csv", "1,2,3\n4,5,6\n", "the first line has empty or numeric names, so it is no header"),
+        (
+            "numbers.csv",
+            "1,2,3\n4,5,6\n",
+            "its first line is no header, since what stands in place 1 of it is empty or looks like a value",
+        ),
         ("damaged.parquet", "PAR1 nothing", "the table cannot be read"),
-        ("twice.csv", "a,b,a\n1,2,3\n", "column 'a' stands in the table more than once"),
+        ("twice.csv", "a,b,a\n1,2,3\n", "columns 1 and 3 of its first line have the same name, or it is no header"),
     ],
 )
 def test_tables_that_cannot_be_read(make: Make, tables: Path, name: str, content: str | None, words: str) -> None:

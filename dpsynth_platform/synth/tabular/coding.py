@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from dpsynth_platform.contracts import WHOLE_NUMBER
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 
 _CODED_SQL = "SELECT {cells} FROM (SELECT {values} FROM bounded {joins}) AS compared"
@@ -25,6 +26,7 @@ _DAY = 86_400_000_000
 _WHOLE = 2**51
 """Up to here halves are exact in double precision."""
 _LARGEST = 2**63 - 1
+_EXACT = 2**53
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,15 @@ def coding_of(domain: Domain, schema: pa.Schema, extra: Sequence[str] = ()) -> C
     for index, column in enumerate(domain):
         type_, name = schema.field(column.name).type, f'bounded."{column.name}"'
         if column.kind == "categorical":
-            if not (pa.types.is_string(type_) or pa.types.is_integer(type_) or pa.types.is_boolean(type_)):
+            numbers = pa.types.is_floating(type_) and type_.bit_width >= 32
+            listed = _listed(column, numbers=numbers)
+            if listed is None or not (
+                numbers or pa.types.is_string(type_) or pa.types.is_integer(type_) or pa.types.is_boolean(type_)
+            ):
                 return None
-            tables[f"values_{index}"] = _listed(column)
-            joins.append(f"LEFT JOIN values_{index} ON CAST({name} AS STRING) = values_{index}.value")
+            tables[f"values_{index}"] = listed
+            value = f"CAST({name} AS {'DOUBLE' if numbers else 'STRING'})"
+            joins.append(f"LEFT JOIN values_{index} ON {value} = values_{index}.value")
             values.append(f"values_{index}.cell AS _{index}")
             cells.append(f"CASE WHEN _{index} IS NULL THEN {column.missing} ELSE _{index} END AS _{index}")
             continue
@@ -168,6 +175,13 @@ def _among(number: _Number, value: str, edges: Sequence[float], first: int) -> s
     return f"CASE WHEN {number.below(value, edges[middle])} THEN {below} ELSE {above} END"
 
 
-def _listed(column: ColumnDomain) -> pa.Table:
+def _listed(column: ColumnDomain, *, numbers: bool) -> pa.Table | None:
+    """The listed values with their cells; as numbers, where each is one in double precision, else None."""
     cells = np.arange(len(column.values), dtype=np.int32)
-    return pa.table({"value": pa.array(column.values, pa.string()), "cell": cells})
+    values = pa.array(column.values, pa.string())
+    if numbers:
+        whole = [int(value) for value in column.values if WHOLE_NUMBER.fullmatch(value)]
+        if len(whole) < len(column.values) or max(map(abs, whole), default=0) > _EXACT:
+            return None
+        values = pa.array(whole, pa.int64()).cast(pa.float64())
+    return pa.table({"value": values, "cell": cells})

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.compute.plain_types import laid_out, plain, plain_type, whole_texts
 from dpsynth_platform.contracts import (
     CategoricalColumn,
     Column,
@@ -137,18 +138,16 @@ class ColumnDomain:
         return allowed
 
     def texts(self, column: pa.Array | pa.ChunkedArray) -> pa.Array:
-        """Values of a categorical column as they are compared with the listed ones."""
-        if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks()
-        return column.cast(pa.string())
+        """Values of a categorical column as they are compared with the listed ones: 4.0 in floating point is `4`."""
+        found = _one_plain_chunk(column)
+        return whole_texts(found) if pa.types.is_floating(found.type) else found.cast(pa.string())
 
     def encode(self, column: pa.Array | pa.ChunkedArray) -> Codes:
         """Cell codes of an Arrow column of any fitting type, shape (len(column),)."""
         if self.kind == "categorical":
             listed = pa.array(self.values, pa.string())
             return _filled(pc.index_in(self.texts(column), value_set=listed), self.missing)
-        if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks()
+        column = _one_plain_chunk(column)
         if self.kind == "boolean":
             return _filled(column.cast(pa.int32()), self.missing)
         low, high = self._range
@@ -201,13 +200,14 @@ class ColumnDomain:
 
     def restored(self, codes: Codes, places: npt.NDArray[Any], type_: pa.DataType) -> pa.Array:
         """Values of the given Arrow type, null for the last cell."""
-        absent = codes == self.missing
+        absent, wanted = codes == self.missing, plain_type(type_)
         if self.kind == "categorical":
-            texts = pa.array(self.values, pa.string()).take(pa.array(codes, mask=absent))
-            return _cast_text(texts, type_)
-        if self.kind == "boolean":
-            return pa.array(codes == 1, mask=absent).cast(type_)
-        return self.scale.restored(places, absent, type_, int(self.edges[0]) if self.scale.whole else 0)
+            found = pa.array(self.values, pa.string()).take(pa.array(codes, mask=absent)).cast(wanted)
+        elif self.kind == "boolean":
+            found = pa.array(codes == 1, mask=absent).cast(wanted)
+        else:
+            found = self.scale.restored(places, absent, wanted, int(self.edges[0]) if self.scale.whole else 0)
+        return laid_out(found, type_)
 
     def amounts(self, codes: Codes, places: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """The same values as `numbers`, of a column with an order."""
@@ -218,8 +218,7 @@ class ColumnDomain:
 
         Days since 1970, microseconds since 1970 or midnight.
         """
-        if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks()
+        column = _one_plain_chunk(column)
         low, high = self._range
         return self.scale.numbers(self.scale.steps(column, low, high), low)
 
@@ -461,8 +460,6 @@ def _filled(codes: pa.Array, missing: int) -> Codes:
     return np.asarray(codes.fill_null(missing).to_numpy(zero_copy_only=False), dtype=np.int32)
 
 
-def _cast_text(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    if pa.types.is_dictionary(type_):
-        # Cast the values first: Arrow encodes into a dictionary of the values' own type only.
-        return texts.cast(type_.value_type).dictionary_encode().cast(type_)
-    return texts.cast(type_)
+def _one_plain_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    found = plain(column)
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found

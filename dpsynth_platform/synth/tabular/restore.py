@@ -9,12 +9,13 @@ What does not: coding values into cells (`domain`) and drawing the codes (`sampl
 | written | text that a language model writes (`generate.text`) |
 | regenerated | identifiers: fresh surrogates, 1, 2, ... or S0000001, S0000002, ..., linked to nobody; in a list, one |
 | empty | text that is not dropped: present for the schema's sake, all null |
-| absent | text declared `pii: drop`: left out |
+| absent | text declared `pii: drop`, and any column declared `ignore: true`: left out |
 """
 
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from dpsynth_platform.compute.plain_types import laid_out, plain_type
 from dpsynth_platform.contracts import (
     CategoricalColumn,
     DataContract,
@@ -29,23 +31,15 @@ from dpsynth_platform.contracts import (
     DatetimeColumn,
     FloatColumn,
     IdentifierColumn,
+    IgnoredColumn,
     IntegerColumn,
     TextColumn,
 )
 from dpsynth_platform.errors import ContractError
+from dpsynth_platform.scrub.fitting import fits
 from dpsynth_platform.scrub.owners import is_id_list
 
 Treatment = Literal["modelled", "written", "regenerated", "empty", "absent"]
-
-_ACCEPTED = {
-    "integer": "integers or floating-point numbers",
-    "float": "floating-point numbers or decimals",
-    "date": "dates or timestamps",
-    "datetime": "timestamps",
-    "time": "times, or strings such as 07:30",
-    "categorical": "strings or integers, plain or dictionary-encoded",
-    "boolean": "booleans",
-}
 
 
 @dataclass(frozen=True)
@@ -74,7 +68,7 @@ def release_schema(contract: DataContract, source: pa.Schema) -> ReleaseSchema:
         ContractError: a declared column is missing from the source or its type cannot hold the declared values.
     """
     modelled = set(contract.modelled)
-    missing = [name for name in contract.columns if name not in source.names]
+    missing = [name for name in contract.columns if name not in source.names and name not in contract.ignored]
     if missing:
         raise ContractError(f"{contract.dataset}: columns.{missing[0]}: declared, but the source has no such column")
     fields, treatments = [], {}
@@ -120,9 +114,11 @@ def _treatment(contract: DataContract, field: pa.Field, modelled: set[str]) -> T
         return "modelled"
     if field.name == contract.written:
         return "written"
+    if isinstance(declared, IgnoredColumn):
+        return "absent"
     if isinstance(declared, TextColumn):
         return "absent" if declared.pii == "drop" else "empty"
-    kind = field.type.value_type if is_id_list(field.type) else field.type
+    kind = plain_type(field.type.value_type if is_id_list(field.type) else field.type)
     is_id = isinstance(declared, IdentifierColumn) and (pa.types.is_integer(kind) or _is_text(kind))
     return "regenerated" if is_id else "empty"
 
@@ -130,22 +126,14 @@ def _treatment(contract: DataContract, field: pa.Field, modelled: set[str]) -> T
 def _check_type(contract: DataContract, field: pa.Field) -> None:
     """A modelled column must come back in the source's own type."""
     declared = contract.columns[field.name]
-    type_ = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-    fits = {
-        "integer": pa.types.is_integer(type_) or pa.types.is_floating(type_),
-        "float": pa.types.is_floating(type_) or pa.types.is_decimal(type_),
-        "date": pa.types.is_date(type_) or pa.types.is_timestamp(type_),
-        "datetime": pa.types.is_timestamp(type_),
-        "time": pa.types.is_time(type_) or _is_text(type_),
-        "categorical": _is_text(type_) or pa.types.is_integer(type_),
-        "boolean": pa.types.is_boolean(type_),
-    }
-    if not fits[declared.type] or (pa.types.is_dictionary(field.type) and declared.type != "categorical"):
+    type_ = plain_type(field.type)
+    read, accepted = fits(declared, type_)
+    if not read:
         raise ContractError(
             f"{contract.dataset}: columns.{field.name}: declared {declared.type}, but the source holds {field.type}; "
-            f"accepted: {_ACCEPTED[declared.type]}"
+            f"accepted: {accepted}"
         )
-    if isinstance(declared, CategoricalColumn) and pa.types.is_integer(type_):
+    if isinstance(declared, CategoricalColumn) and (pa.types.is_integer(type_) or pa.types.is_floating(type_)):
         _check_codes(contract, field, declared.listed, type_)
     if isinstance(declared, IntegerColumn | FloatColumn | DateColumn | DatetimeColumn):
         try:
@@ -162,7 +150,8 @@ def _check_codes(contract: DataContract, field: pa.Field, values: list[str], typ
     """Texts that stand for integers are spelled as those are, or no value would ever be found in the list."""
     for value in values:
         try:
-            alike = str(pa.scalar(value, pa.string()).cast(type_).as_py()) == value
+            number = pa.scalar(value, pa.string()).cast(type_).as_py()
+            alike = math.isfinite(number) and str(int(number)) == value
         except pa.ArrowException:
             alike = False
         if not alike:
@@ -182,13 +171,15 @@ def _surrogates(rows: int, field: pa.Field, first: int) -> pa.Array:
         one_each = _surrogates(rows, pa.field(field.name, field.type.value_type), first)
         return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1), pa.int32()), one_each).cast(field.type)
     numbers = np.arange(first, first + rows)
-    if not pa.types.is_integer(field.type):
-        return pa.array([f"S{number:07d}" for number in numbers], pa.string()).cast(field.type)
+    type_ = plain_type(field.type)
+    if not pa.types.is_integer(type_):
+        return laid_out(pa.array([f"S{number:07d}" for number in numbers], type_), field.type)
     last = first + rows - 1
-    if rows and last > np.iinfo(field.type.to_pandas_dtype()).max:
+    if rows and last > np.iinfo(type_.to_pandas_dtype()).max:
         raise ContractError(f"generate.rows: {last} surrogate ids do not fit column {field.name!r} ({field.type})")
-    return pa.array(numbers, pa.int64()).cast(field.type)
+    return laid_out(pa.array(numbers, pa.int64()).cast(type_), field.type)
 
 
 def _is_text(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
+    plain = plain_type(type_)
+    return bool(pa.types.is_string(plain) or pa.types.is_large_string(plain))

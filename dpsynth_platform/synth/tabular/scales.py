@@ -25,8 +25,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpsynth_platform.compute.plain_types import TIME_OF_DAY
+
 SECOND = 1_000_000
-_TIME_OF_DAY = r"^(?P<h>[01]?\d|2[0-3]):(?P<m>[0-5]\d)(?P<s>:[0-5]\d)?(?P<f>\.\d{1,6})?$"
 _WORDS = 2**64
 _LARGEST = 1e300
 
@@ -158,7 +159,7 @@ def _since_midnight(column: pa.Array) -> pa.Array:
         return column.cast(pa.time64("us"), safe=False).cast(pa.int64())
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    parts = pc.extract_regex(column.cast(pa.string()), _TIME_OF_DAY)
+    parts = pc.extract_regex(column.cast(pa.string()), TIME_OF_DAY)
     hours, minutes, seconds, fractions = (pc.struct_field(parts, name) for name in "hmsf")
     fractions = pc.utf8_slice_codeunits(pc.utf8_rpad(fractions, 7, "0"), 1)
     total = pc.multiply(pc.cast(hours, pa.int64()), 3600)

@@ -1,0 +1,228 @@
+"""How a CSV file is written: its separator, quotes, decimal mark, encoding and blanks; and the names in its first line.
+
+What belongs here: the dialect that somebody declares, what of a first line says that the file is of another one, and
+whether that line is a header at all. What does not: rows (`sources`), and what a field stands for (`texts`).
+
+A dialect is declared and not found out: rows are not asked. What looks like another one is refused, with the option to
+give. Of a first line that is no header nothing is shown, since it is a row of somebody's values.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dpsynth_platform.errors import ContractError, SourceError, file_problem
+from dpsynth_platform.foundation.regular_files import check_regular
+from dpsynth_platform.quality.files import looks_like_data
+
+SEPARATORS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
+"""What stands between fields in most files, and how it is given as an option."""
+_LONGEST_HEADER = 1 << 24
+_DATA = re.compile(
+    r"[\s$€£¥]*[-+]?\d[\d.,' ]*\s*[%$€£¥]?|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?|\d{1,2}:\d{2}.*|0x[\da-f]+|"
+    r"true|false|yes|null|nan|n/a|[\da-f]{8}-[\da-f]{4}-[\da-f]{4}-[\da-f]{4}-[\da-f]{12}",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Numbers as people write them, dates, times, words for true and missing, UUIDs: values, and no names of columns."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A dialect of CSV. All of it is public.
+
+    Attributes:
+        separator: between fields, one character, or `tab`; None: a comma, unless the first line looks otherwise.
+        quote: around fields that hold separators, one character; empty: none.
+        decimal: the decimal mark of numbers, `.` or `,`.
+        encoding: of the file, by a name that Python knows.
+        skip_blanks: whether blanks around fields are no part of them; None: they are, unless they look otherwise.
+    """
+
+    separator: str | None = None
+    quote: str = '"'
+    decimal: str = "."
+    encoding: str = "utf-8"
+    skip_blanks: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what no file can be read by. Raises `ContractError`."""
+        if self.separator is not None and (not _is_mark(self.delimiter) or self.delimiter == self.quote):
+            raise ContractError(
+                f"--csv-separator {self.separator!r}; accepted: one character other than the quote, such as ';', or tab"
+            )
+        if self.quote and not _is_mark(self.quote):
+            raise ContractError(f"--csv-quote {self.quote!r}; accepted: one character, or '' where there are none")
+        if self.decimal not in (".", ","):
+            raise ContractError(f"--csv-decimal {self.decimal!r}; accepted: '.' or ','")
+        try:
+            "a".encode(self.encoding).decode(self.encoding)
+            return
+        except (LookupError, UnicodeError, ValueError, TypeError, AttributeError):
+            pass
+        raise ContractError(
+            f"--csv-encoding {self.encoding!r}; accepted: a text encoding, such as utf-8, cp1252, utf-16"
+        )
+
+    @property
+    def delimiter(self) -> str:
+        """The separator's character."""
+        return "," if self.separator is None else {"tab": "\t", "\\t": "\t"}.get(self.separator, self.separator)
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """What is read otherwise than by default; empty: nothing is."""
+        found = asdict(self) | {"separator": self.delimiter, "encoding": codecs.lookup(self.encoding).name}
+        usual = asdict(Dialect()) | {"separator": ",", "skip_blanks": False}
+        return {key: value for key, value in found.items() if (value or False) != (usual[key] or False)}
+
+    @property
+    def in_words(self) -> str:
+        """The dialect for a statement."""
+        quoted = f"quoted by {self.quote}" if self.quote else "without quotes"
+        blanks = ", blanks around fields skipped" if self.skip_blanks else ""
+        return (
+            f"CSV in {codecs.lookup(self.encoding).name} with {SEPARATORS.get(self.delimiter, repr(self.delimiter))} "
+            f"between fields, {quoted}, decimal mark {self.decimal!r}{blanks}"
+        )
+
+    @property
+    def accepted(self) -> str:
+        """What a file must be, in words for a refusal."""
+        return (
+            f"{self.in_words}, with a header and as many fields in every row; or another dialect by --csv-separator, "
+            "--csv-quote, --csv-decimal, --csv-encoding, --csv-skip-blanks"
+        )
+
+    @property
+    def utf8(self) -> bool:
+        """Whether files are UTF-8, with or without a mark for it."""
+        return codecs.lookup(self.encoding).name in ("utf-8", "utf-8-sig", "ascii")
+
+    def options(self, block_bytes: int) -> tuple[Any, Any]:
+        """Arrow's options for reading and parsing."""
+        from pyarrow import csv
+
+        reading = csv.ReadOptions(block_size=block_bytes, encoding="utf8" if self.utf8 else self.encoding)
+        # With line breaks in values, rows are told apart before blocks are: where one ends hangs on no other row.
+        parsing = csv.ParseOptions(delimiter=self.delimiter, quote_char=self.quote or False, newlines_in_values=True)
+        return reading, parsing
+
+    def fields(self, texts: pa.Array) -> pa.Array:
+        """Fields as they are meant: without blanks around them, and quotes inside of those, where they are skipped."""
+        return bare(texts, self.quote) if self.skip_blanks else texts
+
+    def names(self, path: Path, known: Collection[str] = ()) -> list[str]:
+        """The columns' names in a file's first line.
+
+        Args:
+            path: of the file.
+            known: names of columns that are declared; where one stands in the line, it is a header.
+
+        Raises:
+            SourceError: it cannot be read, is no header, or is of another dialect. Nothing of it is shown.
+        """
+        problem, accepted = "the file is empty", self.accepted
+        try:
+            check_regular(path)
+            header = self._first_line(path)
+            if header.strip():
+                names = self._parsed(header)
+                problem, accepted = self._doubts(names, known) or ("", "")
+                if not problem:
+                    return self.fields(pa.array(names, pa.string())).to_pylist()
+        except OSError as error:
+            problem = file_problem(error)
+        except UnicodeError:
+            problem = f"its first line is not in {self.encoding}"
+            accepted = "--csv-encoding with the file's, such as cp1252, latin-1 or utf-16"
+        except (ValueError, pa.ArrowException) as error:
+            problem = f"its first line cannot be read ({type(error).__name__})"
+        raise SourceError(f"{path}: {problem}; accepted: {accepted}")
+
+    def raw_names(self, path: Path) -> list[str]:
+        """The fields of a file's first line as they stand there. Raises what reading raises."""
+        return self._parsed(self._first_line(path))
+
+    def _first_line(self, path: Path) -> str:
+        if "\n".encode(self.encoding) == b"\n":
+            with path.open("rb") as file:
+                return file.readline(_LONGEST_HEADER).decode(self.encoding).removeprefix("\ufeff")
+        with path.open(encoding=self.encoding, newline="\n") as text:
+            return text.readline(_LONGEST_HEADER)
+
+    def _parsed(self, header: str) -> list[str]:
+        from pyarrow import csv
+
+        _, parsing = self.options(1)
+        return list(csv.read_csv(pa.BufferReader(header.encode()), parse_options=parsing).column_names)
+
+    def _doubts(self, names: list[str], known: Collection[str]) -> tuple[str, str] | None:
+        """Why a first line is no header of this dialect, and what is accepted; None: nothing speaks against it."""
+        mine = SEPARATORS.get(self.delimiter, repr(self.delimiter))
+        for mark, shown in SEPARATORS.items():
+            marks = sum(name.count(mark) for name in names)
+            # One that is declared is only doubted where it separates nothing.
+            doubtful = marks >= len(names) if self.separator is None else marks and len(names) == 1
+            if mark != self.delimiter and doubtful:
+                return (
+                    f"its first line holds {shown} where {mine} is the separator",
+                    f"--csv-separator {shown}, or names of columns without it",
+                )
+        if self.quote != "'" and all(len(name) > 1 and name[0] == name[-1] == "'" for name in names):
+            return "names in its first line have single quotes", '--csv-quote "\'", or names without quotes'
+        if any("\x00" in name for name in names):
+            return "its first line holds NUL characters", "--csv-encoding with the file's, such as utf-16"
+        if self.skip_blanks is None and any(name.strip() and name != name.strip() for name in names):
+            return (
+                "names in its first line have blanks around them",
+                "--csv-skip-blanks, or --csv-keep-blanks where blanks are part of names and values",
+            )
+        for place, name in enumerate(names):
+            if not name.strip() or (is_no_name(name) and not any(other in known for other in names)):
+                return (
+                    f"its first line is no header, since what stands in place {place + 1} of it is empty or looks like "
+                    "a value (it is not shown)",
+                    "a first line with the names of the columns, or --schema that declares one of them",
+                )
+        twice = next((place for place, name in enumerate(names) if name in names[:place]), None)
+        if twice is not None:
+            first = names.index(names[twice])
+            return (
+                f"columns {first + 1} and {twice + 1} of its first line have the same name, or it is no header (it is "
+                "not shown)",
+                "a first line with distinct names of the columns",
+            )
+        return None
+
+
+def bare(texts: pa.Array, quote: str) -> pa.Array:
+    """Texts without blanks around them, and without the quotes inside of those."""
+    trimmed = pc.utf8_trim_whitespace(texts)
+    if not quote:
+        return trimmed
+    inside = pc.and_(
+        pc.greater_equal(pc.utf8_length(trimmed), 2),
+        pc.and_(pc.starts_with(trimmed, quote), pc.ends_with(trimmed, quote)),
+    )
+    unquoted = pc.replace_substring(pc.utf8_slice_codeunits(trimmed, 1, -1), quote * 2, quote)
+    return pc.if_else(inside, unquoted, trimmed)
+
+
+def is_no_name(name: str) -> bool:
+    """Whether what stands in a first line is empty or looks like a value, so that the line is no header."""
+    from dpsynth_platform.scrub.columns import looks_like
+
+    text = name.strip()
+    return looks_like_data(text) or _DATA.fullmatch(text) is not None or looks_like(text) is not None
+
+
+def _is_mark(text: str) -> bool:
+    return len(text) == 1 and text.isascii() and text not in "\r\n\x00"

@@ -38,7 +38,7 @@ from pydantic import (
     model_validator,
 )
 
-from dpsynth_platform.constraints import MOST_CONSTRAINTS, Constraint
+from dpsynth_platform.constraints import MOST_CONSTRAINTS, Constraint, gap_orders
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.privacy.guarantee import WEAK_EPSILON
@@ -1429,7 +1429,16 @@ class DataContract(_Part):
                 else {}
             ),
             **({"audit_model": self.audit.model} if self.audited_apart else {}),
+            # What is counted, where moments have a declared order.
+            **({"gaps": gaps} if (gaps := self._gaps) else {}),
         }
+
+    @property
+    def _gaps(self) -> dict[str, Any]:
+        """The columns that are counted by a gap, each with the earlier ones."""
+        kinds = {name: self.columns[name].type for name in self.modelled}
+        found = gap_orders(self.generate.constraints, kinds)
+        return {later: {"after": list(earlier), "strict": strict} for later, (earlier, strict) in found.items()}
 
     @property
     def _written_by(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.partitions import learned_beside
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, silent
+from dpsynth_platform.synth.tabular.attributes import planned_domain, possible_combinations
 from dpsynth_platform.synth.tabular.compression import ColumnStates, as_measurement, compress, one_way_measurements
 from dpsynth_platform.synth.tabular.conditioning import check_possible, conditioned, with_learned
 from dpsynth_platform.synth.tabular.constraints import Conditions
@@ -165,7 +166,7 @@ class MarginalGenerator(ABC):
             ContractError: a type that cannot be restored, pairs with too many cells, or constraints that no row keeps.
             AccountingError: no noise scale meets the guarantee.
         """
-        domain = domain_of(contract, period)
+        domain = planned_domain(contract, period)
         check_names(contract, domain.names)
         cells = pair_cells(domain.most_states)
         if self.counts_pairs and cells > MAX_CELLS:
@@ -173,7 +174,8 @@ class MarginalGenerator(ABC):
                 f"{contract.dataset}: columns: all pairs together have {cells} cells; accepted: up to {MAX_CELLS}; "
                 "declare fewer bins or shorter lists of values, or learn fewer of them (most)"
             )
-        check_possible(domain, Conditions.of(domain, contract.generate.constraints))
+        plain = domain_of(contract, period)
+        check_possible(plain, Conditions.of(plain, contract.generate.constraints))
         parameters = self.parameters(contract, domain, guarantee)
         if domain.unknown:
             domain = domain.to_be_learned(domain.partitions.learning(guarantee, parameters["rho"]))
@@ -289,9 +291,9 @@ def fitted(
     states, groups, estimator = started(domain, stored.one_way, device=device)
     joint = [as_measurement(noisy) for noisy in stored.joint]
     estimator.add(joint)
-    conditions = Conditions.of(domain, constraints, learned=planned.unknown)
+    conditions = Conditions.of(domain.released, constraints, learned=planned.unknown)
     limit = None if plan.time_limit is None else ESTIMATE_SHARE * plan.time_limit
-    if not conditions:
+    if not conditions and not possible_combinations(domain):
         estimator.fit(ITERATIONS, progress, seconds=limit)
         potentials, cover = estimator.potentials, estimator.tree.cliques
         return Model(plan, states, groups, potentials, estimator.total, stored, cover)

@@ -44,7 +44,7 @@ def planned_domain(contract: DataContract, period: str | None = None) -> Domain:
         declared = contract.columns[name]
         if isinstance(declared, DatetimeColumn):
             columns[index], found = _taken_apart(plain.columns[index], declared)
-            parts += [_named(part, {*places, *(other.name for other in parts)}) for part in found]
+            parts += found
     kinds = {column.name: column.kind for column in plain}
     for later, (chain, strict) in gap_orders(contract.generate.constraints, kinds).items():
         earlier = [plain.columns[places[name]] for name in chain]
@@ -125,21 +125,9 @@ def _taken_apart(column: ColumnDomain, declared: DatetimeColumn) -> tuple[Column
 
 
 def _part(what: Derived, span: Span, cells: int, nullable: bool, width: int = HOUR) -> ColumnDomain:
-    return ColumnDomain(
-        f"{span.column} ({what})",
-        what,
-        nullable,
-        edges=tuple(range(cells + 1)),
-        derived=Derivation(what, span, width),
-    )
-
-
-def _named(part: ColumnDomain, taken: set[str]) -> ColumnDomain:
-    """With a name that no column has."""
-    name = part.name
-    while name in taken:
-        name += "'"
-    return replace(part, name=name)
+    # No column has such a name: brackets are not accepted in one.
+    name = f"{span.column} ({what})"
+    return ColumnDomain(name, what, nullable, edges=tuple(range(cells + 1)), derived=Derivation(what, span, width))
 
 
 def _gap(column: ColumnDomain, earlier: Sequence[ColumnDomain], declared: Column, strict: bool) -> ColumnDomain:

@@ -390,19 +390,15 @@ class Domain:
 
     @property
     def _derived_in_words(self) -> list[str]:
-        parts: dict[str, list[str]] = {}
+        attributes: dict[str, list[str]] = {}
         for column in self:
-            if column.part_of is not None and column.derived is not None:
-                parts.setdefault(column.part_of, []).append(column.derived.what)
-        gaps = {column.name: column.derived for column in self if column.kind == "gap" and column.derived is not None}
-        found = [
-            f"{name} is counted by its {' and its '.join([*([] if name in gaps else ['day']), *whats])}"
-            for name, whats in parts.items()
-        ]
-        for name, gap in gaps.items():
-            earlier = " or else ".join(each.column for each in gap.after)
-            found.append(f"{name} is counted by the time since {earlier}, which keeps their order")
-        return found
+            if column.derived is not None and column.part_of is None:
+                earlier = " or else ".join(each.column for each in column.derived.after)
+                attributes[column.name] = [f"time since {earlier} (so that their order holds)"]
+        for column in self:
+            if column.part_of is not None:
+                attributes.setdefault(column.part_of, ["day"]).append(column.kind)
+        return [f"{name} is counted by its {' and its '.join(each)}" for name, each in attributes.items()]
 
     @property
     def _learned_in_words(self) -> list[str]:

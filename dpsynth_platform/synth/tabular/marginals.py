@@ -14,7 +14,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.partitions import learned_beside
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, silent
-from dpsynth_platform.synth.tabular.attributes import planned_domain, possible_combinations
+from dpsynth_platform.synth.tabular.attributes import modelled_conditions, planned_domain, possible_combinations
 from dpsynth_platform.synth.tabular.compression import ColumnStates, as_measurement, compress, one_way_measurements
 from dpsynth_platform.synth.tabular.conditioning import check_possible, conditioned, with_learned
 from dpsynth_platform.synth.tabular.constraints import Conditions
@@ -266,8 +266,10 @@ def model_under(
 ) -> Model:
     """The model in a directory, fitted again where there are constraints; raises as `Generator.draw`."""
     model = load_model(directory)
-    if not constraints:
-        return model
+    learned = Domain.from_json(model.plan.columns).unknown
+    conditions = Conditions.of(model.domain.released, constraints, learned=learned)
+    if modelled_conditions(model.domain, conditions) == possible_combinations(model.domain):
+        return replace(model, conditions=conditions)  # it was fitted so: gaps keep whatever is asked
     return fitted(model.plan, model.measurements, constraints, device=device, progress=progress)
 
 

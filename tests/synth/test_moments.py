@@ -333,7 +333,10 @@ def test_what_a_record_is_counted_as():
     assert spans[6][0] <= 12 * 3600 < spans[6][1]
     later = domain.columns[at["c"]]
     values, absent = later.derived.values(table)
-    assert values[[1, 2, 3]].tolist() == [DAY // (7 * 60 * SECOND) + 9, values[2], values[3]]
+    assert values[[1, 2, 3]].tolist() == [
+        (noon + DAY) // SEVENTH + (HOUR - noon) // SEVENTH,
+        *[(noon + DAY) // SEVENTH + -noon // SEVENTH] * 2,
+    ]
     assert values[4] == later.derived.alone
     assert absent.tolist() == [False] * 5 + [True, False]
     assert codes[:, at["a (hour)"]].tolist() == [12, 12, 12, 24, 24, 12, 0]

@@ -1430,11 +1430,11 @@ class DataContract(_Part):
             ),
             **({"audit_model": self.audit.model} if self.audited_apart else {}),
             # What is counted, where moments have a declared order.
-            **({"gaps": gaps} if (gaps := self._gaps) else {}),
+            **({"gaps": gaps} if (gaps := self.gaps) else {}),
         }
 
     @property
-    def _gaps(self) -> dict[str, Any]:
+    def gaps(self) -> dict[str, Any]:
         """The columns that are counted by a gap, each with the earlier ones."""
         kinds = {name: self.columns[name].type for name in self.modelled}
         found = gap_orders(self.generate.constraints, kinds)

@@ -14,6 +14,7 @@ from dpsynth_platform.constraints import Constraint, gap_orders
 from dpsynth_platform.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import TABLE_METHODS, generator
+from dpsynth_platform.synth.tabular import marginals
 from dpsynth_platform.synth.tabular.attributes import planned_domain
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.derivation import ANY, DAY, HOUR, WEEK, moments_in, parts_of_weeks
@@ -151,7 +152,8 @@ def test_attributes_say_what_they_are():
     assert domain.names == ("pickup", "dropoff", "zone", "pickup (weekday)", "pickup (hour)", "dropoff (weekday)",
                             "dropoff (hour)")  # fmt: skip
     assert domain.preparation.startswith(
-        "dropoff is counted by its time since pickup (so that their order holds) and its weekday and its hour; "
+        "dropoff is counted by its time since pickup (so that their order holds), weekday and hour; pickup is counted "
+        "by its day, weekday and hour; "
     )
     assert (domain.columns[3].label(0), domain.columns[4].label(23), domain.columns[4].label(24)) == (
         "Monday", "23:00", "missing"
@@ -459,6 +461,44 @@ def test_missing_moments_have_no_hour_and_others_theirs(tmp_path):
     gaps = (micros(both["dropoff"]) - micros(both["pickup"])) / (60 * SECOND)
     assert gaps.min() >= 0
     assert np.median(gaps) == pytest.approx(11, rel=0.05)
+
+
+@pytest.mark.usefixtures("no_noise")
+def test_texts_of_times_of_day_have_gaps_too(tmp_path):
+    """Shops that open at eight or ten, for six hours; some do not say when they open."""
+    rng = np.random.default_rng(6)
+    opens = rng.choice([8 * 60, 10 * 60], 5_000)
+    closes = [f"{minutes // 60:02d}:{minutes % 60:02d}" for minutes in opens + 360]
+    unsaid = rng.uniform(size=5_000) < 0.3
+    texts = pa.array([f"{minutes // 60:02d}:00" for minutes in opens], mask=unsaid)
+    contract = trips({"trip": ID, "opens": {"type": "time", "resolution": "1h", "nullable": True}, "closes": {"type": "time"}},
+                     [{"ascending": ["opens", "closes"]}], rows=5_000)  # fmt: skip
+    table = bounded(tmp_path / "table", {"opens": texts, "closes": closes})
+    schema = pa.schema([(name, pa.string()) for name in ("trip", "opens", "closes")])
+    made = generator("mst")
+    plan = made.plan(contract, schema, Guarantee.target(contract))
+    (tmp_path / "model").mkdir()
+    made.fit(plan, table, grant_for(plan), tmp_path / "model")
+    drawn = made.draw(tmp_path / "model", constraints=contract.generate.constraints).table()
+    assert abs(drawn["opens"].null_count / 5_000 - 0.3) < 0.02
+    both = set(zip(drawn["opens"].to_pylist(), drawn["closes"].to_pylist(), strict=True))
+    assert {first for first, _ in both} == {"08:00", "10:00", None}
+    gaps = [int(last[:2]) * 60 + int(last[3:]) - int(first[:2]) * 60 for first, last in both if first]
+    assert max(abs(gap - 360) for gap in gaps) <= 6, "a cell of gaps about six hours"
+    assert drawn["closes"].null_count == 0
+
+
+@pytest.mark.usefixtures("no_noise")
+def test_models_of_before_still_draw(tmp_path, monkeypatch):
+    """Of moments that were counted by cells of their whole range, and ordered when rows were drawn."""
+    monkeypatch.setattr(marginals, "planned_domain", domain_of)
+    pickup, dropoff, zone = rides(5_000)
+    contract = trips(rows=1_000)
+    table = bounded(tmp_path / "table", {"pickup": moments(pickup), "dropoff": moments(dropoff), "zone": zone})
+    made, plan = fitted(contract, table, tmp_path / "model")
+    assert [column["name"] for column in plan.columns] == ["pickup", "dropoff", "zone"]
+    drawn = made.draw(tmp_path / "model", constraints=contract.generate.constraints).table()
+    assert (micros(drawn["dropoff"]) >= micros(drawn["pickup"])).all()
 
 
 @pytest.mark.usefixtures("no_noise")

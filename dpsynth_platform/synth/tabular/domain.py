@@ -386,10 +386,11 @@ class Domain:
     @property
     def preparation(self) -> str:
         """What becomes of the columns before any two are counted together, in words."""
-        return "; ".join([*self._learned_in_words, *self._derived_in_words, self._counted_in_words])
+        return "; ".join([*self._learned_in_words, *self.derived_in_words, self._counted_in_words])
 
     @property
-    def _derived_in_words(self) -> list[str]:
+    def derived_in_words(self) -> list[str]:
+        """How columns are counted that are not counted as one attribute of their own."""
         attributes: dict[str, list[str]] = {}
         for column in self:
             if column.derived is not None and column.part_of is None:
@@ -398,7 +399,8 @@ class Domain:
         for column in self:
             if column.part_of is not None:
                 attributes.setdefault(column.part_of, ["day"]).append(column.kind)
-        return [f"{name} is counted by its {' and its '.join(each)}" for name, each in attributes.items()]
+        shown = {name: " and ".join([", ".join(each[:-1]), each[-1]]) for name, each in attributes.items() if each[1:]}
+        return [f"{name} is counted by its {shown.get(name, each[0])}" for name, each in attributes.items()]
 
     @property
     def _learned_in_words(self) -> list[str]:

@@ -140,6 +140,8 @@ class MarginalGenerator(ABC):
     def describe(self, plan: SealedPlan) -> dict[str, Any]:
         """The same of the whole plan; see `Generator.describe`."""
         described, domain = self.description(plan), Domain.from_json(plan.columns)
+        if words := domain.derived_in_words:
+            described = described | {"event": f"{described['event']}; of these, {', '.join(words)}"}
         learned = [
             {"column": column.name, "most": column.most, **asdict(column.learning)}
             for column in domain

@@ -471,8 +471,8 @@ def test_texts_of_times_of_day_have_gaps_too(tmp_path):
     closes = [f"{minutes // 60:02d}:{minutes % 60:02d}" for minutes in opens + 360]
     unsaid = rng.uniform(size=5_000) < 0.3
     texts = pa.array([f"{minutes // 60:02d}:00" for minutes in opens], mask=unsaid)
-    contract = trips({"trip": ID, "opens": {"type": "time", "resolution": "1h", "nullable": True}, "closes": {"type": "time"}},
-                     [{"ascending": ["opens", "closes"]}], rows=5_000)  # fmt: skip
+    hour, minute = {"type": "time", "resolution": "1h", "nullable": True}, {"type": "time"}
+    contract = trips({"trip": ID, "opens": hour, "closes": minute}, [{"ascending": ["opens", "closes"]}], rows=5_000)
     table = bounded(tmp_path / "table", {"opens": texts, "closes": closes})
     schema = pa.schema([(name, pa.string()) for name in ("trip", "opens", "closes")])
     made = generator("mst")

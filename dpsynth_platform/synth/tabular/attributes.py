@@ -68,8 +68,8 @@ def possible_combinations(domain: Domain) -> Conditions:
         timed = ValueSet(column.nullable, spans=((0, gap.alone),))
         alone = ValueSet(column.nullable, spans=((gap.alone, gap.alone + 1),))
         pairs = ((_present(domain.columns[earlier]), timed), (ValueSet(missing=True), alone))
-        boxes = pairs if earlier < index else tuple((second, first) for first, second in pairs)
-        rules.append(Boxes((min(earlier, index), max(earlier, index)), boxes, wanted=True))
+        in_order = pairs if earlier < index else tuple((second, first) for first, second in pairs)
+        rules.append(Boxes((min(earlier, index), max(earlier, index)), in_order, wanted=True))
     return Conditions(boxes=tuple(rules))
 
 

@@ -57,9 +57,9 @@ def coding_of(domain: Domain, schema: pa.Schema, extra: Sequence[str] = ()) -> C
             derived = _derived(column.derived, schema)
             if derived is None:
                 return None
-            number, value = derived
+            compared, value = derived
             values.append(f"{value} AS _{index}")
-            cells.append(f"{_cell(column, number, f'_{index}')} AS _{index}")
+            cells.append(f"{_cell(column, compared, f'_{index}')} AS _{index}")
             continue
         type_, name = schema.field(column.name).type, f'bounded."{column.name}"'
         if column.kind == "categorical":

@@ -92,7 +92,7 @@ class Derivation:
     @property
     def longest(self) -> int:
         """The largest gap, in steps of the later column."""
-        return max(0, *(self.of.high - self.least(earlier.low * earlier.step) for earlier in self.after))
+        return int(max(0, *(self.of.high - self.least(earlier.low * earlier.step) for earlier in self.after)))
 
     def values(self, table: pa.Table | pa.RecordBatch) -> tuple[Moments, Mask]:
         """Its values in a table, shape (rows,), and where there is none; see the module."""

@@ -97,7 +97,7 @@ class Placed:
         edges = np.asarray(column.edges, dtype=np.int64)
         cells = np.where(codes == column.missing, 0, codes)
         moments = self._moments(index, rows, edges[cells], edges[cells + 1], places.astype(np.int64) + edges[0])
-        return (moments // column.step - edges[0]).astype(np.uint64)
+        return np.asarray(moments // column.step - edges[0], dtype=np.uint64)
 
     def _moments(self, index: int, rows: npt.NDArray[np.int64], low: Moments, high: Moments, other: Moments) -> Moments:
         """Moments in intervals, at the rows' hours and weekdays if these are in them, `other` ones if none is."""

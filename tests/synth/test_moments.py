@@ -489,6 +489,23 @@ def test_texts_of_times_of_day_have_gaps_too(tmp_path):
 
 
 @pytest.mark.usefixtures("no_noise")
+def test_a_gap_begins_where_an_order_has_put_its_column(tmp_path):
+    """An order that only drawing knows, of a column that another one has a gap to."""
+    pickup, dropoff, zone = rides(5_000)
+    booked = moments(pickup - 3 * HOUR * (np.arange(5_000) % 5))
+    contract = trips(
+        {"trip": ID, "booked": YEAR, **{name: TRIP[name] for name in ("pickup", "dropoff", "zone")}}, rows=2_000
+    )
+    columns = {"booked": booked, "pickup": moments(pickup), "dropoff": moments(dropoff), "zone": zone}
+    made, _ = fitted(contract, bounded(tmp_path / "table", columns), tmp_path / "model")
+    orders = [*contract.generate.constraints, Constraint(ascending=["booked", "pickup"])]
+    drawn = made.draw(tmp_path / "model", constraints=orders).table()
+    first, second, third = (micros(drawn[name]) for name in ("booked", "pickup", "dropoff"))
+    assert ((first <= second) & (second <= third)).all()
+    assert np.median(third - second) / (60 * SECOND) == pytest.approx(11, rel=0.1)
+
+
+@pytest.mark.usefixtures("no_noise")
 def test_models_of_before_still_draw(tmp_path, monkeypatch):
     """Of moments that were counted by cells of their whole range, and ordered when rows were drawn."""
     monkeypatch.setattr(marginals, "planned_domain", domain_of)

@@ -4,9 +4,9 @@ What belongs here: cells and places inside of them that go together, and buildin
 states (`sampling`), places in one column's cells (`ColumnDomain.places`), and arithmetic of moments (`derivation`).
 
 A model keeps how attributes go together only as far as it was measured, so that what is drawn of one record may
-contradict itself. What is most exact wins: the day is one with the drawn weekday if its state has any, the moment has
-the drawn hour; a gap wins over weekday and hour, the weekday over the hour's day. Where a part is missing of a moment
-that is there, it is drawn as other rows have it. All moments are inside of their declared range.
+contradict itself. A gap wins over the hour, and the hour over the weekday; a day is one that has the weekday, if its
+state has any. Where a part is missing of a moment that is there, it is drawn as other rows have it. All moments are
+inside of their declared range.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ class Placed:
         self.counts = [
             np.bincount(self.codes[:, index], minlength=column.size) for index, column in enumerate(self.domain)
         ]
-        # Earlier columns first: a gap begins where they are.
         self._parts: dict[int, dict[str, int]] = {}
         for part, index in self.domain.parts.items():
             self._parts.setdefault(index, {})[self.domain.columns[part].kind] = part
         self._index = {column.name: index for index, column in enumerate(self.domain) if column.part_of is None}
-        for index in self._index.values():
-            self._place_all(index)
+        every = np.arange(len(self.codes))
+        for index, column in enumerate(self.domain):
+            if column.derived is None:
+                self._places[index] = self._of_cells(index, every)
 
     def place(self, index: int, rows: npt.NDArray[np.int64]) -> None:
         """Draws the places of a column anew in some rows; not of a gap."""
@@ -62,12 +63,13 @@ class Placed:
         return self.domain.columns[index].amounts(self.codes[rows, index], self._places[index][rows])
 
     def batch(self, types: pa.Schema) -> pa.RecordBatch:
-        """The columns of rows, in the given types."""
+        """The columns of rows, in the given types. Gaps are placed here, when all that is earlier has its place."""
         arrays, names = [], []
         for name, index in self._index.items():
             column, kind = self.domain.columns[index], types.field(name).type
             codes = self.codes[:, index]
             if column.kind == "gap":
+                self._place_gap(index)
                 plain = column.released
                 codes = np.where(codes == column.missing, plain.missing, 0).astype(np.int32)
                 column = plain
@@ -75,15 +77,12 @@ class Placed:
             names.append(name)
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
-    def _place_all(self, index: int) -> None:
-        if index in self._places:
-            return
-        column, rows = self.domain.columns[index], np.arange(len(self.codes))
-        if column.kind != "gap" or column.derived is None:
-            self._places[index] = self._of_cells(index, rows)
+    def _place_gap(self, index: int) -> None:
+        column = self.domain.columns[index]
+        if index in self._places or column.derived is None:
             return
         for earlier in column.derived.after:
-            self._place_all(self._index[earlier.column])
+            self._place_gap(self._index[earlier.column])
         span = column.derived.of
         moments = self._after_gaps(index, column)
         self._places[index] = (moments // span.step - span.low).astype(np.uint64)

@@ -108,9 +108,9 @@ def _held_out(step: StepContext, contract: DataContract, scrubbed: StepRecord, e
 STEP = Step(
     name="quality",
     description=(
-        "Distances of marginals, similarity of values, classifiers trained on synthetic rows beside ones trained on "
-        "real rows, differences between protected groups, and how near synthetic rows come to real ones. Compares with "
-        "real data: restricted, for reviewers."
+        "Distances of marginals, of hours, weekdays and gaps, similarity of values, classifiers trained on synthetic "
+        "rows beside ones trained on real rows, differences between protected groups, and how near synthetic rows come "
+        "to real ones. Compares with real data: restricted, for reviewers."
     ),
     upstream=("scrubbed", "bounded", "synthetic"),
     kinds=frozenset({"scikitlearn"}),
@@ -123,5 +123,6 @@ STEP = Step(
         ("utility", "json", "classifiers on held-out real rows"),
         ("fairness", "json", "gaps between protected groups"),
         ("closeness", "json", "distances to, and copies of, real rows"),
+        ("moments", "json", "distances of hours, weekdays and the gaps of declared orders"),
     ),
 )

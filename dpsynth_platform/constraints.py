@@ -1,8 +1,9 @@
 """Constraints: which rows cannot occur, as a contract, a schema file or a constraints file declares it.
 
 What belongs here: the declaration and what is wrong with it by itself. What does not: whether a column has such values
-and what they are in its cells (`synth.tabular.constraints`). All of it is public knowledge: constraints cost nothing,
-no mechanism depends on them, and a model is fitted again under other ones without a look at the data.
+and what they are in its cells (`synth.tabular.constraints`). All of it is public knowledge: constraints cost nothing.
+No mechanism depends on them, and a model is fitted again under other ones without a look at the data, with one
+exception: of dates, moments and times of day in a declared order, gaps are what the mechanism counts (`gap_orders`).
 
     constraints:
       - forbid: {age: {max: 14}, marital: [Married, Divorced]}      # these together do not occur
@@ -15,7 +16,7 @@ no mechanism depends on them, and a model is fitted again under other ones witho
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ MOST_CONSTRAINTS = 1000
 MOST_COLUMNS = 6
 """Of one combination."""
 KINDS = ("forbid", "only", "determines", "ascending")
+MOMENTS = ("date", "datetime", "time")
+"""Kinds of columns whose declared order makes the later one count by its gap (`synth.tabular.attributes`)."""
 
 
 class Constraint(BaseModel):
@@ -142,6 +145,32 @@ class Constraint(BaseModel):
                 "ascending": None if self.ascending is None else [names.get(name, name) for name in self.ascending],
             }
         )
+
+
+def gap_orders(constraints: Iterable[Constraint], kinds: Mapping[str, str]) -> dict[str, tuple[tuple[str, ...], bool]]:
+    """The columns that are counted by a gap: for each, the earlier ones, nearest first, and whether it is strict.
+
+    Args:
+        constraints: as declared.
+        kinds: of the modelled columns, by name.
+    """
+    found: dict[str, tuple[tuple[str, ...], bool]] = {}
+
+    def before(name: str) -> set[str]:
+        earlier = found[name][0] if name in found else ()
+        return {name, *(other for each in earlier for other in before(each))}
+
+    for constraint in constraints:
+        names = constraint.ascending or []
+        of = {kinds.get(name) for name in names}
+        if len(of) != 1 or not of <= set(MOMENTS):
+            continue
+        for place, later in enumerate(names[1:], 1):
+            earlier = tuple(reversed(names[:place]))
+            # In a circle, some column has to come first.
+            if later not in found and not any(later in before(name) for name in earlier):
+                found[later] = (earlier, constraint.strict)
+    return found
 
 
 class ConstraintsFile(BaseModel):

@@ -39,7 +39,7 @@ from pydantic import (
     model_validator,
 )
 
-from dpsynth_platform.constraints import MOST_CONSTRAINTS, Constraint, unquoted
+from dpsynth_platform.constraints import MOST_CONSTRAINTS, Constraint, gap_orders, unquoted
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.foundation.yaml_files import read_yaml, text_of
@@ -1495,7 +1495,16 @@ class DataContract(_Part):
                 else {}
             ),
             **({"audit_model": self.audit.model} if self.audited_apart else {}),
+            # What is counted, where moments have a declared order.
+            **({"gaps": gaps} if (gaps := self.gaps) else {}),
         }
+
+    @property
+    def gaps(self) -> dict[str, Any]:
+        """The columns that are counted by a gap, each with the earlier ones."""
+        kinds = {name: self.columns[name].type for name in self.modelled}
+        found = gap_orders(self.generate.constraints, kinds)
+        return {later: {"after": list(earlier), "strict": strict} for later, (earlier, strict) in found.items()}
 
     @property
     def _written_by(self) -> dict[str, Any]:

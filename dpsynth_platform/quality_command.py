@@ -34,9 +34,16 @@ def quality_table(
     protected: Annotated[list[str] | None, typer.Option(help=f"Columns to judge fairness by, {SEVERAL}.")] = None,
     categorical: Annotated[list[str] | None, typer.Option(help=f"Columns whose numbers are codes, {SEVERAL}.")] = None,
     drop: Annotated[list[str] | None, typer.Option(help=f"Columns to leave out, such as ids, {SEVERAL}.")] = None,
+    ascending: Annotated[
+        list[str] | None,
+        typer.Option(help="Columns whose values do not decrease, with commas: gaps are compared; once for each order."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Fidelity, similarity (HIST, Pair, CorAcc), utility, fairness, closeness. Compares with real data: restricted."""
+    """Fidelity, hours and gaps, similarity (HIST, Pair, CorAcc), utility, fairness, closeness.
+
+    Compares with real data: restricted.
+    """
     from dpsynth_platform.quality.files import read_file
     from dpsynth_platform.quality.report import measure_tables
     from dpsynth_platform.quality.shown import HEADER, LEGEND
@@ -53,6 +60,7 @@ def quality_table(
             train=None if train is None else read_file(train, without=left_out, like=tested.schema),
             protected=judged,
             categorical=coded,
+            orders=[_names("--ascending", [names]) for names in ascending or []],
         )
     shown.json(report.to_json())
     shown.table(HEADER, report.table())

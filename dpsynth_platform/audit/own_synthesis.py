@@ -84,10 +84,10 @@ def with_shadows(evidence: Evidence, models: int, *, progress: Progress = silent
 
 def _modelled(domain: Domain, table: pa.Table, names: Mapping[str, str], what: str) -> pa.Table:
     """The modelled columns by the model's names, all of which can be coded."""
-    shown = {column.name: names.get(column.name, column.name) for column in domain}
+    shown = {column.name: names.get(column.name, column.name) for column in domain.released}
     if lacking := [name for name in shown.values() if name not in table.column_names]:
         raise SourceError(f"{what}: no column {lacking[0]!r}; accepted: {', '.join(shown.values())}")
-    for column in domain:
+    for column in domain.released:
         try:
             column.encode(table[shown[column.name]])
             continue

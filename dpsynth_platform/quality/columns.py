@@ -158,7 +158,7 @@ def _aligned(name: str, parts: Mapping[str, pa.ChunkedArray], categorical: bool)
             "to take it as categories (--categorical)"
         )
     if known == {"numbers"}:
-        return _of_numbers(name, [_numbers(part) for part in parts.values()])
+        return _of_numbers(name, [numbers_of(part) for part in parts.values()])
     texts = [_texts(part) for part in parts.values()]
     encoded = pa.concat_arrays(texts).dictionary_encode()
     missing = len(encoded.dictionary)
@@ -192,7 +192,8 @@ def _kind(name: str, table: str, type_: pa.DataType, categorical: bool) -> str |
     return "numbers" if is_number and not categorical else "categories"
 
 
-def _numbers(column: pa.ChunkedArray) -> Values:
+def numbers_of(column: pa.ChunkedArray) -> Values:
+    """A column of numbers, dates, moments or times of day as float64; NaN where there is none. Shape (rows,)."""
     column = _plain(column)
     if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())

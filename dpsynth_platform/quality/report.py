@@ -22,12 +22,15 @@ from dpsynth_platform.quality.closeness import Closeness, measure_closeness
 from dpsynth_platform.quality.columns import CELL_BINS, Column, align, cells, declared, of_tables, row_counts
 from dpsynth_platform.quality.fairness import Fairness, Protected, measure_fairness
 from dpsynth_platform.quality.fidelity import Fidelity, measure_fidelity
+from dpsynth_platform.quality.moments import MomentsFidelity, measure_moments, of_domain
+from dpsynth_platform.quality.moments import of_tables as moments_of_tables
 from dpsynth_platform.quality.shown import (
     HEADER,
     Row,
     closeness_rows,
     fairness_rows,
     fidelity_rows,
+    moments_rows,
     similarity_rows,
     unavailable,
     utility_rows,
@@ -57,6 +60,7 @@ class QualityReport:
         similarity: of synthetic and held-out rows; None where one of them is empty.
         real_similarity: of the real rows that the mechanism had and held-out rows.
         closeness: None unless there are rows of all three kinds.
+        moments: hours, weekdays and gaps, from the same rows as `fidelity`; None where there are no moments.
     """
 
     dataset: str | None
@@ -69,6 +73,7 @@ class QualityReport:
     utility: Utility
     fairness: tuple[Fairness, ...]
     closeness: Closeness | None
+    moments: MomentsFidelity | None = None
     notice: str = NOTICE
     restricted: bool = True
 
@@ -88,6 +93,7 @@ class QualityReport:
             return [unavailable("columns", NOT_MODELLED)]
         return [
             *fidelity_rows(self.fidelity),
+            *moments_rows(self.moments),
             *similarity_rows(self.similarity, self.real_similarity),
             *utility_rows(self.utility),
             *fairness_rows(self.fairness),
@@ -138,6 +144,10 @@ def measure_quality(
         utility=utility,
         fairness=measure_fairness(predictions, protected, outcome, name),
         closeness=_closeness(columns),
+        moments=measure_moments(
+            of_domain(domain, real, synthetic),
+            [constraint.ascending for constraint in contract.generate.constraints if constraint.ascending],
+        ),
     )
 
 
@@ -167,6 +177,7 @@ def measure_tables(
     train: pa.Table | None = None,
     protected: Sequence[str] = (),
     categorical: Collection[str] = (),
+    orders: Sequence[Sequence[str]] = (),
 ) -> QualityReport:
     """Measures a synthetic table beside real ones that no contract declares.
 
@@ -177,19 +188,27 @@ def measure_tables(
         train: the real rows that the generator had, of the same columns.
         protected: columns of categories to judge fairness by.
         categorical: columns whose numbers are codes.
+        orders: names of columns whose values do not decrease from one to the next.
 
     Raises:
-        SourceError: the tables cannot be compared, the target or a protected column is not there or has numbers, or the
-            real rows' target has one class only, or too many.
+        SourceError: the tables cannot be compared, the target or a protected column is not there or has numbers, the
+            real rows' target has one class only, or too many, or an order is not of columns that have one.
     """
     named = {"real": real, "synthetic": synthetic} | ({} if train is None else {"train": train})
-    for role, names in (("target", [target]), ("protected", protected), ("categories", categorical)):
+    named_in_orders = [name for names in orders for name in names]
+    for role, names in (
+        ("target", [target]),
+        ("protected", protected),
+        ("categories", categorical),
+        ("ascending", named_in_orders),
+    ):
         _check_there(role, names, real.column_names)
     tables = {name: _limited(table) for name, table in named.items()}
     columns = align(tables, {target, *categorical})
     by_name = {column.name: column for column in columns}
     _check_target(by_name[target])
     coded, sizes = cells(align(named, categorical))
+    moments = measure_moments(moments_of_tables(real if train is None else train, synthetic), orders)
     utility, predictions = measure_utility(columns, target)
     groups = [_groups(by_name[name]) for name in protected]
     return QualityReport(
@@ -203,6 +222,7 @@ def measure_tables(
         utility=utility,
         fairness=measure_fairness(predictions, groups, None, "the rarer class"),
         closeness=_closeness(columns),
+        moments=moments,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dpsynth_platform.quality.closeness import NEIGHBOURS, Closeness
 from dpsynth_platform.quality.fairness import Fairness, Gaps
 from dpsynth_platform.quality.fidelity import Fidelity
+from dpsynth_platform.quality.moments import GapDistance, MomentsFidelity
 from dpsynth_platform.quality.similarity import Similarity
 from dpsynth_platform.quality.utility import Trained, Utility
 
@@ -18,7 +19,8 @@ Row = tuple[str, str, str, str]
 
 HEADER = ("measure", "synthetic", "real or best possible", "without any model")
 LEGEND = (
-    "Distances are total variation (0: the same). HIST and Pair: how alike the histograms of columns and of pairs of "
+    "Distances are total variation (0: the same); of hours and weekdays without any model, those of flat ones, of gaps "
+    "those of columns put together at random. HIST and Pair: how alike the histograms of columns and of pairs of "
     "columns are (1: the same); CorAcc: share of pairs whose association is as strong. Classifiers learn from "
     "synthetic rows (for the best possible: from real ones) and are tested on real rows kept apart. FPED, FNED: how "
     "far the false positive and negative rates of groups lie from those of all rows, summed."
@@ -63,6 +65,33 @@ def fidelity_rows(found: Fidelity) -> list[Row]:
         numbers = (_number(item.synthetic), _number(item.resampled), _number(item.independent))
         rows.append((f"two-way distance, {item.first} and {item.second}", *numbers))
     return rows
+
+
+def moments_rows(found: MomentsFidelity | None) -> list[Row]:
+    """Distances of hours, weekdays and gaps, with the gaps' medians; none where there are no moments."""
+    if found is None:
+        return []
+    rows: list[Row] = []
+    for part in found.parts:
+        numbers = (_number(part.synthetic), _number(part.resampled), _number(part.flat))
+        rows.append((f"{part.part} distance, {part.column}", *numbers))
+    for gap in found.gaps:
+        name = f"{gap.earlier} to {gap.later}"
+        numbers = (_number(gap.synthetic), _number(gap.resampled), _number(gap.independent))
+        rows.append((f"gap distance, {name}", *numbers))
+        rows.append((f"gap, {name}: median", _duration(gap.median, gap), _duration(gap.real_median, gap), ""))
+        rows.append((f"gap, {name}: share out of order", _number(gap.broken), _number(gap.real_broken), ""))
+    return rows
+
+
+def _duration(value: float | None, gap: GapDistance) -> str:
+    """Two digits of a gap, in the unit that suits it."""
+    if value is None:
+        return "not available"
+    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)) if gap.unit == "s" else ():
+        if abs(value) >= 2 * length:
+            return f"{float(f'{value / length:.2g}'):g} {unit}"
+    return f"{value:g} {gap.unit}".strip()
 
 
 def similarity_rows(synthetic: Similarity | None, real: Similarity | None) -> list[Row]:

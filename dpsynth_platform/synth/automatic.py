@@ -38,7 +38,7 @@ from dpsynth_platform.errors import ContractError
 from dpsynth_platform.privacy.figures import rounded
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import DECLARED
-from dpsynth_platform.synth.tabular.domain import domain_of
+from dpsynth_platform.synth.tabular.attributes import planned_domain
 from dpsynth_platform.synth.tabular.resolution import COARSE_GROUPS
 from dpsynth_platform.synth.tabular.workload import workload_of
 
@@ -110,9 +110,9 @@ def facts_of(contract: DataContract, period: str | None) -> Facts:
     from dpsynth_platform.synth.tabular.marginals import MAX_CELLS, expected_error, pair_cells
     from dpsynth_platform.synth.tabular.mst import work_of as tree_work
 
-    guarantee, domain = Guarantee.target(contract), domain_of(contract, period)
+    guarantee, domain = Guarantee.target(contract), planned_domain(contract, period)
     sizes = domain.most_states
-    workload, limit = workload_of(contract, domain.names), contract.generate.seconds
+    workload, limit = workload_of(contract, domain.names, domain.parts), contract.generate.seconds
     privacy = contract.privacy
     owners = privacy.weighting == "owners"
     records = privacy.expected_units * (1 if owners else privacy.max_contributions)

@@ -319,7 +319,8 @@ def _assumptions(contract: DataContract, run: Run) -> list[Assumption]:
                 Assumption(
                     f"The {number_of(len(contract.generate.constraints), 'declared constraint')} on rows are public.",
                     "as declared",
-                    "They shape what is computed from the noisy counts, at no cost, and no part of the mechanism.",
+                    "They shape what is computed from the noisy counts, at no cost, and no part of the mechanism"
+                    + (", but for orders of moments, of which it counts the gaps." if contract.gaps else "."),
                 )
             ]
             if contract.generate.constraints

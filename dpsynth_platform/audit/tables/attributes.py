@@ -149,11 +149,13 @@ def _log_probabilities(domain: Domain, rows: Codes, targets: Codes, index: int) 
 
     some = rows[np.random.default_rng().permutation(len(rows))[:MOST_ROWS]]
     classes = np.unique(some[:, index])
+    # The hour and the weekday of a moment are not known beside it.
+    own = [index, *(part for part, column in domain.parts.items() if column == index)]
     found = np.full((len(targets), domain.columns[index].size), _LEAST_PROBABILITY)
     if len(classes) == 1:
         found[:, classes[0]] = 1.0
     else:
         classifier = HistGradientBoostingClassifier(max_iter=40, early_stopping=False)
-        classifier.fit(np.delete(some, index, axis=1), some[:, index])
-        found[:, classes] = np.maximum(classifier.predict_proba(np.delete(targets, index, axis=1)), _LEAST_PROBABILITY)
+        classifier.fit(np.delete(some, own, axis=1), some[:, index])
+        found[:, classes] = np.maximum(classifier.predict_proba(np.delete(targets, own, axis=1)), _LEAST_PROBABILITY)
     return np.asarray(np.log(found), dtype=np.float64)

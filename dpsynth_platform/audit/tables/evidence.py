@@ -58,7 +58,7 @@ class Evidence:
     def __post_init__(self) -> None:
         known = {"targets": self.targets, "synthetic rows": self.synthetic, "reference": self.population}
         for name, table in known.items():
-            lacking = [column for column in self.domain.names if column not in table.column_names]
+            lacking = [column for column in self.domain.reads if column not in table.column_names]
             if lacking or not table.num_rows:
                 wrong = f"lack the columns {', '.join(lacking)}" if lacking else "are empty"
                 raise AccountingError(f"audit: the {name} {wrong}; accepted: rows with every modelled column")

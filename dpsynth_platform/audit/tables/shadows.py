@@ -33,6 +33,7 @@ from dpsynth_platform.synth.interface import Progress, SealedPlan, generator, si
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
 from dpsynth_platform.synth.tabular.model import load_model, log_likelihood
+from dpsynth_platform.synth.tabular.placing import Placed
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 
 LEAST_MODELS = 4
@@ -143,12 +144,7 @@ def as_records(domain: Domain, plan: SealedPlan, table: pa.Table) -> pa.Table:
     """The modelled columns alone, in the types of the release, whatever types the table has."""
     schema = ReleaseSchema.from_json(plan.release).schema
     codes, rng = domain.encode(table), np.random.default_rng(secrets.randbits(256))
-    return pa.table(
-        {
-            column.name: column.decode(codes[:, index], schema.field(column.name).type, rng)
-            for index, column in enumerate(domain)
-        }
-    )
+    return pa.Table.from_batches([Placed(domain, codes, rng).batch(schema)])
 
 
 def _drawn(population: pa.Table, joining: pa.Table, records: int, each: int, rng: np.random.Generator) -> pa.Table:

@@ -5,6 +5,7 @@ What belongs in this package, in the order in which a table passes through it. W
 | modules | what they do |
 | --- | --- |
 | `domain`, `binning`, `scales` | the public cells of the columns, and values to cells and back |
+| `attributes`, `derivation` | moments by day, weekday, hour and gap |
 | `workload`, `cost` | which combinations of columns matter; what a run takes in seconds and bytes |
 | `aim`, `mwem`, `mst`, `privbayes`, `independent`, on `marginals`, `rounds` | the mechanisms, which alone see data |
 | `learning` | their first part where values are not declared |
@@ -15,5 +16,5 @@ What belongs in this package, in the order in which a table passes through it. W
 | `junction`, `propagation`, `estimation` | exact inference on junction trees, and the model that fits the counts |
 | `model` | the fitted model on disk, and what the audit asks of it |
 | `constraints`, `conditioning` | rules that every row keeps, and the model under them |
-| `sampling`, `shapes`, `restore` | rows, values inside of cells, the source's schema given back |
+| `sampling`, `shapes`, `placing`, `restore` | rows, values inside of cells, the source's schema given back |
 """

@@ -122,7 +122,7 @@ class Aim(SelectionGenerator):
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         """The fields of `AimParameters`."""
-        columns, asked = len(domain), workload_of(contract, domain.names)
+        columns, asked = len(domain), workload_of(contract, domain.names, domain.parts)
         check_workload_cells(contract, asked.weights, domain.most_states)
         work = work_of(contract, columns, len(asked.weights)).within(contract.generate.seconds)
         rounds = work.rounds

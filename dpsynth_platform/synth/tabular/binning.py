@@ -96,11 +96,20 @@ def real_edges(
     return (*sorted(cuts), high)
 
 
-def _towards_zero(low: float, high: float, width: float) -> list[float]:
+def gap_edges(longest: int) -> tuple[int, ...]:
+    """Edges of cells of the gaps 0..longest: as of amounts, and finer towards zero down to single steps."""
+    edges = whole_edges(0, longest, None, amounts=True)
+    if longest < 2 * GRID:
+        return edges
+    near = map(round, _towards_zero(0, longest, longest / GRID, math.ceil(math.log2(longest))))
+    return tuple(sorted({*edges, *(cut for cut in near if 0 < cut <= longest)}))
+
+
+def _towards_zero(low: float, high: float, width: float, octaves: int = OCTAVES) -> list[float]:
     """Cuts in geometric progression where they are closer to each other than the equal ones are; by no order."""
     ratio = 2 ** (-1 / CELLS_PER_OCTAVE)
     cuts = []
     for sign, largest in ((1, high), (-1, -low)):
-        sizes = [largest * ratio**index for index in range(CELLS_PER_OCTAVE * OCTAVES)] if largest > 0 else []
+        sizes = [largest * ratio**index for index in range(CELLS_PER_OCTAVE * octaves)] if largest > 0 else []
         cuts += [sign * size for size in sizes if size * (1 - ratio) < width]
     return cuts

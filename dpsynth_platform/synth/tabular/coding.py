@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from dpsynth_platform.contracts import WHOLE_NUMBER
+from dpsynth_platform.synth.tabular.derivation import DAY, MONDAY, WEEK, Derivation, Span
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 
 _CODED_SQL = "SELECT {cells} FROM (SELECT {values} FROM bounded {joins}) AS compared"
-_DAY = 86_400_000_000
 _WHOLE = 2**51
 """Up to here halves are exact in double precision."""
 _LARGEST = 2**63 - 1
@@ -55,6 +55,14 @@ def coding_of(domain: Domain, schema: pa.Schema, extra: Sequence[str] = ()) -> C
     joins: list[str] = []
     tables: dict[str, pa.Table] = {}
     for index, column in enumerate(domain):
+        if column.derived is not None:
+            derived = _derived(column.derived, schema)
+            if derived is None:
+                return None
+            compared, value = derived
+            values.append(f"{value} AS _{index}")
+            cells.append(f"{_cell(column, compared, f'_{index}')} AS _{index}")
+            continue
         type_, name = schema.field(column.name).type, f'bounded."{column.name}"'
         if column.kind == "categorical":
             numbers = pa.types.is_floating(type_) and type_.bit_width >= 32
@@ -117,9 +125,66 @@ def _number(column: ColumnDomain, type_: pa.DataType) -> _Number | None:
     if column.kind in ("date", "datetime") and pa.types.is_timestamp(type_) and type_.unit == "us":
         if type_.tz not in (None, "UTC"):
             return None
-        step = _DAY if column.kind == "date" else column.step
+        step = DAY if column.kind == "date" else column.step
         return _Number("unix_micros(CAST({} AS TIMESTAMP))", lambda value, edge: _below_whole(value, int(edge) * step))
     return None
+
+
+def _derived(derived: Derivation, schema: pa.Schema) -> tuple[_Number, str] | None:
+    """How an attribute of moments is compared, and its value: microseconds into a week or a day, or since a gap began.
+
+    Remainders are made positive before they are used, since both engines give them the sign of what is divided.
+    """
+    read = [_moment(span, schema.field(span.column).type) for span in (derived.of, *derived.after)]
+    moments = [moment for moment in read if moment is not None]
+    if len(moments) < len(read):
+        return None
+    moment = moments[0]
+    missing = _missing(derived.of)
+    if derived.what != "gap":
+        length, unit = (DAY, derived.width) if derived.what == "hour" else (WEEK, DAY)
+        value = f"CASE WHEN {missing} THEN NULL ELSE {_remainder(f'({moment} - ({MONDAY}))', length)} END"
+        return _Number("{}", lambda value, edge: _below_whole(value, int(edge) * unit)), value
+    step = _micros(derived.of)
+    since = "".join(
+        f" WHEN NOT {_missing(span)} THEN {moment} - ({_least(earlier, step, strict=derived.strict)})"
+        for span, earlier in zip(derived.after, moments[1:], strict=True)
+    )
+    alone = "NULL" if derived.alone is None else str(derived.alone * step)
+    value = f"CASE WHEN {missing} THEN NULL{since} ELSE {alone} END"
+    return _Number("{}", lambda value, edge: _below_whole(value, int(edge) * step)), value
+
+
+def _missing(span: Span) -> str:
+    return f'bounded."{span.column}" IS NULL'
+
+
+def _micros(span: Span) -> int:
+    return DAY if span.kind == "date" else span.step
+
+
+def _moment(span: Span, type_: pa.DataType) -> str | None:
+    """A column in microseconds, inside of its range and in whole steps; None where SQL has no exact word for it."""
+    is_date = span.kind == "date" and pa.types.is_date32(type_)
+    is_moment = span.kind in ("date", "datetime") and pa.types.is_timestamp(type_) and type_.unit == "us"
+    if not is_date and not (is_moment and type_.tz in (None, "UTC")):
+        return None
+    step, name = _micros(span), f'bounded."{span.column}"'
+    if is_date:  # before it is cast: dates reach farther than moments
+        name = f"least(greatest({name}, DATE '{_date(span.low)}'), DATE '{_date(span.high)}')"
+    inside = f"least(greatest(unix_micros(CAST({name} AS TIMESTAMP)), {span.low * step}), {(span.high + 1) * step - 1})"
+    return inside if step == 1 else f"({inside} - {_remainder(inside, step)})"
+
+
+def _least(earlier: str, step: int, *, strict: bool) -> str:
+    """The first step that keeps the order after an earlier value; see `Derivation.least`."""
+    if strict:
+        return f"{earlier} - {_remainder(earlier, step)} + {step}"
+    return f"{earlier} + {_remainder(f'(0 - {earlier})', step)}"
+
+
+def _remainder(value: str, length: int) -> str:
+    return f"(({value} % {length} + {length}) % {length})"
 
 
 def _below_whole(value: str, edge: float) -> str:

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import torch
 
 from dpsynth_platform.errors import ContractError
+from dpsynth_platform.synth.tabular.attributes import modelled_conditions
 from dpsynth_platform.synth.tabular.compression import ColumnStates
 from dpsynth_platform.synth.tabular.constraints import (
     CONSTRAINTS,
@@ -61,8 +62,10 @@ class Conditioned:
     """A model's states under conditions.
 
     Attributes:
-        conditions: all of them, none to be learned any more.
-        domain: cells cut where conditions need it.
+        conditions: all of them that rows keep, none to be learned any more.
+        rows: the columns of rows, with cells cut where conditions need it.
+        orders: those that are kept by drawing pairs of values again; gaps keep the others.
+        domain: the model's attributes, cells cut where conditions need it.
         states: the parts: cells to parts, and shares of cells in them.
         parents: the model's state of each part.
         tree: covers the model's cliques and those of the factors.
@@ -71,6 +74,8 @@ class Conditioned:
     """
 
     conditions: Conditions
+    rows: Domain
+    orders: tuple[Order, ...]
     domain: Domain
     states: tuple[ColumnStates, ...]
     parents: tuple[Indices, ...]
@@ -86,7 +91,7 @@ class Conditioned:
     @cached_property
     def judge(self) -> Judge:
         """Tells whether rows keep the conditions."""
-        return Judge(self.domain, self.conditions)
+        return Judge(self.rows, self.conditions)
 
     def groups(self, groups: Sequence[Sequence[Indices]]) -> list[list[Indices]]:
         """Resolutions of the model's states, as resolutions of the parts."""
@@ -143,13 +148,15 @@ def conditioned(
     Args:
         domain: the model's.
         states: the model's.
-        conditions: all of them known.
+        conditions: on rows (`Domain.released`), all of them known.
         cliques: of the tree that the model was fitted on.
         groups: the resolutions of the model's states.
 
     Raises:
         ContractError: the model would not fit into memory with its states cut so.
     """
+    rows, asked = conditions.cut(domain.released), conditions
+    conditions = modelled_conditions(domain, asked)
     cut = conditions.cut(domain)
     pieces = [releasable(new, _pieces(old, new, column)) for old, new, column in zip(domain, cut, states, strict=True)]
     small = [item for item in conditions.dependencies if _factor_fits(item, cut, states)]
@@ -173,7 +180,7 @@ def conditioned(
             f"{CONSTRAINTS}: they tell so many values apart that the model would not fit into memory; accepted: fewer, "
             "or broader sets of values"
         )
-    made = Conditioned(conditions, cut, tuple(parts), tuple(parents), tree, factors, ())
+    made = Conditioned(asked, rows, conditions.orders, cut, tuple(parts), tuple(parents), tree, factors, ())
     kept, known = list(cliques), list[Rule]()
     rules: tuple[Rule, ...] = (*small, *conditions.boxes, *conditions.orders)
     for rule in rules:

@@ -159,7 +159,7 @@ class Records:
 
     def _batches(self) -> Iterator[tuple[Codes, Counts | None]]:
         """Cell codes, and what each row weighs where they do not all weigh the same."""
-        for batch, weights in self._read(self.domain.names):
+        for batch, weights in self._read(self.domain.reads):
             yield self.domain.encode(batch), weights
 
     def _read(self, names: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, Counts | None]]:

@@ -3,7 +3,8 @@
 What belongs here: which cells a column has, and coding Arrow columns into them. All of it follows from the contract
 (and, for the period column, from the period), so it costs nothing, but for values that are learned: a plan holds how,
 and its mechanism which ones they are (`learning`). What does not: how a declared range is cut into cells (`binning`),
-what a value is in numbers (`scales`), counting cells, or anything that a look at the data could change otherwise.
+what a value is in numbers (`scales`), which attributes a plan derives from moments (`attributes`), counting cells, or
+anything that a look at the data could change otherwise.
 
 Every column has one more cell than its declared values: "missing or unlisted", always the last. Null, NaN, unlisted
 categories and texts that are no time of day go there. Numbers, days, moments and times outside the declared range are
@@ -39,12 +40,13 @@ from dpsynth_platform.errors import ContractError, MechanismFailed
 from dpsynth_platform.sources.periods import period_bounds
 from dpsynth_platform.synth.tabular import shapes
 from dpsynth_platform.synth.tabular.binning import real_edges, whole_edges
+from dpsynth_platform.synth.tabular.derivation import Derivation
 from dpsynth_platform.synth.tabular.scales import Scale, Steps
 
 if TYPE_CHECKING:
     from dpsynth_platform.privacy.partitions import Learning, Partitions
 
-Kind = Literal["integer", "float", "date", "datetime", "time", "categorical", "boolean"]
+Kind = Literal["integer", "float", "date", "datetime", "time", "categorical", "boolean", "hour", "weekday", "gap"]
 Cutting = Literal["declared", "adaptive", "quantile"]
 Codes = npt.NDArray[np.int32]
 
@@ -78,6 +80,7 @@ class ColumnDomain:
         decimals: of a float column, if declared: digits after the point; its steps are whole then.
         step: of moments and times of day, the resolution in microseconds.
         cutting: whether the cells are as declared, or a fine grid, and how it is put together (`compression`).
+        derived: of an attribute that follows from moments (kinds `hour`, `weekday`, `gap`), how.
     """
 
     name: str
@@ -90,6 +93,7 @@ class ColumnDomain:
     cutting: Cutting = "declared"
     most: int | None = None
     learning: Learning | None = None
+    derived: Derivation | None = None
 
     @property
     def size(self) -> int:
@@ -104,6 +108,24 @@ class ColumnDomain:
         if self.most is not None:
             return self.most
         return len(self.values) if self.kind == "categorical" else len(self.edges) - 1
+
+    @property
+    def part_of(self) -> str | None:
+        """Of an hour or a weekday, the column whose it is; None of an attribute that stands for its column itself."""
+        return self.derived.of.column if self.derived is not None and self.derived.what != "gap" else None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns that it is read from."""
+        return (self.name,) if self.derived is None else self.derived.columns
+
+    @property
+    def released(self) -> ColumnDomain:
+        """The column as rows have it: of a gap, that of the later moments."""
+        if self.derived is None or self.derived.what != "gap":
+            return self
+        of = self.derived.of
+        return ColumnDomain(of.column, of.kind, self.nullable, edges=(of.low, of.high + 1), step=of.step)  # type: ignore[arg-type]
 
     @property
     def ordered(self) -> bool:
@@ -158,6 +180,14 @@ class ColumnDomain:
             edges = np.array([edge - low for edge in self.edges[:-1]], dtype=np.uint64)
         cells = np.searchsorted(edges, found.values, side="right") - 1
         return np.where(found.absent, self.missing, cells).astype(np.int32)
+
+    def codes(self, table: pa.Table | pa.RecordBatch) -> Codes:
+        """Cell codes of a table's rows, shape (rows,)."""
+        if self.derived is None:
+            return self.encode(table.column(self.name))
+        values, absent = self.derived.values(table)
+        cells = np.searchsorted(np.asarray(self.edges[:-1], dtype=np.int64), values, side="right") - 1
+        return np.where(absent, self.missing, cells).astype(np.int32)
 
     def decode(self, codes: Codes, type_: pa.DataType, rng: np.random.Generator) -> pa.Array:
         """Values of the given Arrow type: inside of a cell by the shape of its neighbourhood, null for the last cell.
@@ -231,6 +261,9 @@ class ColumnDomain:
         if self.kind == "boolean":
             return "true" if code else "false"
         low, high = self.edges[code], self.edges[code + 1]
+        if self.derived is not None:
+            first, last = self.derived.label(int(low)), self.derived.label(int(high) - 1)
+            return first if first == last else f"{first} to {last}"
         if not self.scale.whole:
             if not self.widths[code]:
                 return f"{low:g}"
@@ -240,7 +273,10 @@ class ColumnDomain:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, as `from_json` reads them."""
-        return asdict(self) | {"edges": list(self.edges), "values": list(self.values)}
+        document = asdict(self) | {"edges": list(self.edges), "values": list(self.values)}
+        if self.derived is None:
+            del document["derived"]  # as it was before there were any, so that plans keep their digests
+        return document
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> ColumnDomain:
@@ -249,7 +285,8 @@ class ColumnDomain:
 
         tuples = {"edges": tuple(document["edges"]), "values": tuple(document["values"])}
         learning = {"learning": Learning(**document["learning"])} if document.get("learning") else {}
-        return cls(**(document | tuples | learning))
+        derived = {"derived": Derivation.from_json(document["derived"])} if document.get("derived") else {}
+        return cls(**(document | tuples | learning | derived))
 
     @property
     def _range(self) -> tuple[float, float]:
@@ -259,7 +296,7 @@ class ColumnDomain:
 
 @dataclass(frozen=True)
 class Domain:
-    """The modelled columns in the contract's order."""
+    """The modelled columns in the contract's order; in a plan, the hours and weekdays of their moments come after."""
 
     columns: tuple[ColumnDomain, ...]
 
@@ -273,6 +310,22 @@ class Domain:
     def names(self) -> tuple[str, ...]:
         """Names of the columns."""
         return tuple(column.name for column in self.columns)
+
+    @property
+    def released(self) -> Domain:
+        """The columns of rows, each at the same index as here: no hours and weekdays, and moments in place of gaps."""
+        return Domain(tuple(column.released for column in self if column.part_of is None))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the columns that all of it is read from, each once."""
+        return tuple(dict.fromkeys(name for column in self for name in column.reads))
+
+    @property
+    def parts(self) -> dict[int, int]:
+        """Of each hour and weekday, by index, the index of its column."""
+        places = {column.name: index for index, column in enumerate(self) if column.part_of is None}
+        return {index: places[column.part_of] for index, column in enumerate(self) if column.part_of is not None}
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -327,12 +380,26 @@ class Domain:
 
         Only one of which no value is learned comes out empty all the same.
         """
-        return tuple(column.name for column in self if not column.nullable)
+        return tuple(column.name for column in self if not column.nullable and column.part_of is None)
 
     @property
     def preparation(self) -> str:
         """What becomes of the columns before any two are counted together, in words."""
-        return "; ".join([*self._learned_in_words, self._counted_in_words])
+        return "; ".join([*self._learned_in_words, *self.derived_in_words, self._counted_in_words])
+
+    @property
+    def derived_in_words(self) -> list[str]:
+        """How columns are counted that are not counted as one attribute of their own."""
+        attributes: dict[str, list[str]] = {}
+        for column in self:
+            if column.derived is not None and column.part_of is None:
+                earlier = " or else ".join(each.column for each in column.derived.after)
+                attributes[column.name] = [f"time since {earlier} (so that their order holds)"]
+        for column in self:
+            if column.part_of is not None:
+                attributes.setdefault(column.part_of, ["day"]).append(column.kind)
+        shown = {name: " and ".join([", ".join(each[:-1]), each[-1]]) for name, each in attributes.items() if each[1:]}
+        return [f"{name} is counted by its {shown.get(name, each[0])}" for name, each in attributes.items()]
 
     @property
     def _learned_in_words(self) -> list[str]:
@@ -361,7 +428,7 @@ class Domain:
         """Cell codes of the modelled columns, shape (rows, columns); other columns are not looked at."""
         codes = np.empty((table.num_rows, len(self)), dtype=np.int32, order="F")
         for index, column in enumerate(self.columns):
-            codes[:, index] = column.encode(table.column(column.name))
+            codes[:, index] = column.codes(table)
         return codes
 
     def to_json(self) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.partitions import learned_beside
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Progress, SealedPlan, silent
+from dpsynth_platform.synth.tabular.attributes import modelled_conditions, planned_domain, possible_combinations
 from dpsynth_platform.synth.tabular.compression import ColumnStates, as_measurement, compress, one_way_measurements
 from dpsynth_platform.synth.tabular.conditioning import check_possible, conditioned, with_learned
 from dpsynth_platform.synth.tabular.constraints import Conditions
@@ -139,6 +140,8 @@ class MarginalGenerator(ABC):
     def describe(self, plan: SealedPlan) -> dict[str, Any]:
         """The same of the whole plan; see `Generator.describe`."""
         described, domain = self.description(plan), Domain.from_json(plan.columns)
+        if words := domain.derived_in_words:
+            described = described | {"event": f"{described['event']}; of these, {', '.join(words)}"}
         learned = [
             {"column": column.name, "most": column.most, **asdict(column.learning)}
             for column in domain
@@ -165,7 +168,7 @@ class MarginalGenerator(ABC):
             ContractError: a type that cannot be restored, pairs with too many cells, or constraints that no row keeps.
             AccountingError: no noise scale meets the guarantee.
         """
-        domain = domain_of(contract, period)
+        domain = planned_domain(contract, period)
         check_names(contract, domain.names)
         cells = pair_cells(domain.most_states)
         if self.counts_pairs and cells > MAX_CELLS:
@@ -173,7 +176,8 @@ class MarginalGenerator(ABC):
                 f"{contract.dataset}: columns: all pairs together have {cells} cells; accepted: up to {MAX_CELLS}; "
                 "declare fewer bins or shorter lists of values, or learn fewer of them (most)"
             )
-        check_possible(domain, Conditions.of(domain, contract.generate.constraints))
+        plain = domain_of(contract, period)
+        check_possible(plain, Conditions.of(plain, contract.generate.constraints))
         parameters = self.parameters(contract, domain, guarantee)
         if domain.unknown:
             domain = domain.to_be_learned(domain.partitions.learning(guarantee, parameters["rho"]))
@@ -264,8 +268,10 @@ def model_under(
 ) -> Model:
     """The model in a directory, fitted again where there are constraints; raises as `Generator.draw`."""
     model = load_model(directory)
-    if not constraints:
-        return model
+    learned = Domain.from_json(model.plan.columns).unknown
+    conditions = Conditions.of(model.domain.released, constraints, learned=learned)
+    if modelled_conditions(model.domain, conditions) == possible_combinations(model.domain):
+        return replace(model, conditions=conditions)  # it was fitted so: gaps keep whatever is asked
     return fitted(model.plan, model.measurements, constraints, device=device, progress=progress)
 
 
@@ -289,9 +295,9 @@ def fitted(
     states, groups, estimator = started(domain, stored.one_way, device=device)
     joint = [as_measurement(noisy) for noisy in stored.joint]
     estimator.add(joint)
-    conditions = Conditions.of(domain, constraints, learned=planned.unknown)
+    conditions = Conditions.of(domain.released, constraints, learned=planned.unknown)
     limit = None if plan.time_limit is None else ESTIMATE_SHARE * plan.time_limit
-    if not conditions:
+    if not conditions and not possible_combinations(domain):
         estimator.fit(ITERATIONS, progress, seconds=limit)
         potentials, cover = estimator.potentials, estimator.tree.cliques
         return Model(plan, states, groups, potentials, estimator.total, stored, cover)

@@ -86,7 +86,7 @@ class Mwem(SelectionGenerator):
 
     def parameters(self, contract: DataContract, domain: Domain, guarantee: Guarantee) -> dict[str, Any]:
         """The fields of `MwemParameters`."""
-        named = workload_of(contract, domain.names).named
+        named = workload_of(contract, domain.names, domain.parts).named
         check_workload_cells(contract, named, domain.most_states)
         rounds = min(ROUNDS_PER_COLUMN * len(domain), len(named))
         budget = calibrate_selection(guarantee, rounds, SELECTION_SHARE if rounds else 0.0, domain.partitions)

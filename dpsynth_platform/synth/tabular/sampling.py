@@ -2,7 +2,7 @@
 
 What belongs here: ancestral sampling down the junction tree, splitting merged states, and rows in batches, so that
 memory does not grow with their number. What does not: the model, its distribution under conditions (`conditioning`),
-and turning codes into values (`restore`).
+and turning codes into values (`placing`) and columns into a release (`restore`).
 
 Draws are *systematic*: within each group of rows of a batch that share the separator's states, every cell of the rest
 gets its expected number of rows, rounded up or down at random (one uniform offset), and the rows are shuffled. The
@@ -34,6 +34,7 @@ from dpsynth_platform.synth.tabular.constraints import CONSTRAINTS, Conditions, 
 from dpsynth_platform.synth.tabular.domain import Codes
 from dpsynth_platform.synth.tabular.estimation import Array
 from dpsynth_platform.synth.tabular.model import Model, joint_codes
+from dpsynth_platform.synth.tabular.placing import Placed, cells_of_weekdays
 from dpsynth_platform.synth.tabular.propagation import Beliefs, rows_in_groups
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema, completed
 
@@ -104,7 +105,7 @@ class Sampler:
     @classmethod
     def of(cls, model: Model, given: Mapping[str, Values] | None = None) -> Sampler:
         """For a model, and values that all rows shall have. Raises `ContractError` if none can."""
-        conditions = model.conditions.joined(Conditions.of(model.domain, given=given))
+        conditions = model.conditions.joined(Conditions.of(model.domain.released, given=given))
         under = conditioned(model.domain, model.states, conditions, (*model.potentials, *model.cover), model.groups)
         return cls(under, under.beliefs(model.potentials, releasable=True), model.release)
 
@@ -148,34 +149,54 @@ class Sampler:
 
     def _drawn(self, rows: int, rng: np.random.Generator) -> pa.RecordBatch:
         """Rows of the modelled columns, as released, before they are judged."""
-        domain = self.under.domain
         states = draw_states(self.beliefs, rows, rng)
-        codes = self.cells(states, rng)
-        places = [column.places(codes[:, index], rng) for index, column in enumerate(domain)]
+        placed = Placed(self.under.domain, self.cells(states, rng), rng)
         for orders in self._orders:
-            self._put_in_order(orders, states, codes, places, rng)
-        arrays = [
-            column.restored(codes[:, index], places[index], self.release.schema.field(column.name).type)
-            for index, column in enumerate(domain)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, names=list(domain.names))
+            self._put_in_order(orders, states, placed, rng)
+        return placed.batch(self.release.schema)
 
     def cells(self, states: Codes, rng: np.random.Generator) -> Codes:
         """Cell codes of rows in these states; cells that may not be released do not occur."""
         codes = np.empty_like(states)
-        for index, merged in enumerate(self.under.states):
-            codes[:, index] = draw_cells(merged, states[:, index], rng)
+        # Days come last: which it is of a state depends on the weekday.
+        for index in sorted(range(len(self.under.states)), key=lambda index: index in self._weekdays):
+            codes[:, index] = self._column_cells(index, states[:, index], codes, rng)
         for item in self.under.computed:
             given = item.given(self.under.domain)[codes[:, item.column]]
             drawn, missing = codes[:, item.dependent], self.under.domain.columns[item.dependent].missing
             codes[:, item.dependent] = np.where(item.holds(given, drawn, missing) | (given < 0), drawn, given)
         return codes
 
+    def _column_cells(self, index: int, states: Codes, codes: Codes, rng: np.random.Generator) -> npt.NDArray[np.int32]:
+        """A column's cell for every row's state; of days, one that has the row's weekday if the state has any."""
+        merged = self.under.states[index]
+        weekday = self._weekdays.get(index)
+        if weekday is None:
+            return draw_cells(merged, states, rng)
+        return draw_days(merged, states, codes[:, weekday], self._shares_by_weekday[index], rng)
+
+    @cached_property
+    def _weekdays(self) -> dict[int, int]:
+        """The weekdays of columns of days, by index."""
+        domain = self.under.domain
+        return {
+            index: part
+            for part, index in domain.parts.items()
+            if domain.columns[part].kind == "weekday" and domain.columns[index].kind != "gap"
+        }
+
+    @cached_property
+    def _shares_by_weekday(self) -> dict[int, Array]:
+        domain = self.under.domain
+        return {
+            index: cells_of_weekdays(domain.columns[index], self.under.states[index].share) for index in self._weekdays
+        }
+
     @cached_property
     def _orders(self) -> list[list[Order]]:
         """The orders, those together that have columns in common."""
         groups: list[list[Order]] = []
-        for order in self.under.conditions.orders:
+        for order in self.under.orders:
             linked = [group for group in groups if any(set(order.clique) & set(other.clique) for other in group)]
             groups = [group for group in groups if group not in linked]
             groups.append([other for group in linked for other in group] + [order])
@@ -185,23 +206,20 @@ class Sampler:
         self,
         orders: Sequence[Order],
         states: Codes,
-        codes: Codes,
-        places: list[npt.NDArray[np.float64]],
+        placed: Placed,
         rng: np.random.Generator,
     ) -> None:
         """Draws cells and values of the orders' columns again, in the rows' states, where an order is broken."""
-        domain = self.under.domain
         columns = sorted({index for order in orders for index in order.clique})
-        counts = {index: np.bincount(codes[:, index], minlength=domain.columns[index].size) for index in columns}
-        rows = np.arange(codes.shape[0])
+        codes, rows = placed.codes, np.arange(len(states))
         for _ in range(MOST_REDRAWS):
-            amounts = {i: domain.columns[i].amounts(codes[rows, i], places[i][rows]) for i in columns}
+            amounts = {index: placed.amounts(index, rows) for index in columns}
             rows = rows[~np.all([order.holds(amounts[order.low], amounts[order.high]) for order in orders], axis=0)]
             if not rows.size:
                 return
             for index in columns:
-                codes[rows, index] = draw_cells(self.under.states[index], states[rows, index], rng)
-                places[index][rows] = domain.columns[index].places(codes[rows, index], rng, counts[index])
+                codes[rows, index] = self._column_cells(index, states[rows, index], codes[rows], rng)
+                placed.place(index, rows)
 
 
 def draw_states(beliefs: Beliefs, rows: int, rng: np.random.Generator) -> Codes:
@@ -250,6 +268,30 @@ def draw_cells(merged: ColumnStates, states: Codes, rng: np.random.Generator) ->
     starts = np.searchsorted(merged.state_of[order], np.arange(merged.size))
     found = _systematic(merged.share[order], starts, states.astype(np.int64), rng)
     return order[found].astype(np.int32)
+
+
+def draw_days(
+    merged: ColumnStates, states: Codes, weekdays: Codes, shares: Array, rng: np.random.Generator
+) -> npt.NDArray[np.int32]:
+    """A cell for every row's state that has the row's weekday, where the state has one.
+
+    Args:
+        merged: the states of a column of days.
+        states: of the rows.
+        weekdays: of the rows; 7: missing.
+        shares: of cells that each weekday has (`placing.cells_of_weekdays`).
+        rng: where the randomness comes from.
+    """
+    cells = merged.state_of.size
+    order = np.argsort(merged.state_of, kind="stable")
+    starts = np.searchsorted(merged.state_of[order], np.arange(merged.size))
+    weights = np.concatenate([shares, merged.share[None, :]])[:, order]
+    held = np.add.reduceat(weights, starts, axis=1)
+    group = weekdays.astype(np.int64)
+    group[held[group, states] <= 0] = 7
+    offsets = np.arange(8)[:, None] * cells + starts
+    found = _systematic(weights.ravel(), offsets.ravel(), group * merged.size + states, rng)
+    return order[found % cells].astype(np.int32)
 
 
 def _systematic(

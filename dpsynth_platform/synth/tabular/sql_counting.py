@@ -59,7 +59,7 @@ class SqlCounter:
         self._engine = engine
         self._sizes = domain.sizes
         self._owners = owners
-        columns = [*domain.names, *([OWNER_COLUMN] if owners else [])]
+        columns = [*domain.reads, *([OWNER_COLUMN] if owners else [])]
         engine.register_delta("bounded", bounded, columns=columns)
         for name, table in coding.tables.items():
             engine.register(name, table)

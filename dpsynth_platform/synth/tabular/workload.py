@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ContractError
@@ -56,8 +57,16 @@ def check_names(contract: DataContract, names: Sequence[str]) -> None:
             )
 
 
-def workload_of(contract: DataContract, names: Sequence[str]) -> Workload:
-    """The contract's workload over the modelled columns.
+def workload_of(
+    contract: DataContract, names: Sequence[str], parts: Mapping[int, int] = MappingProxyType({})
+) -> Workload:
+    """The contract's workload over the attributes of the modelled columns.
+
+    Args:
+        contract: says what matters.
+        names: of the attributes.
+        parts: of hours and weekdays, by index, the index of their column (`Domain.parts`). They matter as much as it,
+            unless they are named themselves.
 
     Raises:
         ContractError: it names a column that is not modelled, or has too many marginals.
@@ -65,7 +74,13 @@ def workload_of(contract: DataContract, names: Sequence[str]) -> Workload:
     check_names(contract, names)
     declared = contract.generate.workload
     place = {name: index for index, name in enumerate(names)}
-    column_weights = [declared.weights.get(name, 1.0) for name in names]
+    column_weights = [
+        declared.weights.get(name, declared.weights.get(names[parts.get(index, index)], 1.0))
+        for index, name in enumerate(names)
+    ]
+    attributes: dict[int, list[int]] = {index: [index] for index in range(len(names))}
+    for part, index in parts.items():
+        attributes[index].append(part)
     wanted: dict[Clique, float] = {}
     for ways in range(2, min(declared.ways, len(names)) + 1) if len(names) > 1 else ():
         for clique in itertools.combinations(range(len(names)), ways):
@@ -78,8 +93,9 @@ def workload_of(contract: DataContract, names: Sequence[str]) -> Workload:
                     "marginals; accepted: fewer ways"
                 )
     for query in declared.queries:
-        clique = tuple(sorted({place[name] for name in query.columns}))
-        wanted[clique] = wanted.get(clique, 0.0) + query.weight
+        for chosen in itertools.product(*(attributes[place[name]] for name in dict.fromkeys(query.columns))):
+            clique = tuple(sorted(set(chosen)))
+            wanted[clique] = wanted.get(clique, 0.0) + query.weight
     target = None if declared.target is None else place[declared.target]
     return Workload(_weighted(wanted, len(names)), _scaled(wanted), target)
 

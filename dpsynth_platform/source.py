@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SourceError
+from dpsynth_platform.lineage.redaction import reason_of
 
 _DEMONSTRATIONS = ("census", "visits", "mail", "flights")
 
@@ -67,7 +68,7 @@ def pin(contract: DataContract, *, version: int | None = None) -> PinnedSource:
         problem = "there is no Delta table at this place" + _made_by(contract)
     except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
         # The library's own text may quote statistics of the data, so its type must do.
-        problem = f"the Delta table cannot be read ({type(error).__name__})"
+        problem = f"the Delta table cannot be read ({reason_of(error)})"
     raise SourceError(f"{contract.dataset}: source.uri: {uri}: {problem}; accepted: a readable Delta table")
 
 
@@ -102,7 +103,7 @@ def batches(source: PinnedSource, contract: DataContract, period: str | None) ->
                 empty = False
                 yield batch
     except (OSError, ValueError, pa.ArrowException) as error:
-        problem = f"a data file is missing, damaged or of another type ({type(error).__name__})"
+        problem = f"a data file is missing, damaged or of another type ({reason_of(error)})"
     if problem:
         raise SourceError(f"{contract.dataset}: source.uri: {source.uri}: version {source.version}: {problem}")
     if empty:

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from dpsynth_platform.compute.reading import read_batches
 from dpsynth_platform.errors import SourceError
+from dpsynth_platform.lineage.redaction import reason_of
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -72,7 +73,7 @@ def open_table(path: Path, *, also: str = "") -> ds.Dataset:
             return ds.dataset([str(file) for file in files], format="parquet")
     except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
         # The library's own text may quote statistics of the data, so its type must do.
-        problem = f"the table cannot be read ({type(error).__name__})"
+        problem = f"the table cannot be read ({reason_of(error)})"
     raise SourceError(f"{path}: {problem}; accepted: a Delta table, a Parquet file, a directory of them{also}")
 
 
@@ -127,7 +128,7 @@ def _file_schemas(table: ds.Dataset) -> list[pa.Schema]:
     try:
         return [fragment.physical_schema for fragment in table.get_fragments()]
     except (OSError, pa.ArrowException) as error:
-        problem = type(error).__name__
+        problem = reason_of(error)
     raise SourceError(f"a data file is missing or damaged ({problem})")
 
 
@@ -143,7 +144,7 @@ def _batches(table: ds.Dataset, columns: Sequence[str]) -> Iterator[pa.RecordBat
         yield from read_batches(table, columns)
         return
     except (OSError, ValueError, pa.ArrowException) as error:
-        problem = type(error).__name__
+        problem = reason_of(error)
     raise SourceError(f"a data file is missing, damaged or of another type ({problem})")
 
 

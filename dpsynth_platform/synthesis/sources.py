@@ -26,6 +26,7 @@ from dpsynth_platform.compute.reading import read_batches
 from dpsynth_platform.contracts import RESERVED_COLUMNS, Column
 from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import SourceError, file_problem
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.quality.files import OR_CSV, looks_like_data, read_file
 from dpsynth_platform.storage import digest_directory
 from dpsynth_platform.synthesis.texts import MOMENT, values_of
@@ -103,7 +104,7 @@ class Source:
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=wanted)
         except (OSError, ValueError, pa.ArrowException) as error:
             # The library's own text may quote the data, so its type must do.
-            problem = f"a file of the table is missing or damaged ({type(error).__name__})"
+            problem = f"a file of the table is missing or damaged ({reason_of(error)})"
         if problem or empty:
             accepted = _OF_CSV if self.format == "csv" else "a table with rows"
             raise SourceError(f"{self.path}: {problem or 'the table has no rows'}; accepted: {accepted}")
@@ -189,7 +190,7 @@ def _csv_header(path: Path) -> list[str]:
     except OSError as error:
         problem = file_problem(error)
     except (ValueError, pa.ArrowException) as error:
-        problem = f"its first line cannot be read ({type(error).__name__})"
+        problem = f"its first line cannot be read ({reason_of(error)})"
     raise SourceError(f"{path}: {problem}; accepted: CSV in UTF-8 with a header, comma-separated")
 
 

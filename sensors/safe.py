@@ -34,7 +34,7 @@ def safe_tick(logs: Path) -> Callable[[Callable[P, T]], Callable[P, T]]:
         def tick(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 found = look(*args, **kwargs)
-                return iter(list(found)) if isinstance(found, Iterator) else found  # type: ignore[return-value]
+                return _again(list(found)) if isinstance(found, Iterator) else found  # type: ignore[return-value]
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # the panics of libraries in Rust are no `Exception`
@@ -51,3 +51,8 @@ def safe_tick(logs: Path) -> Callable[[Callable[P, T]], Callable[P, T]]:
         return tick
 
     return safe
+
+
+def _again(found: list[T]) -> Iterator[T]:
+    """A generator, since Dagster takes no other iterator."""
+    yield from found

@@ -4,13 +4,17 @@ What belongs here: verdicts on outputs as they lie in storage, for display. What
 gates only inside one run, so the gate is `released` itself, which re-reads its evidence.
 """
 
+from functools import partial
+
 import dagster as dg
 
 import resources as res
+from assets.guard import guarded, passed
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.lineage.clearance import clear
 from dpsynth_platform.release.evidence import audit_report, clearance_of
-from dpsynth_platform.storage import Place
+from dpsynth_platform.restricted_log import logs_of
+from dpsynth_platform.storage import Place, Storage
 
 
 def build_checks(contract: DataContract, family: FamilyBudget) -> list[dg.AssetChecksDefinition]:
@@ -29,22 +33,29 @@ def _lineage_cleared(contract: DataContract, family: FamilyBudget) -> dg.AssetCh
         storage: dg.ResourceParam[res.StorageResource],
         ledger: dg.ResourceParam[res.LedgerResource],
     ) -> dg.AssetCheckResult:
-        place = Place(contract.dataset, context.partition_key if context.has_partition_key else None)
-        record = storage.open().require(place, "clearance")
-        sealed = DataContract.model_validate(storage.open().require(place, "raw").facts["contract"])
-        before = clearance_of(place, record)
-        now = clear(ledger.open(), ledger.graph(), sealed, family, entry_id=record.facts["entry_id"])
-        news = now.news(before)
-        return dg.AssetCheckResult(
-            passed=now.decision != "refuse" and not news,
-            metadata={
-                "verdict": now.decision,
-                "in words": "\n\n".join(now.words),
-                "found since": [item.words for item in news],
-            },
-        )
+        store = storage.open()
+        look = partial(_clearance_now, store, _place(contract, context), family, ledger)
+        return passed(guarded(look, logs_of(store.root)))
 
     return check
+
+
+def _clearance_now(
+    store: Storage, place: Place, family: FamilyBudget, ledger: res.LedgerResource
+) -> dg.AssetCheckResult:
+    record = store.require(place, "clearance")
+    sealed = DataContract.model_validate(store.require(place, "raw").facts["contract"])
+    before = clearance_of(place, record)
+    now = clear(ledger.open(), ledger.graph(), sealed, family, entry_id=record.facts["entry_id"])
+    news = now.news(before)
+    return dg.AssetCheckResult(
+        passed=now.decision != "refuse" and not news,
+        metadata={
+            "verdict": now.decision,
+            "in words": "\n\n".join(now.words),
+            "found since": [item.words for item in news],
+        },
+    )
 
 
 def _audit_passed(contract: DataContract) -> dg.AssetChecksDefinition:
@@ -56,14 +67,18 @@ def _audit_passed(contract: DataContract) -> dg.AssetChecksDefinition:
     def check(
         context: dg.AssetCheckExecutionContext, storage: dg.ResourceParam[res.StorageResource]
     ) -> dg.AssetCheckResult:
-        place = Place(contract.dataset, context.partition_key if context.has_partition_key else None)
-        report = audit_report(place, storage.open().require(place, "audit"))
-        return dg.AssetCheckResult(
-            passed=report["verdict"] == "pass",
-            metadata={"verdict": report["verdict"], "epsilon_lower_bound": report["epsilon_lower_bound"]},
-        )
+        store = storage.open()
+        return passed(guarded(partial(_audited, store, _place(contract, context)), logs_of(store.root)))
 
     return check
+
+
+def _audited(store: Storage, place: Place) -> dg.AssetCheckResult:
+    report = audit_report(place, store.require(place, "audit"))
+    return dg.AssetCheckResult(
+        passed=report["verdict"] == "pass",
+        metadata={"verdict": report["verdict"], "epsilon_lower_bound": report["epsilon_lower_bound"]},
+    )
 
 
 def _ledger_verifies(contract: DataContract) -> dg.AssetChecksDefinition:
@@ -72,10 +87,18 @@ def _ledger_verifies(contract: DataContract) -> dg.AssetChecksDefinition:
         name="ledger_chain",
         description="The ledger's hash chain is whole and agrees with its entries.",
     )
-    def check(ledger: dg.ResourceParam[res.LedgerResource]) -> dg.AssetCheckResult:
-        report = ledger.open().verify()
-        return dg.AssetCheckResult(
-            passed=report.ok, metadata={"events": report.events, "problems": list(report.problems)}
-        )
+    def check(
+        storage: dg.ResourceParam[res.StorageResource], ledger: dg.ResourceParam[res.LedgerResource]
+    ) -> dg.AssetCheckResult:
+        return passed(guarded(partial(_verified, ledger), logs_of(storage.open().root)))
 
     return check
+
+
+def _verified(ledger: res.LedgerResource) -> dg.AssetCheckResult:
+    report = ledger.open().verify()
+    return dg.AssetCheckResult(passed=report.ok, metadata={"events": report.events, "problems": list(report.problems)})
+
+
+def _place(contract: DataContract, context: dg.AssetCheckExecutionContext) -> Place:
+    return Place(contract.dataset, context.partition_key if context.has_partition_key else None)

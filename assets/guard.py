@@ -9,9 +9,12 @@ was printed go to a restricted file.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+import dagster as dg
 
 from dpsynth_platform.errors import DpsynthError
 from dpsynth_platform.lineage.redaction import safe_error
@@ -40,6 +43,30 @@ class Caught:
         error.code = self.code
         return error
 
+    def failure(self) -> dg.Failure:
+        """What Dagster is given. No retry policy applies. Raise it outside of any `except` block: it keeps contexts."""
+        return dg.Failure(description=self.message, metadata={"code": self.code}, allow_retries=False)
+
+
+def passed(done: T | Caught) -> T:
+    """What `guarded` returned, or raises `dagster.Failure`."""
+    if isinstance(done, Caught):
+        raise done.failure()
+    return done
+
+
+def said_if_possible(say: Callable[[str], None]) -> Callable[[str], None]:
+    """The same, but a sentence that cannot be written is dropped: Dagster's event log may be on a full disk.
+
+    Where a mechanism has just been paid for, it must start.
+    """
+
+    def say_it(words: str) -> None:
+        with suppress(Exception):
+            say(words)
+
+    return say_it
+
 
 def guarded(body: Callable[[], T], log_directory: Path) -> T | Caught:
     """Runs `body` and catches everything, interrupts included; the caller raises anew, outside any `except` block."""
@@ -48,7 +75,8 @@ def guarded(body: Callable[[], T], log_directory: Path) -> T | Caught:
         with output_to(log):
             return body()
     except BaseException as error:  # also KeyboardInterrupt and Dagster's own interrupt, which derive from it
-        code, message = safe_error(error)
-        keep_traceback(log)
-        interrupted = not isinstance(error, Exception) or "Interrupted" in type(error).__name__
-        return Caught(code, f"{message} (details: restricted log {log.name})", interrupted)
+        caught = error
+    # Out here nothing that fails can carry the error as its context.
+    code, message = safe_error(caught)
+    interrupted = not isinstance(caught, Exception) or "Interrupted" in type(caught).__name__
+    return Caught(code, f"{message} ({keep_traceback(log, caught)})", interrupted)

@@ -5,7 +5,7 @@ retries, lineage around each attempt, safe errors, metadata that a reader of the
 what a step does (its own module).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,8 +14,8 @@ import dagster as dg
 
 import resources as res
 from assets import audit, audited, bounded, canaries, clearance, model, quality, raw, released, scrubbed, synthetic
-from assets.guard import Caught, guarded
-from assets.process import die_with_run
+from assets.guard import Caught, guarded, said_if_possible
+from assets.process import live_with_run
 from assets.shown import actual_columns, console_page, declared_columns, metadata_value
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.console.addresses import dataset_page
@@ -115,13 +115,15 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, 
         sql: dg.ResourceParam[res.ComputeResource],
         accelerator: dg.ResourceParam[res.AcceleratorResource],
     ) -> dg.MaterializeResult[None]:
-        die_with_run()
+        store = storage.open()
+        logs = logs_of(store.root)
+        live_with_run(logs)
         from assets.lineage import finished_run, step_run
 
         place = Place(contract.dataset, context.partition_key if context.has_partition_key else None)
-        store, emitter = storage.open(), lineage.open()
+        emitter, say, warn = lineage.open(), said_if_possible(context.log.info), said_if_possible(context.log.warning)
         run = step_run(context, step, contract, place, store)
-        _warn(context, emitter.start(run))
+        _tell(warn, emitter.start(run))
 
         def body() -> "tuple[Outcome, StepRun]":
             storage.check()
@@ -142,18 +144,17 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, 
                     line={item.name: item.upstream for item in line_of(contract)},
                     runner=_runner(context.run.tags, user),
                     spend_again=config.spend_again,
-                    progress=context.log.info,
+                    progress=say,
                 )
             )
             return outcome, finished_run(run, step, place, store, outcome)
 
-        done = guarded(body, logs_of(store.root))
+        done = guarded(body, logs)
         if isinstance(done, Caught):
-            _warn(context, emitter.abort(run) if done.interrupted else emitter.fail(run, done.safe))
-            # Raised outside any `except` block, so that Dagster finds no context to keep. No retry policy applies.
-            raise dg.Failure(description=done.message, metadata={"code": done.code}, allow_retries=False)
+            _tell(warn, emitter.abort(run) if done.interrupted else emitter.fail(run, done.safe))
+            raise done.failure()
         outcome, finished = done
-        _warn(context, emitter.complete(finished))
+        _tell(warn, emitter.complete(finished))
         links = {"console": console_page(console, step, place, outcome)} if console else {}
         return _result(outcome, declared_columns(step, contract), links)
 
@@ -188,7 +189,7 @@ def _result(
     )
 
 
-def _warn(context: dg.AssetExecutionContext, delivery: "Delivery") -> None:
+def _tell(warn: Callable[[str], None], delivery: "Delivery") -> None:
     """A lineage event that did not arrive is told, and never fails the run."""
     for warning in delivery.warnings:
-        context.log.warning(warning)
+        warn(warning)

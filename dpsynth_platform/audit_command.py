@@ -17,6 +17,7 @@ import typer
 
 from dpsynth_platform.errors import AccountingError, ReleaseRefused, SourceError, StaleInput, VerificationFailed
 from dpsynth_platform.foundation.regular_files import read_regular
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.permissions import private_directory, private_files
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.terminal import SEVERAL, Json, Period, Shown, command, listed, stages, workspace
@@ -411,7 +412,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError) as error:
-        raise AccountingError(f"{path}: the report cannot be read ({type(error).__name__})") from None
+        raise AccountingError(f"{path}: the report cannot be read ({reason_of(error)})") from None
     if not isinstance(document, dict):
         raise AccountingError(f"{path}: the report is no JSON object; accepted: what `dpsynth audit run` wrote")
     return document

@@ -36,16 +36,18 @@ from dpsynth_platform.privacy.figures import moment
 from dpsynth_platform.privacy_command import privacy_app
 from dpsynth_platform.quality_command import quality_app
 from dpsynth_platform.release_command import release_app
+from dpsynth_platform.restricted_log import no_tracebacks
 from dpsynth_platform.retention_command import hold_app, owner_app, purge_app
 from dpsynth_platform.scrub_command import scrub_app
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.synth_command import synth_app
-from dpsynth_platform.terminal import BLOCKED, Dataset, Json, Period, Shown, command
+from dpsynth_platform.terminal import BLOCKED, Dataset, Json, Period, Shown, command, keep_unexpected
 from dpsynth_platform.watching_command import watching_app
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
+    pretty_exceptions_enable=False,  # it would put a traceback of its own in the place of `no_tracebacks`
     help="From a sensitive table to a differentially private synthetic release that proves itself.",
 )
 contract_app = typer.Typer(
@@ -374,5 +376,6 @@ def ledger_verify(as_json: Json = False) -> None:
 
 def main() -> None:
     """Entry point."""
+    no_tracebacks(keep_unexpected)
     collect_seldom()
     app()

@@ -27,6 +27,7 @@ from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.records import ChainEvent
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.emitter import LineageEmitter
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.permissions import private_directory
 from dpsynth_platform.receivers import Notice, Receiver, receivers_of
 from dpsynth_platform.reviewing import accounts
@@ -307,7 +308,7 @@ def _read(file: Path, receiver: str) -> Standing:
         return Standing(receiver, since=(_now() - REACH_BACK).isoformat())
     except (OSError, ValueError, TypeError) as error:
         raise NotificationFailed(
-            f"{file} cannot be read ({type(error).__name__}); without it, the {receiver} is told of the last day again"
+            f"{file} cannot be read ({reason_of(error)}); without it, the {receiver} is told of the last day again"
         ) from None
 
 

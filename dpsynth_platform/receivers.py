@@ -24,6 +24,7 @@ from typing import IO, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from dpsynth_platform.errors import NotificationFailed
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.settings import THIS_MACHINE, Settings, inherited_environment
 
 _SECONDS = 15.0
@@ -94,7 +95,7 @@ class Command:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            raise NotificationFailed(f"it cannot be started ({type(error).__name__})") from None
+            raise NotificationFailed(f"it cannot be started ({reason_of(error)})") from None
         try:
             process.communicate(notice.to_bytes(), timeout=_SECONDS)
         except subprocess.TimeoutExpired:
@@ -129,7 +130,7 @@ class Webhook:
             error.close()
             raise NotificationFailed(f"it answered with status {error.code}") from None
         except (OSError, HTTPException, ValueError) as error:  # `URLError` is an `OSError`
-            raise NotificationFailed(f"it cannot be reached ({type(error).__name__})") from None
+            raise NotificationFailed(f"it cannot be reached ({reason_of(error)})") from None
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
@@ -162,7 +163,7 @@ class Mail:
         except smtplib.SMTPResponseException as error:
             raise NotificationFailed(f"it answered with status {error.smtp_code}") from None
         except (smtplib.SMTPException, OSError, ValueError) as error:
-            raise NotificationFailed(f"it cannot be reached or refuses ({type(error).__name__})") from None
+            raise NotificationFailed(f"it cannot be reached or refuses ({reason_of(error)})") from None
         if refused:
             raise NotificationFailed(f"it refuses {len(refused)} of the addresses")
 

@@ -15,7 +15,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -261,17 +261,18 @@ def _following(instance: dg.DagsterInstance, invocation: str, progress: Progress
                 progress(f"{_step_name(entry.step_key)}: started")
         return page.cursor
 
+    def look(run_id: str | None, cursor: str | None) -> tuple[str | None, str | None]:
+        if run_id is None:
+            runs = instance.get_runs(dg.RunsFilter(tags={INVOCATION_TAG: invocation}), limit=1)
+            run_id = runs[0].run_id if runs else None
+        return run_id, None if run_id is None else relay(run_id, cursor)
+
     def follow() -> None:
-        run_id, cursor = None, None
-        while True:
+        run_id, cursor, last_look = None, None, False
+        while not last_look:
             last_look = ended.wait(0.5)
-            if run_id is None:
-                runs = instance.get_runs(dg.RunsFilter(tags={INVOCATION_TAG: invocation}), limit=1)
-                run_id = runs[0].run_id if runs else None
-            if run_id is not None:
-                cursor = relay(run_id, cursor)
-            if last_look:
-                return
+            with suppress(Exception):  # the databases may be on a full disk, and the run goes on without this
+                run_id, cursor = look(run_id, cursor)
 
     follower = threading.Thread(target=follow, daemon=True)
     follower.start()

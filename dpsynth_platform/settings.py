@@ -29,6 +29,7 @@ OPENLINEAGE_* variables and `openlineage.yml`.
 
 from __future__ import annotations
 
+import errno
 import getpass
 import ipaddress
 import os
@@ -372,8 +373,17 @@ def origin(url: str) -> str:
 
 
 def terminal_copy() -> TextIO:
-    """Standard output as it is now, which stays the terminal while steps print elsewhere."""
-    return os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    """Standard output as it is now, which stays the terminal while steps print elsewhere; nowhere, where it is closed.
+
+    What is no text (half a character of an argument) is shown as an escape.
+    """
+    try:
+        descriptor = os.dup(1)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        descriptor = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    return os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
 
 
 def inherited_environment() -> dict[str, str]:

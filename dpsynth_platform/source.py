@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SourceError
+from dpsynth_platform.lineage.redaction import reason_of
 
 if TYPE_CHECKING:
     from dpsynth_platform.compute.reading import Span
@@ -137,7 +138,7 @@ def batches(source: PinnedSource, contract: DataContract, period: str | None) ->
     except SourceError as error:
         problem = str(error)
     except (OSError, ValueError, pa.ArrowException) as error:
-        problem = f"a data file is missing, damaged or of another type ({type(error).__name__})"
+        problem = f"a data file is missing, damaged or of another type ({reason_of(error)})"
     if problem:
         raise SourceError(f"{contract.dataset}: source.uri: {source.uri}: version {version}: {problem}")
     if empty:

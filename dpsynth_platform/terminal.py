@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import select
 import signal
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from dpsynth_platform.errors import BudgetExceeded, DpsynthError
-from dpsynth_platform.lineage.redaction import safe_error
+from dpsynth_platform.lineage.redaction import UNEXPECTED, safe_error
 from dpsynth_platform.people import is_control
 from dpsynth_platform.permissions import private_files
 from dpsynth_platform.restricted_log import keep_traceback, logs_of, new_log, output_to
@@ -116,7 +117,8 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
 
     @functools.wraps(body)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
-        error = None
+        error: DpsynthError | None = None
+        unexpected: BaseException | None = None
         try:
             body(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.BadParameter):
@@ -126,7 +128,11 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as caught:  # the panics of libraries in Rust are no `Exception`
-            error = _unexpected(caught)
+            unexpected = caught
+        if unexpected is not None:  # out here nothing that fails can carry the error as its context
+            if isinstance(unexpected, BrokenPipeError) and _nobody_reads():
+                raise typer.Exit(1)
+            error = _unexpected(unexpected)
         if error is not None:
             raise Shown(bool(kwargs.get("as_json"))).fail(error)
 
@@ -178,11 +184,25 @@ def _leave(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
+def keep_unexpected(caught: BaseException) -> str:
+    """Keeps a command's traceback in a restricted log; says where it is, or that it could not be kept. Never raises."""
+    try:
+        log = new_log(logs_of(Settings.from_environment().restricted), "command")
+    except Exception:  # it says which settings cannot be used wherever they are needed
+        return "its traceback could not be kept: there is no deployment for it"
+    return keep_traceback(log, caught)
+
+
 def _unexpected(caught: BaseException) -> DpsynthError:
     """A safe account of an error that is not ours; its traceback goes to a restricted file."""
-    log = new_log(logs_of(Settings.from_environment().restricted), "command")
-    keep_traceback(log)
-    code, kind = safe_error(caught)
-    error = DpsynthError(f"unexpected error: {kind} (details: restricted log {log.name})")
+    code, what = safe_error(caught)
+    error = DpsynthError(f"{'unexpected error: ' if code == UNEXPECTED else ''}{what} ({keep_unexpected(caught)})")
     error.code = code
     return error
+
+
+def _nobody_reads() -> bool:
+    """Whether standard output is a pipe whose reader has left, as `head` does."""
+    poll = select.poll()
+    poll.register(1, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))

@@ -37,12 +37,12 @@ def build_sensors(
     """The deployment's sensors, on by default. The jobs are those of the contracts, in their order."""
     paced = [pair for pair in zip(contracts, candidate_jobs, strict=True) if pair[0].release.on_new_version]
     return [
-        approval_sensor(contracts, release_jobs),
+        approval_sensor(settings, contracts, release_jobs),
         *([new_version_sensor(settings, *zip(*paced, strict=True))] if paced else []),
         retention_sensor(settings, contracts),
         reservation_sensor(settings),
-        interrupted_sensor([*candidate_jobs, *release_jobs]),
-        set_back_sensor([*candidate_jobs, *release_jobs]),
+        interrupted_sensor(settings, [*candidate_jobs, *release_jobs]),
+        set_back_sensor(settings, [*candidate_jobs, *release_jobs]),
         close_out_sensor(settings),
         *([notification_sensor(settings), failure_sensor(settings)] if settings.has_receivers else []),
         outbox_sensor(settings),

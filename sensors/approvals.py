@@ -17,6 +17,9 @@ from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import ChainEvent
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.release.evidence import standing_approvals
+from dpsynth_platform.restricted_log import logs_of
+from dpsynth_platform.settings import Settings
+from sensors.safe import safe_tick
 
 KINDS = (chain.APPROVED, chain.CANDIDATE)
 
@@ -46,7 +49,7 @@ class Cursor:
 
 
 def approval_sensor(
-    contracts: Sequence[DataContract], release_jobs: Sequence[UnresolvedAssetJobDefinition]
+    settings: Settings, contracts: Sequence[DataContract], release_jobs: Sequence[UnresolvedAssetJobDefinition]
 ) -> dg.SensorDefinition:
     """Looks every half minute. Its cursor saves work: a run is asked for by its event, and Dagster runs it once."""
     jobs = {contract.dataset: job.name for contract, job in zip(contracts, release_jobs, strict=True)}
@@ -59,6 +62,7 @@ def approval_sensor(
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
+    @safe_tick(logs_of(settings.restricted))
     def sensor(
         context: dg.SensorEvaluationContext, ledger: dg.ResourceParam[res.LedgerResource]
     ) -> Iterator[dg.RunRequest]:

@@ -6,7 +6,9 @@ failing runs; Dagster's run monitoring does that.
 
 import dagster as dg
 
+from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.settings import Settings
+from sensors.safe import safe_tick
 
 
 def close_out_sensor(settings: Settings) -> dg.SensorDefinition:
@@ -18,6 +20,7 @@ def close_out_sensor(settings: Settings) -> dg.SensorDefinition:
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
+    @safe_tick(logs_of(settings.restricted))
     def sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         from dpsynth_platform.running import close_lineage
 

@@ -15,9 +15,11 @@ import dagster as dg
 
 from dpsynth_platform.notifying import Happening, Stream
 from dpsynth_platform.receivers import Notice
+from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import STEPS, Place
 from dpsynth_platform.worker.codes import KILLED, code_of, status_of
+from sensors.safe import safe_tick
 
 EVENT = "run-failed"
 _PERIOD = re.compile(r"[0-9]{4}-[0-9]{2}")
@@ -33,6 +35,7 @@ def failure_sensor(settings: Settings) -> dg.SensorDefinition:
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
+    @safe_tick(logs_of(settings.restricted))
     def sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         from dpsynth_platform.notifying import tell
 

@@ -12,17 +12,21 @@ from collections.abc import Sequence
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from dpsynth_platform.restricted_log import logs_of
+from dpsynth_platform.settings import Settings
 from sensors.again import AGAIN_TAG, again, is_ours, times
+from sensors.safe import safe_tick
 
 AGAIN_AT_MOST = 3
 """How often a run is asked for again: what is killed each time, say for want of memory, needs a person."""
 _PAGE = 100
 
 
-def interrupted_sensor(jobs: Sequence[UnresolvedAssetJobDefinition]) -> dg.SensorDefinition:
+def interrupted_sensor(settings: Settings, jobs: Sequence[UnresolvedAssetJobDefinition]) -> dg.SensorDefinition:
     """Looks every half minute. Its cursor is Dagster's number of the last failure; it begins with the newest one.
 
     Args:
+        settings: the deployment.
         jobs: all that may be asked for again.
     """
 
@@ -33,6 +37,7 @@ def interrupted_sensor(jobs: Sequence[UnresolvedAssetJobDefinition]) -> dg.Senso
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
+    @safe_tick(logs_of(settings.restricted))
     def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         from dpsynth_platform.running import close_gone
 

@@ -9,8 +9,10 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from assets.line import partitions_of
 from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Storage
+from sensors.safe import safe_tick
 
 REFUSALS = frozenset({"budget", "clearance", "contract", "spend-repeated"})
 """Codes of what does not pass by itself."""
@@ -35,6 +37,7 @@ def monthly_schedule(
         execution_timezone=contract.release.time_zone,
         default_status=dg.DefaultScheduleStatus.STOPPED if contract.demo else dg.DefaultScheduleStatus.RUNNING,
     )
+    @safe_tick(logs_of(settings.restricted))
     def monthly(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
         months = partitions_of(contract)
         ended = months.get_partition_keys(current_time=context.scheduled_execution_time) if months else []

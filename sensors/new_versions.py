@@ -13,7 +13,9 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SourceError
+from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.settings import Settings
+from sensors.safe import safe_tick
 
 
 def new_version_sensor(
@@ -36,6 +38,7 @@ def new_version_sensor(
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
+    @safe_tick(logs_of(settings.restricted))
     def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         from dpsynth_platform.new_versions import glance, look
 

@@ -6,7 +6,9 @@ to whom and in which order (`dpsynth_platform.notifying`).
 
 import dagster as dg
 
+from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.settings import Settings
+from sensors.safe import safe_tick
 
 
 def notification_sensor(settings: Settings) -> dg.SensorDefinition:
@@ -18,6 +20,7 @@ def notification_sensor(settings: Settings) -> dg.SensorDefinition:
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
+    @safe_tick(logs_of(settings.restricted))
     def sensor() -> dg.SkipReason:
         from dpsynth_platform.notifying import notify
 

@@ -7,8 +7,9 @@ What belongs here: the clock, and failing where an operator looks. What does not
 import dagster as dg
 
 from dpsynth_platform.errors import LineageStuck
-from dpsynth_platform.lineage.redaction import safe_error
+from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.settings import Settings
+from sensors.safe import safe_tick
 
 _SECONDS = 40.0
 
@@ -22,18 +23,13 @@ def outbox_sensor(settings: Settings) -> dg.SensorDefinition:
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
+    @safe_tick(logs_of(settings.restricted))
     def sensor() -> dg.SkipReason:
         from dpsynth_platform.lineage.emitter import LineageEmitter
 
-        problem = ""
-        try:
-            emitter = LineageEmitter.of(settings)
-            report = emitter.flush(now=False, seconds=_SECONDS)
-            alerts = emitter.status().alerts()
-        except Exception as error:  # its text might be a library's
-            problem = ": ".join(safe_error(error))
-        if problem:
-            raise LineageStuck(f"lineage events cannot be delivered: {problem}")
+        emitter = LineageEmitter.of(settings)
+        report = emitter.flush(now=False, seconds=_SECONDS)
+        alerts = emitter.status().alerts()
         if alerts:
             raise LineageStuck("\n".join(alerts))
         delivered = sum(report.delivered.values())

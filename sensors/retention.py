@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import dagster as dg
 
 from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.settings import Settings
+from sensors.safe import safe_tick
 
 
 def retention_sensor(settings: Settings, contracts: Sequence[DataContract]) -> dg.SensorDefinition:
@@ -20,6 +22,7 @@ def retention_sensor(settings: Settings, contracts: Sequence[DataContract]) -> d
         minimum_interval_seconds=3600,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
+    @safe_tick(logs_of(settings.restricted))
     def sensor() -> dg.SkipReason:
         from dpsynth_platform.purging import purge_due
 

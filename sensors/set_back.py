@@ -14,8 +14,11 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from dpsynth_platform.lineage.redaction import MACHINE
+from dpsynth_platform.restricted_log import logs_of
+from dpsynth_platform.settings import Settings
 from dpsynth_platform.worker.codes import KILLED
 from sensors.again import PARTITION_TAG, SET_BACK_TAG, again, is_ours, times
+from sensors.safe import safe_tick
 
 WAITS = (dt.timedelta(minutes=10), dt.timedelta(hours=1), dt.timedelta(hours=6))
 """How long after each failure in turn a run is asked for again. After the last of them a person has to look."""
@@ -24,10 +27,11 @@ MAY_PASS = frozenset({"ledger", "source", MACHINE})
 _LATELY = 2 * WAITS[-1]
 
 
-def set_back_sensor(jobs: Sequence[UnresolvedAssetJobDefinition]) -> dg.SensorDefinition:
+def set_back_sensor(settings: Settings, jobs: Sequence[UnresolvedAssetJobDefinition]) -> dg.SensorDefinition:
     """Looks every minute at the failures of the last twelve hours.
 
     Args:
+        settings: the deployment.
         jobs: all that may be asked for again.
     """
 
@@ -38,6 +42,7 @@ def set_back_sensor(jobs: Sequence[UnresolvedAssetJobDefinition]) -> dg.SensorDe
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
+    @safe_tick(logs_of(settings.restricted))
     def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         now = dt.datetime.now(dt.UTC)
         failed = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], updated_after=now - _LATELY)

@@ -142,8 +142,8 @@ def test_a_traceback_is_appended(tmp_path: Path) -> None:
     log.write_text("printed\n")
     try:
         raise ValueError("\udcff" + MARK)
-    except ValueError:
-        keep_traceback(log)
+    except ValueError as error:
+        assert keep_traceback(log, error) == "details: restricted log log"
     text = log.read_text()
     assert text.startswith("printed\nTraceback")
     assert MARK in text

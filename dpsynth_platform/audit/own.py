@@ -31,6 +31,7 @@ from dpsynth_platform.audit.tables.copies import Copies
 from dpsynth_platform.audit.texts.reconstruction import Reconstructed
 from dpsynth_platform.audit.verdict import Verdict, coins_fault, usable
 from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.lineage.redaction import reason_of
 
 FORMAT = "dpsynth-audit/1"
 Design = Literal["coins", "runs", "groups"]
@@ -126,7 +127,7 @@ class OwnAudit:
             read = {"attacks": attacks, "copies": copies, "reconstructed": reconstructed, "inferred": inferred}
             return cls(**(kept | read | {"reasons": tuple(document["reasons"])}))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            problem = type(error).__name__
+            problem = reason_of(error)
         raise AccountingError(f"audit: the report cannot be read ({problem}); accepted: what `dpsynth audit run` wrote")
 
     @property

@@ -35,6 +35,7 @@ from dpsynth_platform.audit.policy import Policy, unasked
 from dpsynth_platform.audit.risk import CONFIDENCE, Risk, bounds_at, frontier, measure_risk
 from dpsynth_platform.contracts import DataContract, RateLimit
 from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.privacy.figures import number_of, upper_bound
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ class AuditReport:
                 }
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            problem = type(error).__name__
+            problem = reason_of(error)
         raise AccountingError(
             f"audit: the report cannot be read ({problem}): another version of the platform made it, or it is damaged; "
             "materialize the audit again"

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dpsynth_platform.errors import SourceError
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.sources.files import FileTable
 
 WEIGHT_COLUMN = "_weight"
@@ -96,7 +97,7 @@ def _kinds(table: FileTable, columns: Sequence[str]) -> dict[str, set[str]]:
     try:
         return table.kinds(columns)
     except (OSError, ValueError, pa.ArrowException) as error:
-        problem = type(error).__name__
+        problem = reason_of(error)
     raise SourceError(f"a data file is missing or damaged ({problem})")
 
 
@@ -112,7 +113,7 @@ def _batches(table: FileTable, columns: Sequence[str]) -> Iterator[pa.RecordBatc
         yield from table.batches(columns)
         return
     except (OSError, ValueError, pa.ArrowException) as error:
-        problem = type(error).__name__
+        problem = reason_of(error)
     raise SourceError(f"a data file is missing, damaged or of another type ({problem})")
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from dpsynth_platform.compute.engine import EngineError, Value, refuse_missing, refuse_names, whole_table
+from dpsynth_platform.compute.engine import EngineError, Value, refuse_missing, refuse_names, stopped, whole_table
 from dpsynth_platform.compute.reading import BATCH_ROWS, read_batches, selected
 from dpsynth_platform.permissions import no_core_dumps, private_directory
 from dpsynth_platform.storage import write_table
@@ -177,8 +177,8 @@ class DuckDBEngine:
         try:
             return action()
         except (duckdb.Error, DeltaError, pa.ArrowException, OSError) as error:
-            problem = type(error).__name__
-        raise EngineError(f"the SQL engine stopped ({problem})")
+            failure = stopped(error)
+        raise failure
 
 
 class _Batches:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from dpsynth_platform.errors import DpsynthError
+from dpsynth_platform.lineage.redaction import UNEXPECTED, reason_of, safe_error
 from dpsynth_platform.permissions import private_directory, private_files
 
 if TYPE_CHECKING:
@@ -46,6 +47,14 @@ class EngineError(DpsynthError):
     """The SQL engine stopped. The message holds the error's type, never its text."""
 
     code = "engine"
+
+
+def stopped(error: BaseException) -> EngineError:
+    """What is raised for an error of an engine: its type, or what the operating system refused, under that code."""
+    failure = EngineError(f"the SQL engine stopped ({reason_of(error)})")
+    code, _ = safe_error(error)
+    failure.code = EngineError.code if code == UNEXPECTED else code
+    return failure
 
 
 class Engine(Protocol):

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpsynth_platform.compute.engine import EngineError, Value, refuse_missing, refuse_names, whole_table
+from dpsynth_platform.compute.engine import EngineError, Value, refuse_missing, refuse_names, stopped, whole_table
 from dpsynth_platform.compute.reading import BATCH_ROWS, read_batches, selected
 from dpsynth_platform.compute.spark_driver import SparkDriver
 from dpsynth_platform.permissions import private_directory, private_files
@@ -321,12 +321,12 @@ class SparkEngine:
         try:
             return action()
         except (Py4JNetworkError, ConnectionError):
-            problem = "its process is gone"
+            failure = EngineError("the SQL engine stopped (its process is gone)")
         except Py4JError as error:
-            problem = _type_of(error)
+            failure = EngineError(f"the SQL engine stopped ({_type_of(error)})")
         except (DeltaError, pa.ArrowException, OSError) as error:
-            problem = type(error).__name__
-        raise EngineError(f"the SQL engine stopped ({problem})")
+            failure = stopped(error)
+        raise failure
 
 
 def _commit(directory: Path, schema: Any) -> int:

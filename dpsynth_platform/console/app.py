@@ -24,8 +24,8 @@ from dpsynth_platform.console.configuration import ConsoleSettings
 from dpsynth_platform.console.identity import signed_in
 from dpsynth_platform.console.problems import UNEXPECTED, Problem, problem_of
 from dpsynth_platform.errors import DpsynthError, SignedOut
-from dpsynth_platform.lineage.redaction import safe_error
 from dpsynth_platform.people import visible
+from dpsynth_platform.restricted_log import without_words
 from dpsynth_platform.settings import Settings
 
 TITLE = "dpsynth governance console"
@@ -90,7 +90,7 @@ def without_pages(settings: Settings, desk: Desk) -> FastAPI:
 def serve(listening: socket.socket, app: FastAPI) -> None:
     """Serves the console until the process is asked to end."""
     for name in _FOREIGN_LOGS:
-        logging.getLogger(name).addFilter(_without_words)
+        logging.getLogger(name).addFilter(without_words)
     logs = (access.__name__, sign_in.__name__, oidc.__name__, __name__, *_FOREIGN_LOGS)
     serving.serve(listening, app, logs=logs, connections=CONNECTIONS, ws_max_size=MOST_IN_MESSAGE)
 
@@ -132,12 +132,3 @@ def _no_such_page(request: Request, error: Exception) -> Response:
 
 def _page_failed(request: Request, error: Exception) -> Response:
     return UNEXPECTED.page()
-
-
-def _without_words(record: logging.LogRecord) -> bool:
-    """A library's line of the log without what it quotes: addresses, what a browser sent, the text of errors."""
-    error = record.exc_info[1] if record.exc_info else record.msg if isinstance(record.msg, BaseException) else None
-    what = safe_error(error)[1] if error is not None else "a line of its own"
-    record.msg, record.args, record.exc_info = f"{record.name}, {record.module} {record.lineno}: {what}", (), None
-    record.stack_info = None  # quotes lines of the code, and where it is on this machine
-    return True

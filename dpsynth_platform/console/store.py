@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.permissions import closed_directory, make_private, private_files
 
 BUSY_SECONDS = 10
@@ -51,7 +52,7 @@ class Store:
                 os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
             make_private(self._path)
         except OSError as error:
-            raise self._unusable(type(error).__name__) from None
+            raise self._unusable(reason_of(error)) from None
         with self.write() as connection:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version > _VERSION:
@@ -83,7 +84,7 @@ class Store:
                 yield connection
                 connection.execute("COMMIT")
         except sqlite3.Error as error:
-            raise self._unusable(type(error).__name__) from None
+            raise self._unusable(reason_of(error)) from None
 
     def _unusable(self, why: str) -> ConfigurationError:
         return ConfigurationError(f"{self._path}: the console's database cannot be used: {why}")

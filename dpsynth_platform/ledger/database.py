@@ -24,6 +24,7 @@ from sqlalchemy.pool import NullPool
 
 from dpsynth_platform.errors import LedgerError
 from dpsynth_platform.ledger.schema import SCHEMA_VERSION
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.permissions import closed_directory, make_private
 
 BUSY_SECONDS = 30
@@ -174,7 +175,7 @@ def _create_private_file(path: Path) -> None:
             with suppress(FileNotFoundError):  # they come and go with connections
                 make_private(path.with_name(path.name + suffix))
     except OSError as error:
-        raise LedgerError(f"the ledger {path} cannot be opened for writing ({type(error).__name__})") from None
+        raise LedgerError(f"the ledger {path} cannot be opened for writing ({reason_of(error)})") from None
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
@@ -266,6 +267,11 @@ def _explain(error: DBAPIError) -> str:
         return "the ledger's file is damaged or not a ledger; restore it from its backup"
     if "no such table" in told or "does not exist" in told:
         return "the ledger's tables are missing; restore it from its backup"
-    if "unable to open" in told or "connect" in told:
+    if "unable to open" in told:  # SQLite's, which writes beside its file even to read it
+        return (
+            "the ledger's file cannot be opened: its disk is read-only or full, too many files are open, or this user "
+            "lacks the right; make its directory writable and try again"
+        )
+    if "connect" in told:
         return "the ledger's database cannot be reached; check DPSYNTH_LEDGER_URL"
     return f"the ledger's database failed ({type(error.orig).__name__})"

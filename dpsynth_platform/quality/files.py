@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from dpsynth_platform.errors import SourceError, file_problem
 from dpsynth_platform.foundation.regular_files import check_regular
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.sources.tables import open_table
 
 OR_CSV = ", a CSV file (.csv)"
@@ -42,7 +43,7 @@ def _columnar(path: Path) -> pa.Table:
     try:
         return dataset.to_table()
     except (OSError, ValueError, pa.ArrowException) as error:
-        problem = type(error).__name__  # the library's own text may quote the data
+        problem = reason_of(error)  # the library's own text may quote the data
     raise SourceError(f"{path}: a file of the table is missing, damaged or of another type ({problem})")
 
 
@@ -57,7 +58,7 @@ def _csv(path: Path, like: pa.Schema | None) -> pa.Table:
     except OSError as error:
         problem = file_problem(error)
     except (ValueError, pa.ArrowException) as error:
-        problem = f"the table cannot be read ({type(error).__name__})"
+        problem = f"the table cannot be read ({reason_of(error)})"
     else:
         if not any(looks_like_data(name) for name in table.column_names):
             return pa.table([_without_empty(column) for column in table.columns], names=table.column_names)

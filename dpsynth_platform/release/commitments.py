@@ -17,6 +17,7 @@ from pathlib import Path
 
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import VerificationFailed
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.storage import write_durably
 
 NONCE_BYTES = 32
@@ -79,7 +80,7 @@ class NonceBook:
         except FileNotFoundError:
             raise VerificationFailed("nothing was committed to under these values") from None
         except (OSError, ValueError) as error:
-            raise VerificationFailed(f"the nonces {path.name} cannot be read ({type(error).__name__})") from None
+            raise VerificationFailed(f"the nonces {path.name} cannot be read ({reason_of(error)})") from None
         return entries
 
     def _path(self, values: Mapping[str, str], edition: int) -> Path:

@@ -25,6 +25,7 @@ from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import ChainEvent
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.people import person_key
 from dpsynth_platform.planning import audited_key, mechanism_keys
 from dpsynth_platform.privacy.figures import moment
@@ -524,7 +525,7 @@ def audit_report(place: Place, record: StepRecord) -> dict[str, Any]:
     try:
         report = json.loads((record.directory / AUDIT_REPORT).read_text(encoding="utf-8"))
     except (OSError, ValueError, StaleInput) as error:
-        raise ReleaseRefused(f"{place.label}/audit: its report cannot be read ({type(error).__name__})") from None
+        raise ReleaseRefused(f"{place.label}/audit: its report cannot be read ({reason_of(error)})") from None
     if not isinstance(report, dict):
         raise ReleaseRefused(f"{place.label}/audit: its report is not a JSON object")
     return report

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from dpsynth_platform.errors import VerificationFailed
+from dpsynth_platform.lineage.redaction import reason_of
 
 _COMMIT = "_delta_log/00000000000000000000.json"
 
@@ -48,7 +49,7 @@ def read_facts(data: Path, names: Collection[str]) -> TableFacts:
         footers = [pq.ParquetFile(data / name) for name in sorted(parts)]
         columns = {tuple((field.name, type_name(field.type)) for field in footer.schema_arrow) for footer in footers}
     except (ArrowException, OSError) as error:
-        raise VerificationFailed(f"a file of the table is no Parquet file ({type(error).__name__})") from None
+        raise VerificationFailed(f"a file of the table is no Parquet file ({reason_of(error)})") from None
     if len(columns) != 1:
         raise VerificationFailed("the table's files do not have the same columns")
     return TableFacts(sum(footer.metadata.num_rows for footer in footers), *columns)

@@ -26,6 +26,7 @@ from typing import Any
 
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.foundation.regular_files import check_regular
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.scrub.findings import ENTITY_TYPES, Finding
 
 CLASSES: Mapping[str, str] = {
@@ -280,7 +281,7 @@ def _parquet(path: Path, columns: list[str]) -> list[Any]:
         if not missing:
             return list(pq.read_table(path, columns=columns).to_pylist())
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise SourceError(f"{path}: cannot be read as Parquet ({type(error).__name__})") from None
+        raise SourceError(f"{path}: cannot be read as Parquet ({reason_of(error)})") from None
     raise SourceError(f"{path}: no column {', '.join(missing)}; accepted: {', '.join(schema.names)}")
 
 

@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.errors import SourceError
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.sources.files import FileTable, StoredColumn
 from dpsynth_platform.sources.versions import Log
 
@@ -111,7 +112,7 @@ def _problem(error: Exception) -> str:
         return _unknown([named[1]])
     if _CATALOG.search(text):
         return _unknown(["catalogManaged"])
-    return f"the Delta table cannot be read ({type(error).__name__}); accepted: a readable Delta table"
+    return f"the Delta table cannot be read ({reason_of(error)}); accepted: a readable Delta table"
 
 
 def _unknown(features: list[str]) -> str:

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from pyarrow.fs import LocalFileSystem
 
 from dpsynth_platform.errors import SourceError
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.sources.files import FileTable
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _stored(path: Path, layout: ds.ParquetFileFormat, local: LocalFileSystem) ->
     try:
         return layout.inspect(str(path), local)
     except (OSError, ValueError, pa.ArrowException) as error:
-        problem = type(error).__name__  # the library's own text may quote the data
+        problem = reason_of(error)  # the library's own text may quote the data
     raise _refused(path, f"a data file is missing or damaged ({problem}); accepted: whole Parquet files")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dpsynth_platform.errors import SourceError
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.sources.delta import DeltaProblem, NoDeltaTable, open_delta
 from dpsynth_platform.sources.directories import open_directory
 from dpsynth_platform.sources.files import FileTable
@@ -47,5 +48,5 @@ def open_table(path: Path, *, also: str = "") -> FileTable:
         problem, accepted = str(refusal), ""
     except (OSError, ValueError, pa.ArrowException) as error:
         # The library's own text may quote statistics of the data, so its type must do.
-        problem = f"the table cannot be read ({type(error).__name__})"
+        problem = f"the table cannot be read ({reason_of(error)})"
     raise SourceError(f"{path}: {problem}{accepted}")

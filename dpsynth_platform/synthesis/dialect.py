@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from dpsynth_platform.errors import ContractError, SourceError, file_problem
 from dpsynth_platform.foundation.regular_files import check_regular
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.quality.files import looks_like_data
 
 SEPARATORS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
@@ -144,7 +145,7 @@ class Dialect:
             problem = f"its first line is not in {self.encoding}"
             accepted = "--csv-encoding with the file's, such as cp1252, latin-1 or utf-16"
         except (ValueError, pa.ArrowException) as error:
-            problem = f"its first line cannot be read ({type(error).__name__})"
+            problem = f"its first line cannot be read ({reason_of(error)})"
         raise SourceError(f"{path}: {problem}; accepted: {accepted}")
 
     def raw_names(self, path: Path) -> list[str]:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dpsynth_platform.errors import ConfigurationError, DpsynthError, file_problem
-from dpsynth_platform.lineage.redaction import safe_error
+from dpsynth_platform.lineage.redaction import UNEXPECTED, detached, safe_error
 from dpsynth_platform.permissions import closed_directory, private_directory
 from dpsynth_platform.restricted_log import keep_traceback, logs_of, new_log
 from dpsynth_platform.vault import Vault
@@ -68,17 +68,22 @@ class Place:
         """What `body` returns; errors of libraries inside of it go to a log, and only their type is said.
 
         Raises:
-            DpsynthError: those that are safe as they are, and one in place of any other, without it as its context.
+            DpsynthError: those that are safe as they are, and one in place of any other; neither with a context.
         """
         try:
             return body()
-        except (DpsynthError, KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # the panics of libraries in Rust are no `Exception`
-            log = self.log()
-            keep_traceback(log)
-            code, kind = safe_error(error)
-        failure = DpsynthError(f"unexpected error: {kind} (details: {log})")
+            caught = error
+        # Out here nothing that fails can carry the error as its context.
+        if isinstance(caught, DpsynthError):
+            detached(caught)
+            raise caught
+        log = self.log()
+        code, what = safe_error(caught)
+        kept = keep_traceback(log, caught).replace(f"restricted log {log.name}", str(log))
+        failure = DpsynthError(f"{'unexpected error: ' if code == UNEXPECTED else ''}{what} ({kept})")
         failure.code = code
         raise failure
 

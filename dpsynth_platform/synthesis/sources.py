@@ -27,6 +27,7 @@ from dpsynth_platform.compute.plain_types import plain, plain_schema
 from dpsynth_platform.contracts import RESERVED_COLUMNS, CategoricalColumn, Column, TimeColumn
 from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import ContractError, SourceError
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.quality.files import OR_CSV
 from dpsynth_platform.sources.delta import open_delta
 from dpsynth_platform.sources.directories import data_files
@@ -136,7 +137,7 @@ class Source:
             problem = f"it is not in {self.dialect.encoding} throughout"
         except (OSError, ValueError, pa.ArrowException) as error:
             # The library's own text may quote the data, so its type must do.
-            problem = f"a file of the table is missing or damaged ({type(error).__name__})"
+            problem = f"a file of the table is missing or damaged ({reason_of(error)})"
         if problem or empty:
             accepted = self.dialect.accepted if self.format == "csv" else "a table with rows"
             raise SourceError(f"{self.path}: {problem or 'the table has no rows'}; accepted: {accepted}")
@@ -285,7 +286,7 @@ def _guessed_csv(source: Source) -> pa.Table:
         table = csv.read_csv(source.path, reading, parsing, converting).rename_columns(list(source.found))
         return pa.table({name: _guessed(source, table[name].combine_chunks()) for name in source.schema.names})
     except (OSError, ValueError, pa.ArrowException) as error:
-        problem = type(error).__name__  # the library's own text may quote the data
+        problem = reason_of(error)  # the library's own text may quote the data
     raise SourceError(f"{source.path}: the table cannot be read ({problem}); accepted: {source.dialect.accepted}")
 
 

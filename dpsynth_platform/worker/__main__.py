@@ -14,6 +14,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from dagster_pipes import PipesContext, PipesEnvVarParamsLoader, open_dagster_pipes
@@ -23,7 +24,7 @@ from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.permissions import PRIVATE_UMASK, no_core_dumps
 from dpsynth_platform.progress import Pace
 from dpsynth_platform.settings import inherited_environment
-from dpsynth_platform.worker.codes import DONE, guarded, status_of
+from dpsynth_platform.worker.codes import DONE, code_of_exception, guarded, status_of
 from dpsynth_platform.worker.job import WorkerJob
 from dpsynth_platform.worker.lifeline import die_without
 from dpsynth_platform.worker.process import bind_to_parent, end, redirect_output, refuse_credentials, stop_when_told
@@ -36,7 +37,10 @@ def main() -> int:
     arguments = _arguments()
     os.umask(PRIVATE_UMASK)
     no_core_dumps()
-    redirect_output(arguments.log)
+    try:
+        redirect_output(arguments.log)
+    except OSError as error:  # not even printed: where there is no log, a cluster's own would have it
+        return status_of(code_of_exception(error))
     stop_when_told()
     if arguments.parent is not None:
         bind_to_parent(arguments.parent)
@@ -46,11 +50,16 @@ def main() -> int:
 
 
 def _under_pipes() -> str:
+    code = ""
     if not PipesEnvVarParamsLoader().is_dagster_pipes_process():  # type: ignore[no-untyped-call]
         raise ConfigurationError("the worker is started through Dagster Pipes")
-    with open_dagster_pipes() as context:
-        code = guarded(lambda: _work(context))
-        context.report_custom_message({"code": code})
+    try:
+        with open_dagster_pipes() as context:
+            code = guarded(lambda: _work(context))
+            context.report_custom_message({"code": code})
+    except OSError:  # the messages' file cannot be written, and the exit status says it, too
+        if not code:
+            raise
     return code
 
 
@@ -79,7 +88,8 @@ class _Reporter:
         left = self._pace.left(stage, done, total)
         news = done > 0 and (stage, done) != self._said
         if news and (stage != self._said[0] or now >= self._next or done == total):
-            self._write("; ".join(filter(None, (f"{stage}: {done} of {total}{left}", beside))))
+            with suppress(OSError):  # a mechanism that was paid for does not fail for a message
+                self._write("; ".join(filter(None, (f"{stage}: {done} of {total}{left}", beside))))
             self._said, self._next = (stage, done), now + REPORT_SECONDS
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
-from dpsynth_platform.errors import DpsynthError
+from dpsynth_platform.lineage.redaction import safe_error
 
 DONE = "done"
 UNEXPECTED = "unexpected"
@@ -69,6 +70,9 @@ _MEANINGS = {
     "interrupted": "the worker was interrupted",
     "memory": "the worker ran out of memory",
     KILLED: "the worker was killed",
+    "machine": "the machine refused the worker something (room on a disk, memory, open files); its restricted log says "
+    "what",
+    "configuration": "the worker could not use what it was given, or a file or directory; its restricted log says why",
     UNEXPECTED: "the worker failed; its restricted log says why",
 }
 
@@ -89,18 +93,22 @@ def meaning(code: str) -> str:
 
 
 def code_of_exception(error: BaseException) -> str:
-    """Code for what stopped the worker. The exception's text is not looked at."""
-    if isinstance(error, DpsynthError):
-        return error.code if error.code in _STATUS else UNEXPECTED
+    """Code for what stopped the worker. Nothing of the exception's text is told."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
-    return "memory" if isinstance(error, MemoryError) else UNEXPECTED
+    code = "memory" if isinstance(error, MemoryError) else safe_error(error)[0]
+    return code if code in _STATUS else UNEXPECTED
 
 
 def guarded(body: Callable[[], str]) -> str:
-    """The body's code, or the code of what it raised, whose traceback is printed: into the restricted log."""
+    """The body's code, or the code of what it raised, whose traceback is printed: into the restricted log.
+
+    Nothing of that error leaves this, also where the log cannot be written.
+    """
     try:
         return body()
     except BaseException as error:
-        traceback.print_exc()
-        return code_of_exception(error)
+        caught = error
+    with suppress(Exception):
+        traceback.print_exception(caught)
+    return code_of_exception(caught)

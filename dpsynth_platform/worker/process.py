@@ -14,10 +14,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from dpsynth_platform.errors import DpsynthError
+from dpsynth_platform.restricted_log import print_unfailing
 
 HEARTBEAT_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
@@ -41,11 +43,15 @@ def refuse_credentials(names: Iterable[str]) -> None:
 
 
 def redirect_output(log: Path) -> None:
-    """Sends stdout, stderr and crash dumps to a file that its owner alone can read (appended to)."""
+    """Sends stdout, stderr and crash dumps to a file that its owner alone can read (appended to).
+
+    What cannot be written there is dropped: a mechanism that was paid for does not fail for a line of the log.
+    """
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, sys.stdout.fileno())
     os.dup2(descriptor, sys.stderr.fileno())
     os.close(descriptor)
+    print_unfailing()
     faulthandler.enable()
 
 
@@ -97,6 +103,7 @@ def end(status: int) -> NoReturn:
     An interpreter that is taken apart ends the threads of libraries in an order that is nobody's: a reader that an
     exception left behind can abort the process then, and its launcher would learn that it was killed.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
     os._exit(status)

@@ -11,7 +11,6 @@ import pytest
 from argon2 import PasswordHasher
 from gate_cases import PHRASE, Browser, Gate, gate_of, problem, quick_hashes
 
-from dpsynth_platform.console import app as console_app
 from dpsynth_platform.console import users
 from dpsynth_platform.console.access import CSRF_HEADER, MOST_BYTES
 from dpsynth_platform.console.attempts import MOST_OF_NAME_HERE, WINDOW
@@ -20,6 +19,7 @@ from dpsynth_platform.console.identity import Identity
 from dpsynth_platform.console.sessions import handle_of
 from dpsynth_platform.console.store import Store
 from dpsynth_platform.errors import SignedOut
+from dpsynth_platform.restricted_log import without_words
 from dpsynth_platform.settings import Settings
 
 NEXT = "/sign-in?next="
@@ -363,7 +363,7 @@ def test_the_log_names_nobody_and_nothing(gate: Gate, caplog: pytest.LogCaptureF
 def test_a_librarys_line_of_the_log_quotes_nothing() -> None:
     secret = "jane.doe@example.org"
     record = logging.LogRecord("nicegui", logging.WARNING, "element.py", 5, secret, (secret,), None, sinfo=secret)
-    assert console_app._without_words(record)
+    assert without_words(record)
     assert logging.Formatter().format(record) == "nicegui, element 5: a line of its own"
 
 

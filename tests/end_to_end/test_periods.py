@@ -129,7 +129,7 @@ def test_an_approval_becomes_one_release(visits, repository):
         assert requests == []
         decisions.approve(visits.settings, PLACE, "reviewer", "")
         # While the contract's file is bad there is no job for it: the approval waits until there is one again.
-        bad = dg.Definitions(sensors=[approval_sensor([], [])]).get_repository_def()
+        bad = dg.Definitions(sensors=[approval_sensor(visits.settings, [], [])]).get_repository_def()
         requests, cursor = look(bad, instance, ledger, cursor)
         assert requests == []
         assert look(bad, instance, ledger, cursor) == ([], cursor)

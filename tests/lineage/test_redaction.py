@@ -6,6 +6,10 @@ from dpsynth_platform.errors import BudgetExceeded, DpsynthError
 from dpsynth_platform.lineage.redaction import safe_error
 
 SECRET = "Ada Lovelace 078-05-1120"
+FULL = (
+    "the machine says: no space left on device; make room where it writes and for temporary files (TMPDIR), then run "
+    "it again"
+)
 
 
 def test_our_own_errors_keep_code_and_message() -> None:
@@ -28,7 +32,7 @@ def test_other_errors_tell_their_type_only(error: BaseException) -> None:
     "error", [OSError(28, SECRET, SECRET), OSError(f"Generic LocalFileSystem error: {SECRET} (os error 28)")]
 )
 def test_of_what_the_machine_refuses_its_own_words_are_told(error: OSError) -> None:
-    assert safe_error(error) == ("machine", "the machine says: no space left on device")
+    assert safe_error(error) == ("machine", FULL)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from dpsynth_platform.contracts import TOPIC_LEVELS
 from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.foundation.regular_files import read_regular
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder, vocabulary
 from dpsynth_platform.synth.text.topics import KEYWORDS, write_topics
@@ -56,7 +57,7 @@ def read_phrases(file: Path) -> list[str]:
         return read_regular(file).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"{file}: cannot be read ({type(error).__name__}); accepted: a text file in UTF-8, one phrase a line"
+            f"{file}: cannot be read ({reason_of(error)}); accepted: a text file in UTF-8, one phrase a line"
         ) from None
 
 

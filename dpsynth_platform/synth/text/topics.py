@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts import KEYWORDS_COLUMN, UNIVERSAL_TOPICS
 from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.synth.text.embeddings import FEATURES, MODEL, REMEMBERED_TEXTS, SentenceEncoder
 
 FORMAT = "dpsynth-topics-1"
@@ -131,7 +132,7 @@ def load_topics(name: str, level: int, digest: str | None = None) -> TopicModel:
         content = file_of(name).read_bytes()
     except OSError as error:
         raise ConfigurationError(
-            f"topics.model: {name!r} cannot be read ({type(error).__name__}); accepted: {UNIVERSAL_TOPICS}, or a "
+            f"topics.model: {name!r} cannot be read ({reason_of(error)}); accepted: {UNIVERSAL_TOPICS}, or a "
             "file that `dpsynth synth topics` made"
         ) from None
     found = hashlib.sha256(content).hexdigest()

@@ -414,7 +414,7 @@ class Ledger:
             verdicts.check_request(account, request)
             if participants is not None:
                 verdicts.check_keys(account, key_ids)
-            reservations.void_expired(connection, account)
+            reservations.void_expired(connection)
             given_up = replaces
             if period_keys:
                 paid = rows.charged_for(connection, family, request.place)
@@ -477,7 +477,8 @@ class Ledger:
                     "starts once an entry"
                 )
             if entry.state == chain.RESERVED and rows.has_expired(connection, entry):
-                reservations.transition(connection, entry, chain.VOID, {"reason": "deadline passed"})
+                entry = reservations.transition(connection, entry, chain.VOID, {"reason": reservations.EXPIRED})
+            if entry.state == chain.VOID and entry.void_reason == reservations.EXPIRED:
                 return LedgerError(
                     f"{entry.request.place}: the reservation {entry_id} has expired; materialize clearance again"
                 )
@@ -529,14 +530,7 @@ class Ledger:
         They count for nothing since their deadline. Where there is none, nothing is locked or written.
         """
 
-        def expired(connection: Connection) -> bool:
-            return any(rows.expired(connection, account.family) for account in rows.accounts(connection))
-
-        def void(connection: Connection) -> list[Entry]:
-            accounts = rows.accounts(connection)
-            return [entry for account in accounts for entry in reservations.void_expired(connection, account)]
-
-        return self._database.write(void) if self._database.read(expired) else []
+        return self._database.write(reservations.void_expired) if self._database.read(rows.expired) else []
 
     # Reading
 

@@ -212,9 +212,7 @@ def void_expired(connection: Connection) -> list[Entry]:
     Whatever is decided as if they had ended is decided in the same transaction: then no machine can start them, however
     far its clock is behind. Of all accounts, since kin may be in any.
     """
-    return [
-        transition(connection, entry, chain.VOID, {"reason": EXPIRED}) for entry in rows.expired(connection)
-    ]
+    return [transition(connection, entry, chain.VOID, {"reason": EXPIRED}) for entry in rows.expired(connection)]
 
 
 def transition(connection: Connection, entry: Entry, kind: str, payload: dict[str, Any]) -> Entry:

@@ -20,7 +20,7 @@ import numpy as np
 from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import ContractError, LedgerError, SpendRepeated
 from dpsynth_platform.ledger.records import CostRequest, Entry
-from dpsynth_platform.people import recorded
+from dpsynth_platform.people import recorded_name
 from dpsynth_platform.permissions import private_directory, private_files
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.settings import Settings
@@ -105,7 +105,7 @@ def _synthesized(task: Task, place: Place, progress: Progress) -> Synthesis:
 
     settings, options = Settings.from_environment(), task.options
     check_format(task.released, options.format)
-    request = task.request(recorded(options.runner or settings.user, "runner"))
+    request = task.request(recorded_name(options.runner or settings.user, "runner"))
     ledger = Path(options.ledger) if options.ledger else place.ledger
     budget = open_budget(place, ledger, task.contract, request, options.cap_epsilon)
     place.vault.signing_key()

@@ -130,6 +130,7 @@ def open_budget(
             raise LedgerError(
                 f"--cap-epsilon {cap_epsilon:g}: the cap of the ledger in {directory} is sealed at {cap.epsilon:g}; "
                 "accepted: that, or none"
+                + ("" if ledger.entries() else "; nothing was spent through it, so that deleting it loses nothing")
             )
     family = FamilyBudget(
         family=FAMILY, unit=privacy.unit, adjacency=privacy.adjacency, namespace=FAMILY, mode="family", cap=cap

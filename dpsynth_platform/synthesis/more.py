@@ -130,7 +130,7 @@ def more_rows(
     shown = tuple(f"{name} = {_in_words(_canonical(name, values))}" for name, values in (given or {}).items())
 
     def drawn(place: Place) -> MoreRows:
-        ledger = intact_ledger(place, Path(earlier.ledger))
+        ledger = intact_ledger(place, _ledger(place, earlier))
         drawing = generator(earlier.method).draw(
             _model(place, earlier, ledger), rows, constraints=kept, given=wanted, progress=progress
         )
@@ -152,7 +152,7 @@ def paid_model(out: Path) -> tuple[Earlier, Path]:
         MechanismFailed: the model is gone, or was changed.
     """
     earlier, place = Earlier.read(out), Place(out)
-    return earlier, _model(place, earlier, intact_ledger(place, Path(earlier.ledger)))
+    return earlier, _model(place, earlier, intact_ledger(place, _ledger(place, earlier)))
 
 
 def read_given(texts: Sequence[str]) -> dict[str, Values]:
@@ -208,6 +208,12 @@ def _check_target(out: Path, target: Path) -> None:
     # An earlier output has its statement beside it; anything else may be somebody's only copy.
     if target.exists() and not (target.parent / f"{target.stem}.statement.json").is_file():
         raise ContractError(f"--to {target}: is there already, and no rows of an earlier run; accepted: another name")
+
+
+def _ledger(place: Place, earlier: Earlier) -> Path:
+    """Directory of the ledger that paid; the output's own goes with it where it is moved."""
+    directory = Path(earlier.ledger)
+    return place.ledger if place.ledger.is_dir() and not directory.is_dir() else directory
 
 
 def _model(place: Place, earlier: Earlier, ledger: Ledger) -> Path:

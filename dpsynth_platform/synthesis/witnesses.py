@@ -1,8 +1,8 @@
 """What survives a ledger beside a synthetic table: files that name entries and links which the ledger must have.
 
-What belongs here: holding a ledger against them before a row is read. A ledger that was deleted, or replaced by an older
-copy, would grant again what was spent. What does not: the same for a deployment (`backup.witnesses`), and what a ledger
-says of itself (`ledger.verification`).
+What belongs here: holding a ledger against them before a row is read. A ledger that was deleted, or replaced by an
+older copy, would grant again what was spent. What does not: the same for a deployment (`backup.witnesses`), and what a
+ledger says of itself (`ledger.verification`).
 
 | file | what the ledger must have |
 | --- | --- |
@@ -97,10 +97,10 @@ def note_head(directory: Path, ledger: Ledger) -> None:
 
 def _lost(path: Path, problem: str, directory: Path) -> LedgerError:
     return LedgerError(
-        f"{path} was paid for, and the ledger in {directory} does not know it: {problem}. The ledger was deleted, is an "
-        "older copy, or is another one, and would grant again what was spent. Nothing was read or spent. Accepted: the "
-        "ledger that has paid, in its latest state (put it back, or name its directory with --ledger). Where it is lost "
-        "for good, another --out begins anew, and what was spent here adds to it uncounted"
+        f"{path} was paid for, and the ledger in {directory} does not know it: {problem}. The ledger was deleted, is "
+        "an older copy, or is another one, and would grant again what was spent. Nothing was read or spent. Accepted: "
+        "the ledger that has paid, in its latest state (put it back, or name its directory with --ledger). Where it is "
+        "lost for good, another --out begins anew, and what was spent here adds to it uncounted"
     )
 
 

@@ -17,6 +17,7 @@ import pytest
 from synthesis_cases import SCHEMA, Make, people
 
 from dpsynth_platform.compute.choice import DuckDBChoice
+from dpsynth_platform.contracts import Cap, FamilyBudget
 from dpsynth_platform.errors import BudgetExceeded, DpsynthError, LedgerError
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.store import Ledger
@@ -76,9 +77,7 @@ def lose_all_but_the_table(out: Path) -> None:
         path.unlink()
 
 
-@pytest.mark.parametrize(
-    "lose", [lose_ledger, lose_database, empty_database, lose_restricted, lose_all_but_the_table]
-)
+@pytest.mark.parametrize("lose", [lose_ledger, lose_database, empty_database, lose_restricted, lose_all_but_the_table])
 def test_a_ledger_that_is_gone_is_noticed_by_what_remains(
     make: Make, made: Synthesis, tmp_path: Path, no_reading: None, lose: Callable[[Path], None]
 ) -> None:
@@ -233,6 +232,28 @@ def test_a_kill_between_ledger_and_files_is_no_loss(
     assert make(epsilon=1.0).spent, "the ledger is whole, and another run fits"
 
 
+def test_a_moved_output_takes_its_ledger_with_it(make: Make, made: Synthesis, tmp_path: Path) -> None:
+    (tmp_path / "out").rename(tmp_path / "moved")
+    assert more_rows(tmp_path / "moved", 5).entry_id == made.entry_id
+    assert make(out="moved", epsilon=1.0).spent
+
+
+def test_a_ledger_that_an_earlier_version_sealed_without_a_spend_may_go(make: Make, made: Synthesis) -> None:
+    """A run that failed before it spent used to leave one."""
+    ledger = Ledger(embedded_ledger(made.ledger.parents[2] / "shared"))
+    budget = FamilyBudget(
+        family=FAMILY,
+        unit="user",
+        adjacency="add-or-remove",
+        namespace=FAMILY,
+        mode="family",
+        cap=Cap(epsilon=5.0, delta=1e-5),
+    )
+    ledger.open_account(budget, ())
+    with pytest.raises(LedgerError, match="is sealed at 5; .* deleting it loses nothing"):
+        make(out="other", ledger=made.ledger.parents[2] / "shared", cap_epsilon=9.0)
+
+
 def test_outputs_of_earlier_versions_go_on(make: Make, made: Synthesis, tmp_path: Path) -> None:
     """Their records name entries and no links."""
     out = tmp_path / "out"
@@ -324,7 +345,7 @@ def test_a_mechanism_that_fails_has_sealed_the_cap(make: Make, monkeypatch: pyte
         make(cap_epsilon=10.0)
 
 
-def test_another_run_that_sealed_meanwhile_is_named(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_sealed_meanwhile_is_named(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared, was = tmp_path / "shared", rows.bounded_rows
 
     def slow(*arguments: Any) -> Any:

@@ -20,7 +20,7 @@ from assets.shown import actual_columns, console_page, declared_columns, metadat
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.console.addresses import dataset_page
 from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.people import REQUESTED_BY_TAG, recorded
+from dpsynth_platform.people import REQUESTED_BY_TAG, recorded_name
 from dpsynth_platform.restricted_log import logs_of
 from dpsynth_platform.storage import Place
 
@@ -169,7 +169,7 @@ def _runner(tags: Mapping[str, str], user: str) -> str:
     Raises:
         ConfigurationError: the tag is no name.
     """
-    return recorded(tags.get(REQUESTED_BY_TAG, user), f"run tag {REQUESTED_BY_TAG}")
+    return recorded_name(tags.get(REQUESTED_BY_TAG, user), f"run tag {REQUESTED_BY_TAG}")
 
 
 def _result(

@@ -107,10 +107,13 @@ def release_refuse(
     by: Annotated[str | None, typer.Option("--as", help="Who refuses; default: DPSYNTH_USER or the login.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Records a refusal of this content, under whatever description; an approval afterwards takes it back."""
+    """Records a refusal of this content, under whatever description; an approval afterwards takes it back.
+
+    Not of what is public, which `withdraw` takes back.
+    """
     from dpsynth_platform.planning import load_dataset
-    from dpsynth_platform.reviewing import decisions, releases
-    from dpsynth_platform.storage import Place, Storage
+    from dpsynth_platform.reviewing import decisions
+    from dpsynth_platform.storage import Place
 
     shown = Shown(as_json)
     settings = Settings.from_environment()
@@ -119,12 +122,8 @@ def release_refuse(
     decision = decisions.refuse(settings, place, acting(by, settings.user), recorded(reason, "--reason"))
     shown.json({"candidate": decision.candidate, "by": decision.by, "at": decision.at})
     shown.say(f"refused by {decision.by}: candidate {decision.candidate}")
-    release = decisions.published_as(Storage(settings.restricted), place, decision.candidate)
-    if release is not None and release not in releases.withdrawn(settings):
-        shown.say(
-            f"it was published before as {release}, and a refusal does not withdraw a release; that is done by: "
-            f'dpsynth release withdraw {release} --reason "..."'
-        )
+    for line in decisions.next_steps(settings, decision):
+        shown.say(line)
 
 
 @release_app.command("withdraw")

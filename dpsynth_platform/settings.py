@@ -42,7 +42,7 @@ from typing import TextIO
 from urllib.parse import parse_qs, quote, urlsplit
 
 from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.people import recorded
+from dpsynth_platform.people import recorded_name
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
@@ -98,7 +98,7 @@ class Settings:
             home=home,
             deploy=deploy,
             ledger_url=env.get("DPSYNTH_LEDGER_URL") or embedded_ledger(home / "ledger"),
-            user=recorded(env.get("DPSYNTH_USER") or getpass.getuser(), "DPSYNTH_USER"),
+            user=recorded_name(env.get("DPSYNTH_USER") or getpass.getuser(), "DPSYNTH_USER"),
             device=_one_of(DEVICES, "DPSYNTH_DEVICE", env) or "auto",
             compute=_chosen(env.get("DPSYNTH_COMPUTE"), deploy / "compute.yaml"),
             worker=_chosen(env.get("DPSYNTH_WORKER"), deploy / "worker.yaml"),

@@ -118,7 +118,7 @@ def synth_table(
     ] = None,
     cap_epsilon: Annotated[
         float | None,
-        typer.Option(help="What the ledger may ever pay for, sealed by its first run; default: this run alone."),
+        typer.Option(help="What the ledger may ever pay for, sealed by the first spend; default: this run alone."),
     ] = None,
     learn_values: Annotated[
         bool,

@@ -3,7 +3,7 @@
 import pytest
 
 from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.people import acting, person_key, recorded
+from dpsynth_platform.people import acting, person_key, recorded, recorded_name, same_person
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.terminal import plain
 
@@ -30,7 +30,86 @@ CONTROLS = [
 )
 def test_plain_words_are_recorded_as_they_are(text):
     assert recorded(text, "--reason") == text
-    assert acting(text, "login") == text
+    assert recorded_name(text.rstrip("\u200d"), "NAME") == acting(text.rstrip("\u200d"), "login")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Рита",
+        "Ρίτα",
+        "Renée Łuczak-Ørsted",
+        "山田Taro",
+        "김Kim",
+        "rita@example.org",
+        "Nguyễn Văn",
+        "ʻOkina",
+        "वि\u200dक",
+    ],
+)
+def test_a_name_is_written_in_one_script(name):
+    assert acting(name, "login") == Settings.from_environment({"DPSYNTH_USER": name}).user == name
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("R\N{CYRILLIC SMALL LETTER BYELORUSSIAN-UKRAINIAN I}ta", "mixes Cyrillic and Latin letters"),
+        ("Rita Рита", "mixes Cyrillic and Latin letters"),
+        ("Rit\N{GREEK SMALL LETTER ALPHA}", "mixes Greek and Latin letters"),
+        ("\N{MATHEMATICAL BOLD CAPITAL R}it\N{MATHEMATICAL BOLD SMALL ALPHA}", "mixes Greek and Latin"),
+        ("\N{CHEROKEE LETTER SI}\N{CHEROKEE LETTER GO}", "a script in which names are not written today"),
+        ("Ada\N{COMBINING GRAPHEME JOINER}", "cannot be seen"),
+        ("A\N{ZERO WIDTH JOINER}da", "cannot be seen"),
+        ("Ada\N{VARIATION SELECTOR-16}", "cannot be seen"),
+        ("Ada\N{RIGHT-TO-LEFT MARK}", "control characters"),
+        ("\N{SOFT HYPHEN}Ada", "control characters"),
+        ("Ada\N{HANGUL FILLER}", "cannot be seen"),
+    ],
+)
+def test_no_name_mixes_scripts_or_hides_characters(name, why):
+    with pytest.raises(ConfigurationError, match=f"^--as: .*{why}.*accepted: "):
+        acting(name, "login")
+    with pytest.raises(ConfigurationError, match=r"^DPSYNTH_USER: "):
+        Settings.from_environment({"DPSYNTH_USER": name})
+    if why != "control characters":
+        assert recorded(name, "--reason") == name, "a reason is no name"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("aca", "аса"),  # wholly Cyrillic
+        ("bob", "ВОВ"),  # in capitals only
+        ("bob", "вов"),  # whose capitals look alike
+        ("cop", "СОР"),
+        ("Iva", "ІVА".replace("V", "Ѵ")),
+        ("Avva", "Αννα"),  # wholly Greek
+        ("gigi", "ɡıɡı"),  # other Latin letters
+        ("user1", "user\N{ARABIC-INDIC DIGIT ONE}"),
+        ("Наташа", "НАТАША"),
+        ("Bo B", "bо\u200bВ"),
+    ],
+)
+def test_names_that_look_alike_are_one_persons(one, other):
+    assert same_person(one, other)
+    assert same_person(other, one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Ada", "Bo"),
+        ("ivan", "иван"),
+        ("José", "Jose"),
+        ("ana1", "anal"),
+        ("Рита", "Рина"),
+        ("rn", "m"),
+        ("Ωmega", "omega"),
+    ],
+)
+def test_other_names_are_other_persons(one, other):
+    assert not same_person(one, other)
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=ascii)

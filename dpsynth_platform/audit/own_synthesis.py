@@ -36,6 +36,7 @@ def synthesis_evidence(out: Path, tables: Mapping[str, pa.Table], *, canaries: b
 
     Raises:
         ConfigurationError: there is no model.
+        LedgerError: its ledger is gone, or older than what it has paid for.
         MechanismFailed: the model is gone, or was changed.
         SourceError: a table lacks a column of the model, or one is of another type.
     """

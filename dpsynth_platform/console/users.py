@@ -5,8 +5,8 @@ try (`attempts`), and being signed in (`sessions`).
 
 Passwords are kept as Argon2id hashes of the library's defaults (RFC 9106, the second recommended option). A name that
 nobody has takes as long to refuse as a wrong password. Two names that differ in case, blanks or invisible characters
-alone are one person's (`people.person_key`), as everywhere in the platform. Letters of another script that look the
-same are other letters: a word that mixes them with its own is no name here.
+alone, or in letters that look alike, are one person's (`people.same_person`), as everywhere in the platform: only the
+first of them is added.
 """
 
 from __future__ import annotations
@@ -25,15 +25,13 @@ from dpsynth_platform.console.identity import Identity
 from dpsynth_platform.console.roles import ROLES, Role
 from dpsynth_platform.console.store import Store
 from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.people import person_key, recorded
+from dpsynth_platform.people import person_key, recorded_name, same_person
 
 PASSWORD = "password"  # noqa: S105 - how somebody signed in
 SHORTEST_PASSWORD = 15
 LONGEST_PASSWORD = 1000
 LONGEST_NAME = 200
 FEWEST_CHARACTERS = 5
-_LOOK_ALIKE = ("LATIN", "CYRILLIC", "GREEK")
-"""Scripts, as Unicode's names of characters begin, of which many letters look the same."""
 _hasher = PasswordHasher()
 
 
@@ -79,6 +77,9 @@ class Users:
         user = User(checked_name(name, "NAME"), checked_roles(roles), _now())
         kept = _hasher.hash(_checked_password(password, name))
         with self._store.write() as connection:
+            for (known,) in connection.execute("SELECT name FROM user").fetchall():
+                if same_person(known, name) and person_key(known) != person_key(name):
+                    raise ConfigurationError(f"{name!a}: looks like the user {known!a}; accepted: another name")
             added = connection.execute(
                 "INSERT INTO user VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
                 (person_key(name), name, roles_text(user.roles), kept, user.changed),
@@ -144,14 +145,7 @@ def checked_name(name: str, where: str) -> str:
     """A name as it may stand in the ledger. Raises `ConfigurationError`."""
     if len(name) > LONGEST_NAME:
         raise ConfigurationError(f"{where}: {len(name)} characters; accepted: at most {LONGEST_NAME}")
-    for word in recorded(name, where).split(" "):  # other blanks may be too narrow to be seen
-        mixed = _scripts(word)
-        if len(mixed) > 1:
-            raise ConfigurationError(
-                f"{where}: {word!a} mixes {' and '.join(sorted(mixed))} letters, some of which look the same; "
-                "accepted: words of one script"
-            )
-    return name
+    return recorded_name(name, where)
 
 
 def checked_roles(roles: Iterable[str]) -> frozenset[Role]:
@@ -190,12 +184,6 @@ def _checked_password(password: str, name: str) -> str:
             "instance, without the name"
         )
     return plain
-
-
-def _scripts(word: str) -> set[str]:
-    """Those scripts that have letters of the same look, of which a word has any."""
-    plain = unicodedata.normalize("NFKC", word)
-    return {part for letter in plain for part in unicodedata.name(letter, "").split() if part in _LOOK_ALIKE}
 
 
 def _normal(password: str) -> str:

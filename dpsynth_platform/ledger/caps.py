@@ -21,7 +21,7 @@ from sqlalchemy import Connection, update
 from dpsynth_platform.errors import LedgerError
 from dpsynth_platform.ledger import chain, rows, schema
 from dpsynth_platform.ledger.records import Account, ChainEvent
-from dpsynth_platform.people import person_key
+from dpsynth_platform.people import NAMES_ACCEPTED, name_problem, person_key, same_person
 
 
 def ask(connection: Connection, account: Account, epsilon: float, delta: float, by: str, reason: str) -> ChainEvent:
@@ -51,7 +51,7 @@ def approve(connection: Connection, account: Account, asked: int, by: str, reaso
     if request["was"] != _cap(account):
         raise LedgerError(f"family {account.family}: the cap has changed since event {asked}; ask anew")
     _check_name(by)
-    if person_key(by) == person_key(request["by"]):
+    if same_person(by, request["by"]):
         raise LedgerError(f"family {account.family}: {by!r} asked for this raise; somebody else must approve it")
     payload = {"cap": request["cap"], "asked": asked, "by": by, "reason": reason}
     raised = chain.append(connection, rows.now_text(connection), chain.RAISED, account.family, payload)
@@ -69,3 +69,5 @@ def _cap(account: Account) -> dict[str, float]:
 def _check_name(by: str) -> None:
     if not person_key(by):
         raise LedgerError("raising a cap needs a name; set DPSYNTH_USER")
+    if (problem := name_problem(by)) is not None:
+        raise LedgerError(f"{problem}; {NAMES_ACCEPTED}")

@@ -9,6 +9,7 @@ cut short or rewritten as a whole shows against a head that was signed and publi
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +23,8 @@ from dpsynth_platform.ledger.records import ChainEvent, Head
 
 GENESIS = "0" * 64
 MAX_PAYLOAD = 64 * 1024
+MOST_YEARS = 10
+"""Between two events. A clock that is further ahead than that is wrong, and no event may carry its time."""
 
 OPENED = "opened"
 RAISE_ASKED = "raise-asked"
@@ -102,8 +105,17 @@ def parse(text: str) -> Values:
 
 
 def append(connection: Connection, at: str, kind: str, subject: str, payload: Values) -> ChainEvent:
-    """Adds an event to the chain's end. Only inside a writing transaction."""
-    last = head(connection)
+    """Adds an event to the chain's end. Only inside a writing transaction.
+
+    Raises:
+        LedgerError: the payload is no JSON or too long, or the time is `MOST_YEARS` after the last event's.
+    """
+    last, before = head(connection), last_time(connection)
+    if before is not None and _time(at) - before > dt.timedelta(days=366 * MOST_YEARS):
+        raise LedgerError(
+            f"the clock of this machine says {at[:10]}, and the ledger's last event is of {before:%Y-%m-%d}; accepted: "
+            f"at most {MOST_YEARS} years later. Nothing was changed. Set the clock right"
+        )
     link: Values = {
         "sequence": last.sequence + 1,
         "at": at,
@@ -124,6 +136,13 @@ def head(connection: Connection) -> Head:
         select(columns.sequence, columns.hash).order_by(columns.sequence.desc()).limit(1)
     ).one_or_none()
     return Head(row.sequence, row.hash) if row else Head(0, GENESIS)
+
+
+def last_time(connection: Connection) -> dt.datetime | None:
+    """When the last event was, or None where there is none. Raises `LedgerError` if that cannot be read."""
+    columns = schema.event.c
+    text = connection.execute(select(columns.at).order_by(columns.sequence.desc()).limit(1)).scalar_one_or_none()
+    return None if text is None else _time(text)
 
 
 def holds(connection: Connection, link: Head) -> bool:
@@ -239,6 +258,16 @@ def differences(expected: Iterator[tuple[str, Values]], rows: dict[str, Values],
             changed = [key for key, value in wanted[name].items() if rows[name][key] != value]
             problems += [f"{noun} {name}: {key} differs from what the chain records" for key in changed]
     return problems
+
+
+def _time(text: str) -> dt.datetime:
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise LedgerError("the time of an event cannot be read; verify the ledger with `dpsynth ledger verify`")
+    return found
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> Values:

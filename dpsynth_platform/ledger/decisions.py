@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from dpsynth_platform.errors import LedgerError, ReleaseRefused
 from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.records import ChainEvent, Decision
-from dpsynth_platform.people import person_key
+from dpsynth_platform.people import NAMES_ACCEPTED, name_problem, person_key, same_person
 
 
 def of_candidate(connection: Connection, candidate: str, entry_id: str) -> list[Decision]:
@@ -127,12 +127,14 @@ def _append(connection: Connection, kind: str, subject: str, payload: chain.Valu
 
 
 def _is_one_of(name: str, others: Collection[str]) -> bool:
-    return person_key(name) in {person_key(other) for other in others}
+    return any(same_person(name, other) for other in others)
 
 
 def _check_person(by: str) -> None:
     if not person_key(by):
         raise LedgerError("a decision needs a name; set DPSYNTH_USER")
+    if (problem := name_problem(by)) is not None:
+        raise LedgerError(f"{problem}; {NAMES_ACCEPTED}")
 
 
 def _check_reason(reason: str, noun: str) -> None:

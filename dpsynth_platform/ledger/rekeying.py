@@ -69,8 +69,7 @@ def rotate(
         raise LedgerError("a rotation of keys needs a name and a reason; set DPSYNTH_USER, say why")
     if any(key_id in account.key_ids for account in accounts):
         raise LedgerError(f"namespace {namespace}: key {key_id} is in use already; a rotation needs a new one")
-    for account in accounts:
-        reservations.void_expired(connection, account)
+    reservations.void_expired(connection)
     return tuple(_rekey_account(connection, account, key_id, rekey, by, reason) for account in accounts)
 
 

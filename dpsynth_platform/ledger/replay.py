@@ -47,6 +47,7 @@ class _Replay:
         self._withdrawn: dict[str, dict[str, str]] = {}  # of each entry, who withdrew which release
         self._related: dict[str, list[str]] = {}  # entries that a reservation to come is related to
         self._stopped: dict[str, set[str]] = {}  # runs that met an overlap under `block`, with the entries from then
+        self._ended: dict[str, str] = {}  # reservations past their deadline, with the entry that was promised over them
         self._keyed: dict[str, list[str]] = {}  # for entries that name participants, the keys they committed under last
         self._steps = {
             chain.OPENED: self._open,
@@ -144,9 +145,14 @@ class _Replay:
 
     def _reserve(self, event: ChainEvent) -> str | None:
         payload = event.payload
+        related = [*self._related.get(event.subject, ()), *payload.get("related", ())]
         refusal = self._why_not_reserved(event)
         if refusal:
             return f"entry {event.subject} could not be reserved: {refusal}"
+        if payload.get("policy", "compose") != "compose":
+            kin = self._all_kin(payload["family"], related)
+            passed = [name for name, entry in kin.items() if is_expired(entry, event.at)]
+            self._ended |= dict.fromkeys(passed, event.subject)
         self.entries[event.subject] = chain.reserved_row(event)
         self._runs.setdefault(payload["key"], []).append(event.subject)
         if payload["commitment"] is not None:
@@ -195,13 +201,14 @@ class _Replay:
 
     def _kin(self, family: str, related: Collection[str], at: str) -> dict[str, Values]:
         """The entries that were charged at a time, of a family's namespace or related (`kinship`)."""
+        kin = self._all_kin(family, related)
+        return {name: entry for name, entry in kin.items() if is_charged(entry, at)}
+
+    def _all_kin(self, family: str, related: Collection[str]) -> dict[str, Values]:
+        """Those that were ever reserved."""
         namespace = self._terms(family)["namespace"]
         families = {name for name in self.accounts if self._terms(name)["namespace"] == namespace}
-        return {
-            name: entry
-            for name, entry in self.entries.items()
-            if is_charged(entry, at) and (entry["family"] in families or name in related)
-        }
+        return {name: entry for name, entry in self.entries.items() if entry["family"] in families or name in related}
 
     def _why_no_attempt(self, payload: Values) -> str | None:
         tried = self._runs.get(payload["key"], [])
@@ -231,6 +238,9 @@ class _Replay:
         entry = self.entries.get(event.subject)
         if entry is None or entry["state"] != chain.TRANSITIONS[event.kind] or not self._may_move(entry, event):
             return f"entry {event.subject} could not become {event.kind}"
+        over = self._ended.get(event.subject)
+        if event.kind == chain.STARTED and over is not None:
+            return f"entry {event.subject} could not become started: entry {over} was reserved as if it had ended"
         entry.update(chain.transition_values(event))
         return None
 
@@ -291,7 +301,12 @@ class _Replay:
 
 def is_charged(entry: Values, at: str) -> bool:
     """Whether an entry's row, as it was at a time, is of what is started, or reserved within its deadline."""
-    return entry["state"] != chain.VOID and (entry["state"] != chain.RESERVED or bool(entry["deadline"] > at))
+    return entry["state"] != chain.VOID and not is_expired(entry, at)
+
+
+def is_expired(entry: Values, at: str) -> bool:
+    """Whether an entry's row, as it was at a time, is of a reservation past its deadline that nobody has voided."""
+    return entry["state"] == chain.RESERVED and bool(entry["deadline"] <= at)
 
 
 def same_ids(terms: Values) -> tuple[str, ...]:

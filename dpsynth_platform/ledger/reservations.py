@@ -20,6 +20,8 @@ from dpsynth_platform.ledger.records import Account, CostRequest, Entry, Overlap
 from dpsynth_platform.ledger.standing import Standing
 
 NONCE_BYTES = 32
+EXPIRED = "deadline passed"
+"""Why a reservation is void that nobody has withdrawn."""
 MOST_RELATED = 500
 """Ids of related entries in one event: a request with a long event tree needs its place, too (`chain.MAX_PAYLOAD`)."""
 
@@ -204,12 +206,13 @@ def insert_entry(
     return rows.get_entry(connection, entry_id)
 
 
-def void_expired(connection: Connection, account: Account) -> list[Entry]:
-    """Voids the account's reservations whose deadline has passed; returns them."""
-    return [
-        transition(connection, entry, chain.VOID, {"reason": "deadline passed"})
-        for entry in rows.expired(connection, account.family)
-    ]
+def void_expired(connection: Connection) -> list[Entry]:
+    """Voids the reservations of all accounts whose deadline has passed; returns them.
+
+    Whatever is decided as if they had ended is decided in the same transaction: then no machine can start them, however
+    far its clock is behind. Of all accounts, since kin may be in any.
+    """
+    return [transition(connection, entry, chain.VOID, {"reason": EXPIRED}) for entry in rows.expired(connection)]
 
 
 def transition(connection: Connection, entry: Entry, kind: str, payload: dict[str, Any]) -> Entry:

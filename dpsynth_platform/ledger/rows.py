@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, Row, select
@@ -21,7 +21,6 @@ from dpsynth_platform.ledger.owners import Participants, from_blob
 from dpsynth_platform.ledger.records import Account, ChainEvent, CostRequest, Decision, Entry
 from dpsynth_platform.ledger.standing import Standing
 
-_MOMENT = "dpsynth_moment"
 _AT_ONCE = 10_000  # names in one query; SQLite takes no more than 32,766 parameters
 _DECISIONS: dict[str, Literal["approve", "refuse", "withdraw"]] = {
     chain.APPROVED: "approve",
@@ -157,11 +156,11 @@ def reserved(connection: Connection, family: str) -> list[Entry]:
     return [entry_of(row) for row in connection.execute(query)]
 
 
-def expired(connection: Connection, family: str) -> list[Entry]:
-    """Reservations whose deadline has passed."""
+def expired(connection: Connection) -> list[Entry]:
+    """Reservations of all accounts whose deadline has passed."""
     table = schema.entry
-    query = select(table).where(_of(family, chain.RESERVED), table.c.deadline <= now_text(connection))
-    return [entry_of(row) for row in connection.execute(query)]
+    query = select(table).where(table.c.state == chain.RESERVED, table.c.deadline <= now_text(connection))
+    return [entry_of(row) for row in connection.execute(query.order_by(table.c.family, table.c.reserved_at))]
 
 
 def pending_participants(connection: Connection, family: str) -> list[tuple[Participants, Cost]]:
@@ -239,16 +238,35 @@ def now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
-def moment(connection: Connection) -> dt.datetime:
-    """When this transaction takes place: the clock read once.
+def clock(connection: Connection) -> dt.datetime:
+    """This machine's clock, read once in a transaction."""
+    return _once(connection, "dpsynth_clock", now)
 
-    A second reading would find a reservation expired that the first one did not, and it would be neither void nor
-    counted.
+
+def moment(connection: Connection) -> dt.datetime:
+    """The ledger's time: when this transaction takes place for all machines that share the ledger. It never falls.
+
+    It is the later of this machine's clock and the time of the chain's last event, both read once: a second reading
+    would find a reservation expired that the first one did not, and it would be neither void nor counted. By clocks
+    alone a machine whose clock is behind would start what another one has found expired.
+
+    Raises:
+        LedgerError: the last event has no time that can be read.
     """
+
+    def read() -> dt.datetime:
+        last = chain.last_time(connection)
+        return clock(connection) if last is None else max(clock(connection), last)
+
+    return _once(connection, "dpsynth_moment", read)
+
+
+def _once(connection: Connection, name: str, read: Callable[[], dt.datetime]) -> dt.datetime:
+    """What was read first in this transaction."""
     transaction = connection.get_transaction()
-    if connection.info.get(_MOMENT, (None,))[0] is not transaction:
-        connection.info[_MOMENT] = (transaction, now())
-    found: dt.datetime = connection.info[_MOMENT][1]
+    if connection.info.get(name, (None,))[0] is not transaction:
+        connection.info[name] = (transaction, read())
+    found: dt.datetime = connection.info[name][1]
     return found
 
 
@@ -260,3 +278,8 @@ def time_text(moment: dt.datetime) -> str:
 def now_text(connection: Connection) -> str:
     """The transaction's `moment` as the ledger writes it."""
     return time_text(moment(connection))
+
+
+def clock_text(connection: Connection) -> str:
+    """The transaction's `clock`, written alike."""
+    return time_text(clock(connection))

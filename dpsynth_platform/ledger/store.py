@@ -19,6 +19,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, insert
@@ -60,6 +61,23 @@ _Result = TypeVar("_Result")
 _KIND = re.compile(r"[a-z][a-z-]{0,39}")
 
 
+@dataclass(frozen=True)
+class Opening:
+    """What a reservation seals in its own transaction, if nothing is sealed yet.
+
+    Attributes:
+        family: the budget of the account (`Ledger.open_account`).
+        key_ids: ids of its keys.
+        name: what is tied to the family (`Ledger.bind`).
+        owner_columns: with which owner columns.
+    """
+
+    family: FamilyBudget
+    key_ids: Sequence[str]
+    name: str
+    owner_columns: Sequence[str]
+
+
 class Ledger:
     """All accounts of a deployment in one database.
 
@@ -89,28 +107,7 @@ class Ledger:
             LedgerError: the file differs from the sealed account; or the keys are not the account's, or not those of
                 the other accounts of its namespace (it is frozen).
         """
-        terms = verdicts.terms_of(family, key_ids)
-
-        def work(connection: Connection) -> Account:
-            account = rows.find_account(connection, family.family)
-            if account is not None:
-                verdicts.check_keys(account, terms["key_ids"])
-                verdicts.check_declared(connection, account, terms)
-                return account
-            for kin in rows.accounts_in(connection, family.namespace):
-                verdicts.check_keys(kin, terms["key_ids"])
-            opened = chain.append(connection, rows.now_text(connection), chain.OPENED, family.family, terms)
-            connection.execute(
-                insert(schema.account).values(
-                    family=family.family,
-                    terms=chain.canonical(terms),
-                    opened_at=opened.at,
-                    settled=rows.cost_text(RenyiFilter.from_json(terms["filter"], **terms["cap"]).nothing),
-                )
-            )
-            return rows.get_account(connection, family.family)
-
-        return self._database.write(work)
+        return self._database.write(lambda connection: _open(connection, family, key_ids))
 
     def check_declared(self, family: FamilyBudget) -> Account | None:
         """The family's account, or None if it was never opened.
@@ -135,20 +132,7 @@ class Ledger:
         Raises:
             LedgerError: the name is tied to another family or to other owner columns.
         """
-        terms = {"family": family, "owner_columns": list(owner_columns)}
-
-        def work(connection: Connection) -> None:
-            first = next(iter(chain.events(connection, after=0, kinds=[chain.BOUND], subject=name)), None)
-            if first is None:
-                chain.append(connection, rows.now_text(connection), chain.BOUND, name, terms)
-            elif first.payload != terms:
-                raise LedgerError(
-                    f"{name} belongs to family {first.payload['family']!r} with owner columns "
-                    f"{first.payload['owner_columns']} for life; declared now: {family!r} with {list(owner_columns)}. "
-                    "Restore the contract"
-                )
-
-        self._database.write(work)
+        self._database.write(lambda connection: _bind(connection, name, family, owner_columns))
 
     def account(self, family: str) -> Account:
         """An account. Raises `LedgerError` if it was never opened."""
@@ -321,6 +305,7 @@ class Ledger:
         related: Collection[str] = (),
         replaces: str | None = None,
         period_keys: Collection[str] = (),
+        opening: Opening | None = None,
         lifetime: dt.timedelta = RESERVATION_LIFETIME,
     ) -> Entry:
         """Reserves a request's cost in one serial transaction; the same call again gives the same entry.
@@ -348,6 +333,7 @@ class Ledger:
                 with `period_keys`, it may be the id of another run's entry of the same period.
             period_keys: keys of all mechanisms of the run, where its period is paid for once: then what another run has
                 reserved, started or spent for that is in the way.
+            opening: what is sealed before, together with the reservation or not at all, where the account is not open.
             lifetime: an entry that is not started until then is void.
 
         Raises:
@@ -369,6 +355,7 @@ class Ledger:
             related=related,
             replaces=replaces,
             period_keys=period_keys,
+            opening=opening,
             lifetime=lifetime,
         )
         return entry
@@ -385,6 +372,7 @@ class Ledger:
         related: Collection[str] = (),
         replaces: str | None = None,
         period_keys: Collection[str] = (),
+        opening: Opening | None = None,
         lifetime: dt.timedelta = RESERVATION_LIFETIME,
     ) -> list[Entry]:
         """Reserves the same cost once for each key, all or none, in one serial transaction; see `reserve`.
@@ -410,11 +398,14 @@ class Ledger:
             check_participants(participants)
 
         def work(connection: Connection) -> list[Entry] | BudgetExceeded:
+            if opening is not None:
+                _open(connection, opening.family, opening.key_ids)
+                _bind(connection, opening.name, opening.family.family, opening.owner_columns)
             account = rows.get_account(connection, family)
             verdicts.check_request(account, request)
             if participants is not None:
                 verdicts.check_keys(account, key_ids)
-            reservations.void_expired(connection, account)
+            reservations.void_expired(connection)
             given_up = replaces
             if period_keys:
                 paid = rows.charged_for(connection, family, request.place)
@@ -477,7 +468,8 @@ class Ledger:
                     "starts once an entry"
                 )
             if entry.state == chain.RESERVED and rows.has_expired(connection, entry):
-                reservations.transition(connection, entry, chain.VOID, {"reason": "deadline passed"})
+                entry = reservations.transition(connection, entry, chain.VOID, {"reason": reservations.EXPIRED})
+            if entry.state == chain.VOID and entry.void_reason == reservations.EXPIRED:
                 return LedgerError(
                     f"{entry.request.place}: the reservation {entry_id} has expired; materialize clearance again"
                 )
@@ -529,14 +521,7 @@ class Ledger:
         They count for nothing since their deadline. Where there is none, nothing is locked or written.
         """
 
-        def expired(connection: Connection) -> bool:
-            return any(rows.expired(connection, account.family) for account in rows.accounts(connection))
-
-        def void(connection: Connection) -> list[Entry]:
-            accounts = rows.accounts(connection)
-            return [entry for account in accounts for entry in reservations.void_expired(connection, account)]
-
-        return self._database.write(void) if self._database.read(expired) else []
+        return self._database.write(reservations.void_expired) if self._database.read(rows.expired) else []
 
     # Reading
 
@@ -784,6 +769,42 @@ class Ledger:
         from dpsynth_platform.ledger.export import export_document
 
         return self._database.read(export_document)
+
+
+def _open(connection: Connection, family: FamilyBudget, key_ids: Sequence[str]) -> Account:
+    """See `Ledger.open_account`."""
+    terms = verdicts.terms_of(family, key_ids)
+    account = rows.find_account(connection, family.family)
+    if account is not None:
+        verdicts.check_keys(account, terms["key_ids"])
+        verdicts.check_declared(connection, account, terms)
+        return account
+    for kin in rows.accounts_in(connection, family.namespace):
+        verdicts.check_keys(kin, terms["key_ids"])
+    opened = chain.append(connection, rows.now_text(connection), chain.OPENED, family.family, terms)
+    connection.execute(
+        insert(schema.account).values(
+            family=family.family,
+            terms=chain.canonical(terms),
+            opened_at=opened.at,
+            settled=rows.cost_text(RenyiFilter.from_json(terms["filter"], **terms["cap"]).nothing),
+        )
+    )
+    return rows.get_account(connection, family.family)
+
+
+def _bind(connection: Connection, name: str, family: str, owner_columns: Sequence[str]) -> None:
+    """See `Ledger.bind`."""
+    terms = {"family": family, "owner_columns": list(owner_columns)}
+    first = next(iter(chain.events(connection, after=0, kinds=[chain.BOUND], subject=name)), None)
+    if first is None:
+        chain.append(connection, rows.now_text(connection), chain.BOUND, name, terms)
+    elif first.payload != terms:
+        raise LedgerError(
+            f"{name} belongs to family {first.payload['family']!r} with owner columns "
+            f"{first.payload['owner_columns']} for life; declared now: {family!r} with {list(owner_columns)}. "
+            "Restore the contract"
+        )
 
 
 def _attempt_of(connection: Connection, key: str) -> Entry | None:

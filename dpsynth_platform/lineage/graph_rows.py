@@ -97,7 +97,7 @@ def insert_event(
         insert(tables.event).values(
             sequence=sequence,
             digest=digest,
-            received_at=ledger_rows.now_text(connection),
+            received_at=ledger_rows.clock_text(connection),
             event_time=facts.event_time,
             origin=origin,
             source=source,

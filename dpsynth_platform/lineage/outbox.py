@@ -168,7 +168,7 @@ def give_up(store: LineageStore, target: str) -> int:
     box = tables.outbox.c
 
     def work(connection: Connection) -> int:
-        at = rows.now_text(connection)
+        at = rows.clock_text(connection)
         waiting = (box.target == target) & box.delivered_at.is_(None)
         return connection.execute(
             update(tables.outbox).where(waiting).values(delivered_at=at, refused="given up by hand")
@@ -233,7 +233,7 @@ class _Served:
     def _begin(self, connection: Connection) -> _Due | None:
         """Takes the lease, unless another process has it or nothing is due."""
         held = connection.execute(select(tables.lease).where(self._mine)).one_or_none()
-        if held is not None and held.until > rows.now_text(connection) and not is_gone(held.holder.partition("@")[2]):
+        if held is not None and held.until > rows.clock_text(connection) and not is_gone(held.holder.partition("@")[2]):
             return None
         connection.execute(delete(tables.lease).where(self._mine))
         due = self._next(connection)
@@ -253,7 +253,7 @@ class _Served:
         box = tables.outbox.c
         this = (box.target == self._receiver.target) & (box.sequence == due.sequence) & box.delivered_at.is_(None)
         connection.execute(
-            update(tables.outbox).where(this).values(delivered_at=rows.now_text(connection), refused=refused)
+            update(tables.outbox).where(this).values(delivered_at=rows.clock_text(connection), refused=refused)
         )
         following = None if last or not self._holds(connection) else self._next(connection)
         if following is None:
@@ -268,7 +268,7 @@ class _Served:
         box = tables.outbox.c
         this = (box.target == self._receiver.target) & (box.sequence == due.sequence)
         pause = min(_FIRST_PAUSE * 2 ** min(due.attempts, 20), _LONGEST_PAUSE)
-        values = {"attempts": due.attempts + 1, "next_at": rows.time_text(rows.moment(connection) + pause)}
+        values = {"attempts": due.attempts + 1, "next_at": rows.time_text(rows.clock(connection) + pause)}
         connection.execute(update(tables.outbox).where(this).values(values))
         self._release(connection)
 
@@ -283,7 +283,7 @@ class _Served:
             .limit(1)
         )
         row = connection.execute(query).one_or_none()
-        if row is None or (not self._now and row.next_at is not None and row.next_at > rows.now_text(connection)):
+        if row is None or (not self._now and row.next_at is not None and row.next_at > rows.clock_text(connection)):
             return None
         return _Due(row.sequence, row.attempts, json.loads(row.payload))
 
@@ -300,12 +300,12 @@ class _Served:
 
     @staticmethod
     def _lease_end(connection: Connection) -> str:
-        return rows.time_text(rows.moment(connection) + LEASE)
+        return rows.time_text(rows.clock(connection) + LEASE)
 
 
 def _status(connection: Connection) -> list[TargetStatus]:
     box = tables.outbox.c
-    lately = rows.time_text(rows.moment(connection) - REFUSALS_ARE_NEWS)
+    lately = rows.time_text(rows.clock(connection) - REFUSALS_ARE_NEWS)
     found = []
     for target in connection.execute(select(box.target).distinct().order_by(box.target)).scalars().all():
         of_target = box.target == target

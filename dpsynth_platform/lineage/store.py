@@ -50,7 +50,7 @@ from dpsynth_platform.lineage.nodes import (
     Use,
 )
 from dpsynth_platform.lineage.walks import walk
-from dpsynth_platform.people import person_key, recorded
+from dpsynth_platform.people import person_key, recorded, recorded_name
 
 PURPOSES: tuple[Purpose, ...] = ("train", "evaluate", "other")
 _PAGE = 500
@@ -201,7 +201,7 @@ class LineageStore:
         payload = {
             "namespace": name.namespace,
             "name": name.name,
-            "by": recorded(by, "who declares it"),
+            "by": recorded_name(by, "who declares it"),
             "reason": recorded(reason, "the reason"),
         }
 
@@ -235,7 +235,7 @@ class LineageStore:
             ConfigurationError: the name or the reason says nothing.
             LineageRefused: there is no such event, it is our own, or it is distrusted already.
         """
-        who, why = recorded(by, "who distrusts it"), recorded(reason, "the reason")
+        who, why = recorded_name(by, "who distrusts it"), recorded(reason, "the reason")
 
         def work(connection: Connection) -> Distrust:
             events = distrusting.distrustable(connection, event)
@@ -280,7 +280,7 @@ class LineageStore:
 
         if purpose not in PURPOSES:
             raise LineageRefused(f"purpose {purpose!r}; accepted: {', '.join(PURPOSES)}")
-        who, why = recorded(by, "who registers it"), recorded(reason, "the reason")
+        who, why = recorded_name(by, "who registers it"), recorded(reason, "the reason")
         found = self.release(release)
         made = self._product(product) if product else None
         event = use_event(found, made, purpose, who, why)

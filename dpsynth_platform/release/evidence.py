@@ -26,7 +26,7 @@ from dpsynth_platform.ledger.records import ChainEvent
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
 from dpsynth_platform.lineage.redaction import reason_of
-from dpsynth_platform.people import person_key
+from dpsynth_platform.people import same_person
 from dpsynth_platform.planning import audited_key, mechanism_keys
 from dpsynth_platform.privacy.figures import moment
 from dpsynth_platform.retention import EXPIRED
@@ -442,12 +442,13 @@ def standing_approvals(decisions: Sequence[_Decision], runners: Collection[str] 
 
     Those after the last refusal and the last withdrawal, one a person, none by a runner or by whoever withdrew.
     """
-    excluded = {person_key(name) for name in (*runners, *(item.by for item in _withdrawals(decisions)))}
-    counted: dict[str, _Decision] = {}
+    out = [*runners, *(item.by for item in _withdrawals(decisions))]
+    counted: list[_Decision] = []
     for item in decisions[_last_objection(decisions) + 1 :]:
-        if item.decision == APPROVE and person_key(item.by) not in excluded:
-            counted.setdefault(person_key(item.by), item)
-    return tuple(counted.values())
+        known = (*out, *(earlier.by for earlier in counted))
+        if item.decision == APPROVE and not any(same_person(item.by, name) for name in known):
+            counted.append(item)
+    return tuple(counted)
 
 
 def statement_of(

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any
 from dpsynth_platform.contracts import DataContract, FamilyBudget
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import Decision
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.clearance import Clearance
+from dpsynth_platform.people import same_person
 from dpsynth_platform.planning import load_dataset
 from dpsynth_platform.privacy.figures import moment
 from dpsynth_platform.purging import kept_until
 from dpsynth_platform.release import evidence
 from dpsynth_platform.release.evidence import Candidate
+from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.reviewers import (
     plots_of_audit,
     quality_hash,
@@ -255,8 +258,12 @@ def approve(
         after_withdrawal: the explicit word for content of which a release was withdrawn.
         seen: what the reviewer looked at, where that was a while ago.
 
+    Returns:
+        The approval; an earlier one of the same person, if that stands and suffices: then only publishing is left.
+
     Raises:
-        ReleaseRefused: the candidate could not be released whoever approves; or it, what it promises, its quality
+        ReleaseRefused: it is public already, or this person's approval stands and others are lacking: nothing would
+            change; or the candidate could not be released whoever approves; or it, what it promises, its quality
             report or the decisions on it are not what was seen; or the approver ran it or withdrew a release of it; or
             the word is missing, or out of place.
     """
@@ -270,12 +277,26 @@ def approve(
                 f"{place.label}: what a release of this candidate promises, or what is known of its quality, is not "
                 "what you looked at. Look at it as it is now, and decide then"
             )
+    release = public_as(storage, store, candidate.digest)
+    if release is not None:
+        raise ReleaseRefused(
+            f"{place.label}: this content is public already, as release {release}. Nothing was changed"
+        )
+    runners = evidence.candidate_runners(storage, place)
+    given = _given(store.approvals(candidate.digest, candidate.entry_id), runners, by)
+    if given is not None:
+        if gather(settings, place).approved:
+            return given
+        raise ReleaseRefused(
+            f"{place.label}: {given.by!r} has approved this content already, at {moment(given.at)}, and that stands. "
+            "Nothing was changed; somebody else must approve it, too"
+        )
     return store.approve(
         candidate.digest,
         by=by,
         entry_id=candidate.entry_id,
         reason=reason,
-        runners=evidence.candidate_runners(storage, place),
+        runners=runners,
         after_withdrawal=after_withdrawal,
         decided=None if seen is None else seen.decided,
     )
@@ -287,13 +308,60 @@ def refuse(settings: Settings, place: Place, by: str, reason: str, *, seen: Seen
     Whatever changed but the candidate itself, a refusal counts: it harms nobody.
 
     Raises:
-        ReleaseRefused: there is no candidate, or it is not the one that was seen.
+        ReleaseRefused: there is no candidate, or it is not the one that was seen; or it is public, or this person has
+            refused it and nobody approved it since: nothing would change.
     """
     storage, store = Storage(settings.restricted), accounts.ledger(settings)
     candidate = evidence.candidate_of(storage, place, sealed_contract(storage, place), store)
     if seen is not None:
         _check_candidate(place, candidate, seen)
+    release = public_as(storage, store, candidate.digest)
+    if release is not None:
+        raise ReleaseRefused(
+            f"{place.label}: this content is public as release {release}, which no refusal takes back. Nothing was "
+            f'changed. To withdraw it: dpsynth release withdraw {release} --reason "..."'
+        )
+    before = store.approvals(candidate.digest, candidate.entry_id)
+    if before and before[-1].decision == evidence.REFUSE and same_person(before[-1].by, by):
+        raise ReleaseRefused(
+            f"{place.label}: {before[-1].by!r} has refused this content already, at {moment(before[-1].at)}, and that "
+            "stands. Nothing was changed"
+        )
     return store.refuse(candidate.digest, by=by, entry_id=candidate.entry_id, reason=reason)
+
+
+def next_steps(settings: Settings, refusal: Decision) -> tuple[str, ...]:
+    """What else is to be done about content whose publication was under way when somebody refused it, in sentences."""
+    return tuple(
+        f"its publication as {release} had begun: if that was not stopped, withdraw it: "
+        f'dpsynth release withdraw {release} --reason "..."'
+        for release in _recorded(accounts.ledger(settings), refusal.candidate)
+    )
+
+
+def public_as(storage: Storage, store: Ledger, candidate: str) -> str | None:
+    """Id of the release as which a candidate is shown to the public and was not withdrawn, or None.
+
+    A release that is recorded and not shown, since its publication was killed, is not public: a refusal stops it.
+    """
+    register = Register(storage.root)
+    for release in _recorded(store, candidate):
+        if any(place.is_dir() for place in register.find(release).directories):
+            return release
+    return None
+
+
+def _recorded(store: Ledger, candidate: str) -> list[str]:
+    """Ids of the releases of a candidate that the ledger records and nobody has withdrawn."""
+    ended = {item.release for item in store.withdrawals()}
+    published = store.history(kinds=[chain.RELEASED])
+    return [item.subject for item in published if item.payload["candidate"] == candidate and item.subject not in ended]
+
+
+def _given(decided: Sequence[Decision], runners: Sequence[str], by: str) -> Decision | None:
+    """The standing approval of a person, or None."""
+    standing = evidence.standing_approvals(decided, runners)
+    return next((item for item in standing if same_person(item.by, by)), None)
 
 
 def _check_candidate(place: Place, candidate: Candidate, seen: Seen) -> None:

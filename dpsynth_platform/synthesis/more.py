@@ -17,15 +17,14 @@ from dpsynth_platform.contracts import MOST_ROWS
 from dpsynth_platform.errors import ConfigurationError, ContractError, MechanismFailed
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.permissions import private_files
-from dpsynth_platform.settings import embedded_ledger
 from dpsynth_platform.storage import digest_directory, write_durably
 from dpsynth_platform.synth.interface import Progress, generator, silent
 from dpsynth_platform.synthesis.budget import runs_beside
 from dpsynth_platform.synthesis.declaration import in_options
 from dpsynth_platform.synthesis.place import Place, held
 from dpsynth_platform.synthesis.statement import Further
+from dpsynth_platform.synthesis.witnesses import intact_ledger
 
-_RECORD = "table.json"
 RANGE = ".."
 """Between the ends of a range, as the command takes given values."""
 
@@ -41,6 +40,7 @@ class Earlier:
         names: the columns' names in the table, by those in the contract.
         constraints: which its rows keep, in JSON form, by the contract's names.
         statement: its statement in JSON form.
+        ledger_head: the link that was the chain's last; records of earlier versions lack it.
     """
 
     entry_id: str
@@ -49,16 +49,17 @@ class Earlier:
     names: dict[str, str]
     constraints: list[dict[str, Any]]
     statement: dict[str, Any]
+    ledger_head: dict[str, Any] | None = None
 
     def save(self, place: Place) -> None:
         """Puts it in the place of an earlier one."""
-        write_durably(place.restricted / _RECORD, json.dumps(asdict(self), indent=1))
+        write_durably(place.record, json.dumps(asdict(self), indent=1))
 
     @classmethod
     def read(cls, root: Path) -> Earlier:
         """That of an output. Raises `ConfigurationError` if there is none."""
         try:
-            return cls(**json.loads((Place(root).restricted / _RECORD).read_text(encoding="utf-8")))
+            return cls(**json.loads(Place(root).record.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             raise ConfigurationError(
                 f"{root}: no model of an earlier run is here; accepted: the directory that --out of `dpsynth synth "
@@ -110,6 +111,7 @@ def more_rows(
         ConfigurationError: there is no model.
         ContractError: a constraint or a given value is not of this table, or no row can keep them all.
         MechanismFailed: the model or its measurements are gone, or were changed.
+        LedgerError: the ledger is gone, or older than what it has paid for (`witnesses`).
         SourceError: the rows cannot be written there.
     """
     from dpsynth_platform.synthesis.output import format_of, write_rows, write_statement
@@ -128,7 +130,7 @@ def more_rows(
     shown = tuple(f"{name} = {_in_words(_canonical(name, values))}" for name, values in (given or {}).items())
 
     def drawn(place: Place) -> MoreRows:
-        ledger = _ledger(earlier)
+        ledger = intact_ledger(place, _ledger(place, earlier))
         drawing = generator(earlier.method).draw(
             _model(place, earlier, ledger), rows, constraints=kept, given=wanted, progress=progress
         )
@@ -145,11 +147,12 @@ def paid_model(out: Path) -> tuple[Earlier, Path]:
     """What an output's last run left, and the directory of its model, as the ledger knows it.
 
     Raises:
-        ConfigurationError: there is no model, or its ledger is gone.
+        ConfigurationError: there is no model.
+        LedgerError: its ledger is gone, or older than what it has paid for (`witnesses`).
         MechanismFailed: the model is gone, or was changed.
     """
-    earlier = Earlier.read(out)
-    return earlier, _model(Place(out), earlier, _ledger(earlier))
+    earlier, place = Earlier.read(out), Place(out)
+    return earlier, _model(place, earlier, intact_ledger(place, _ledger(place, earlier)))
 
 
 def read_given(texts: Sequence[str]) -> dict[str, Values]:
@@ -207,12 +210,10 @@ def _check_target(out: Path, target: Path) -> None:
         raise ContractError(f"--to {target}: is there already, and no rows of an earlier run; accepted: another name")
 
 
-def _ledger(earlier: Earlier) -> Ledger:
-    """The ledger that knows the model."""
+def _ledger(place: Place, earlier: Earlier) -> Path:
+    """Directory of the ledger that paid; the output's own goes with it where it is moved."""
     directory = Path(earlier.ledger)
-    if not directory.is_dir():
-        raise ConfigurationError(f"the ledger in {directory}, which knows the model, is gone; accepted: restore it")
-    return Ledger(embedded_ledger(directory))
+    return place.ledger if place.ledger.is_dir() and not directory.is_dir() else directory
 
 
 def _model(place: Place, earlier: Earlier, ledger: Ledger) -> Path:

@@ -56,9 +56,19 @@ class Place:
         """Directory of the output's own ledger."""
         return self.restricted / "ledger"
 
+    @property
+    def models(self) -> Path:
+        """Directory of the models."""
+        return self.restricted / "models"
+
     def model(self, entry_id: str) -> Path:
         """Directory of the model that an entry pays for."""
-        return self.restricted / "models" / entry_id
+        return self.models / entry_id
+
+    @property
+    def record(self) -> Path:
+        """What the last run leaves for later draws."""
+        return self.restricted / "table.json"
 
     def log(self) -> Path:
         """A path for a new log."""

@@ -20,7 +20,7 @@ import numpy as np
 from dpsynth_platform.digests import digest_file
 from dpsynth_platform.errors import ContractError, LedgerError, SpendRepeated
 from dpsynth_platform.ledger.records import CostRequest, Entry
-from dpsynth_platform.people import recorded
+from dpsynth_platform.people import recorded_name
 from dpsynth_platform.permissions import private_directory, private_files
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.settings import Settings
@@ -88,6 +88,7 @@ def synthesize(table: str | Path, out: str | Path, options: Options, *, progress
         ContractError: options or declarations are not acceptable.
         SourceError: the table cannot be read as declared.
         BudgetExceeded: the run does not fit under the ledger's cap; nothing was spent.
+        LedgerError: the ledger is not of this unit or cap, or is gone or older than what it has paid for.
         SpendRepeated: an earlier attempt at this run started and left nothing; what it cost stays spent.
         MechanismFailed: the mechanism stopped; what it cost stays spent.
         DpsynthError: anything else that went wrong, free of any value of the data.
@@ -104,9 +105,9 @@ def _synthesized(task: Task, place: Place, progress: Progress) -> Synthesis:
 
     settings, options = Settings.from_environment(), task.options
     check_format(task.released, options.format)
-    request = task.request(recorded(options.runner or settings.user, "runner"))
+    request = task.request(recorded_name(options.runner or settings.user, "runner"))
     ledger = Path(options.ledger) if options.ledger else place.ledger
-    budget = open_budget(ledger, task.contract, request, options.cap_epsilon)
+    budget = open_budget(place, ledger, task.contract, request, options.cap_epsilon)
     place.vault.signing_key()
     keys = task.keys(place.vault.read(SIGNING_KEY))
     key = next((known for known in keys if budget.ledger.entry_for_key(known) is not None), keys[0])
@@ -127,7 +128,7 @@ def _made(
     elif entry.state != "spent":
         _estimated(task, place, entry, device, progress)
     model = place.model(entry.entry_id)
-    entry = budget.ledger.complete(entry.entry_id, digest_directory(model))
+    entry = budget.complete(entry.entry_id, digest_directory(model))
     return _drawn(task, budget, entry, place, spent, progress)
 
 
@@ -254,6 +255,7 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
         names=names,
         constraints=[constraint.model_dump() for constraint in constraints],
         statement=said.to_json(),
+        ledger_head=asdict(said.ledger_head),
     )
     earlier.save(place)
     return Synthesis(
@@ -275,6 +277,7 @@ def _run(task: Task, budget: Budget, entry: Entry, rows: int) -> Run:
     others, attempts = runs_beside(budget.ledger, entry.entry_id)
     return Run(
         entry_id=entry.entry_id,
+        head=budget.ledger.head(),
         others=others,
         attempts=attempts,
         rows=rows,

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from dpsynth_platform.contracts import DataContract, FamilyBudget
+from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.privacy.figures import number_of, upper_bound
 from dpsynth_platform.privacy.statement import (
     WEIGHTS,
@@ -54,9 +55,11 @@ class Run:
         assumed: columns whose domains were read off the data (`assumed.not_covered`), in words; empty: none.
         ignored: columns that are declared to be left out.
         read_as: the dialect of a CSV file, in words; empty: the table is none.
+        head: the last link of the ledger's chain.
     """
 
     entry_id: str
+    head: Head
     others: int
     attempts: int
     rows: int
@@ -72,6 +75,7 @@ class Statement:
     """The statement: common parts beside those of such a table. Public throughout.
 
     Attributes:
+        ledger_head: the chain's last link then, which the ledger must have for ever.
         table: how many rows it has; of others from the same model that is another number.
         covered: what holds of all of them.
     """
@@ -80,6 +84,7 @@ class Statement:
     method: str
     why_method: str
     ledger_entry: str
+    ledger_head: Head
     table: str
     covered: tuple[str, ...]
     not_covered: tuple[str, ...]
@@ -94,6 +99,7 @@ class Statement:
             "method": self.method,
             "why_method": self.why_method,
             "ledger_entry": self.ledger_entry,
+            "ledger_head": asdict(self.ledger_head),
             "table": self.table,
             "covered": list(self.covered),
             "not_covered": list(self.not_covered),
@@ -126,7 +132,12 @@ class Statement:
             *_section("Accounting", [_accounting(common.accounting), common.formal, common.groups]),
             *_section(
                 "The budget",
-                [f"Paid by ledger entry {self.ledger_entry}.", f"{self.account} {common.tuning['words']}", KNOWS_ONLY],
+                [
+                    f"Paid by ledger entry {self.ledger_entry}. The ledger's last event was then number "
+                    f"{self.ledger_head.sequence} ({self.ledger_head.hash}).",
+                    f"{self.account} {common.tuning['words']}",
+                    KNOWS_ONLY,
+                ],
             ),
         ]
         return "\n".join(lines) + "\n"
@@ -235,6 +246,7 @@ def statement(contract: DataContract, family: FamilyBudget, plan: SealedPlan, ru
         method=plan.method,
         why_method=plan.why,
         ledger_entry=run.entry_id,
+        ledger_head=run.head,
         covered=(
             f"{event[0].upper()}{event[1:]}.",
             "Everything computed from these: the fitted model, and all rows that are ever drawn from it.",

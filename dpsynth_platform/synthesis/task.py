@@ -58,7 +58,7 @@ class Options:
         rows: how many synthetic rows; None: what the noisy counts say that there are.
         format: of the synthetic table: `parquet`, `csv` or `delta`.
         ledger: directory of a ledger that several outputs share; None: one of the output's own.
-        cap_epsilon: what the ledger may ever pay for, sealed by its first run; None: what that run takes.
+        cap_epsilon: what the ledger may ever pay for, sealed by the first run that spends; None: what that takes.
         learn_values: whether the values of text columns of which nothing is declared are learned, with a part of the
             budget.
         assume_public_domain: whether domains that are not declared are read off the data; no guarantee covers that.

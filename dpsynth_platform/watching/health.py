@@ -6,6 +6,7 @@ which recomputes every cost (`dpsynth ledger verify`; run that by night).
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import secrets
 import shutil
@@ -15,16 +16,19 @@ from pathlib import Path
 
 from dpsynth_platform.backup.witnesses import missing_from, published_ahead
 from dpsynth_platform.errors import DpsynthError, file_problem
-from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.database import Database
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.redaction import safe_error
 from dpsynth_platform.lineage.store import LineageStore
+from dpsynth_platform.privacy.figures import moment
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.reviewing.catalogue import catalogue
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Storage
 
+MOST_SKEW = dt.timedelta(minutes=5)
+"""How far the ledger's time may be ahead of this machine's clock."""
 LEAST_FREE_BYTES = 2 * 10**9
 """Below this a step, or the ledger itself, may soon find its disk full."""
 
@@ -80,7 +84,20 @@ def _chain(settings: Settings) -> str:
     problems += published_ahead(Storage(settings.restricted), ledger)
     if problems:
         raise _Unwell(f"{problems[0]}; stop all runs, and see: dpsynth ledger verify")
+    if events:
+        _check_clock(events[-1].at)
     return f"{len(events)} links hold together, and no run and no release is ahead of them"
+
+
+def _check_clock(last: str) -> None:
+    """The ledger's time is that of the clock which was furthest ahead, and stands still until others come up to it."""
+    ahead = dt.datetime.fromisoformat(last) - rows.now()
+    if ahead > MOST_SKEW:
+        raise _Unwell(
+            f"the ledger's last event is dated {moment(last)}, {ahead.total_seconds() / 3600:.1f} hours ahead of this "
+            "machine's clock: one of the clocks is wrong. Set it right. No run is in the way, but until then no "
+            "reservation expires by itself; give back what no run will use: dpsynth ledger void ENTRY"
+        )
 
 
 def _storage(settings: Settings) -> str:

@@ -156,3 +156,32 @@ def test_the_api_is_as_it_describes_itself(changeable: Any, gate_at: Any) -> Non
     }
     known = {name: st.none() | st.sampled_from(values) for name, values in names.items()}
     assert {200, 404, 409} <= try_all(gate_at(settings), ["reviewer", "auditor"], 4, known)
+
+
+def test_the_refusal_of_what_is_public_is_a_conflict_that_names_the_way_out(filled: Any, gate_at: Any) -> None:
+    settings = filled.settings
+    rita, before = gate_at(settings).signed_in("Rita"), Ledger(settings.ledger_url).head()
+    seen = rita.get(f"/api/v1/candidates/{PEOPLE.dataset}").json()["seen"]
+    for what in ("refuse", "approve"):
+        answer = rita.change(f"/api/v1/candidates/{PEOPLE.dataset}/{what}", {"seen": seen, "reason": "No."})
+        assert problem(answer) == (409, "release")
+        assert release_of(settings, "people") in answer.json()["detail"]
+        assert what == "approve" or "dpsynth release withdraw" in answer.json()["detail"]
+    assert Ledger(settings.ledger_url).head() == before
+
+
+def test_what_is_unknown_is_neither_decided_nor_raised(filled: Any, gate_at: Any) -> None:
+    settings = filled.settings
+    rita, before = gate_at(settings).signed_in("Rita"), Ledger(settings.ledger_url).head()
+    seen = rita.get(f"/api/v1/candidates/{SECOND.dataset}").json()["seen"]
+    for address, body in {
+        "candidates/nothing/refuse": {"seen": seen, "reason": "No."},
+        "candidates/nothing/approve": {"seen": seen},
+        "candidates/visits/refuse": {"seen": seen, "reason": "No.", "period": "2025-11"},
+        "candidates/visits/approve": {"seen": seen, "period": "2025-11"},
+        "families/tests/raises/99999/approve": {"reason": "Yes."},
+        "families/nothing/raises/1/approve": {"reason": "Yes."},
+    }.items():
+        status, _ = problem(rita.change(f"/api/v1/{address}", body))
+        assert status in (404, 409, 422), address
+    assert Ledger(settings.ledger_url).head() == before

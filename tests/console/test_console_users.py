@@ -76,7 +76,7 @@ def test_no_session_begins_as_of_before_a_change(local: Users, change: str) -> N
 
 def test_one_person_is_one_user(local: Users) -> None:
     local.add("Rita", ["reviewer"], PHRASE)
-    for name in ("Rita", "RITA", " r i t a", "\N{FULLWIDTH LATIN CAPITAL LETTER R}ita", "Ri\N{ZERO WIDTH JOINER}ta"):
+    for name in ("Rita", "RITA", " r i t a", "\N{FULLWIDTH LATIN CAPITAL LETTER R}ita", "Ri\N{HAIR SPACE}ta"):
         with pytest.raises(ConfigurationError, match="there is a user of that name"):
             local.add(name, ["auditor"], PHRASE)
     assert [(user.name, user.roles) for user in local.all()] == [("Rita", {"reviewer"})]
@@ -97,16 +97,26 @@ def test_a_name_can_stand_in_the_ledger(local: Users, name: str) -> None:
         "Rit\N{GREEK SMALL LETTER ALPHA}",
         "\N{MATHEMATICAL BOLD CAPITAL R}it\N{MATHEMATICAL BOLD SMALL ALPHA}",
         "\N{CYRILLIC CAPITAL LETTER A}\N{GREEK SMALL LETTER OMICRON}",
+        "Rita Рита",
     ],
 )
 def test_a_name_does_not_borrow_letters_that_look_alike(local: Users, name: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"^NAME: .* mixes (CYRILLIC|GREEK|LATIN)"):
+    with pytest.raises(ConfigurationError, match=r"^NAME: .* mixes (Cyrillic|Greek) and "):
         local.add(name, ["auditor"], PHRASE)
 
 
-@pytest.mark.parametrize("name", ["Рита", "Ρίτα", "Rita Рита", "Renée Łuczak-Ørsted", "山田Taro", "rita@example.org"])
+@pytest.mark.parametrize("name", ["Рита", "Ρίτα", "Renée Łuczak-Ørsted", "山田Taro", "rita@example.org"])
 def test_a_name_is_written_in_any_script(local: Users, name: str) -> None:
     assert local.add(name, ["auditor"], PHRASE).name == name
+
+
+def test_a_name_that_looks_like_a_users_is_nobody_elses(local: Users) -> None:
+    local.add("aca", ["auditor"], PHRASE)
+    with pytest.raises(ConfigurationError, match="looks like the user 'aca'; accepted: another name"):
+        local.add("аса", ["reviewer"], PHRASE)
+    with pytest.raises(ConfigurationError, match="there is a user of that name"):
+        local.add("ACA", ["reviewer"], PHRASE)
+    assert [item.name for item in local.all()] == ["aca"]
 
 
 @pytest.mark.parametrize("password", ["", "fourteen chars", "abababababababab", "x" * 1001, "my name is Rita, so"])

@@ -1,5 +1,7 @@
 """What waits, and deciding on it: by those who may, on exactly what they saw."""
 
+from dataclasses import replace
+
 import pytest
 from filled_cases import REFUSED, RELEASED, SECOND, WAITING, WHY_REFUSED
 from line_cases import ledger_of, run_here, storage_of
@@ -194,3 +196,65 @@ def test_a_raise_is_shown_until_somebody_approves_it(changeable):
     assert shown.spend[-1].kind == "raised"
     assert "declare cap.epsilon" in shown.file_fault
     assert len(shown.raises_done) == 1
+
+
+# No answer says that something was done where nothing was
+
+
+@pytest.mark.parametrize("what", ["approve", "refuse"])
+def test_what_is_public_is_neither_refused_nor_approved(filled, what):
+    settings, before = filled.settings, ledger_of(filled).head()
+    release = release_of(settings, "people")
+    seen = candidates.candidate(settings, REVIEWER, "people").seen
+    with pytest.raises(ReleaseRefused, match=f"is public.* {release}.*Nothing was changed") as caught:
+        getattr(candidates, what)(settings, REVIEWER, "third reader", "people", seen=seen, reason="no")
+    assert what == "approve" or f"dpsynth release withdraw {release} --reason" in str(caught.value)
+    assert ledger_of(filled).head() == before
+    assert candidates.candidate(settings, REVIEWER, "people").state == "published"
+
+
+def test_what_was_withdrawn_is_refused_and_approved_again(changeable):
+    settings, release = changeable.settings, release_of(changeable.settings, "people")
+    withdraw(settings, release, by="reviewer", reason="a column too many")
+    seen = candidates.candidate(settings, REVIEWER, "people").seen
+    done = candidates.refuse(settings, REVIEWER, "third reader", "people", seen=seen, reason="never again")
+    assert (done.decision, done.next_steps) == ("refused", ())
+    first = withdraw(settings, release, by="third reader", reason="once more")
+    assert (first.by, first.reason, first.deleted) == ("reviewer", "a column too many", False)
+
+
+def test_the_same_word_of_the_same_person_changes_nothing(changeable):
+    settings = changeable.settings
+    decisions.refuse(settings, SECOND, "Third Reader", WHY_REFUSED)
+    before = ledger_of(changeable).head()
+    with pytest.raises(ReleaseRefused, match=r"'Third Reader' has refused this content already.*Nothing was changed"):
+        decisions.refuse(settings, SECOND, "third reader", "again")
+    assert ledger_of(changeable).head() == before
+    decisions.refuse(settings, SECOND, "reviewer", "for another reason")
+    given = decisions.approve(settings, SECOND, "Third Reader", "talked about it")
+    before = ledger_of(changeable).head()
+    assert decisions.approve(settings, SECOND, "third reader", "again") == given, "only publishing is left"
+    assert ledger_of(changeable).head() == before
+    decisions.refuse(settings, SECOND, "third reader", "after all")
+
+
+def test_an_approval_that_waits_for_others_is_given_once(changeable, monkeypatch):
+    """Nothing of the evidence changes by how many approvals are asked for."""
+    settings, real = changeable.settings, decisions.gather
+    decisions.approve(settings, SECOND, "reviewer", "")
+    monkeypatch.setattr(decisions, "gather", lambda *given: replace(real(*given), approved=False))
+    with pytest.raises(ReleaseRefused, match="somebody else must approve it, too"):
+        decisions.approve(settings, SECOND, "reviewer", "")
+
+
+def test_a_refusal_of_what_is_being_published_says_so(changeable):
+    """Recorded, and not shown yet: the refusal is recorded, and stops it if it can still be stopped."""
+    settings, ledger = changeable.settings, ledger_of(changeable)
+    decisions.approve(settings, SECOND, "reviewer", "")
+    found = decisions.gather(settings, SECOND).candidate
+    ledger.release("second-1", candidate=found.digest, entry_id=found.entry_id, check=lambda _: None)
+    seen = candidates.candidate(settings, REVIEWER, "second").seen
+    done = candidates.refuse(settings, REVIEWER, "third reader", "second", seen=seen, reason="stop")
+    (said,) = done.next_steps
+    assert "its publication as second-1 had begun" in said
+    assert "dpsynth release withdraw second-1" in said

@@ -20,7 +20,7 @@ from event_cases import model, own
 from ledger_cases import KEYS, people, request
 
 from dpsynth_platform.errors import BudgetExceeded
-from dpsynth_platform.ledger import Ledger, chain
+from dpsynth_platform.ledger import Ledger, chain, rows
 from dpsynth_platform.lineage.outbox import FILE
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.storage import Place, Storage
@@ -137,6 +137,16 @@ def test_text_is_escaped():
 
 def unwell(settings):
     return {check.name: check.words for check in health.checks(settings) if not check.ok}
+
+
+@pytest.mark.parametrize(("minutes", "names"), [(4, set()), (190, {"chain"})])
+def test_a_ledger_whose_time_is_ahead_of_this_clock_is_said(settings, monkeypatch, minutes, names):
+    with monkeypatch.context() as patch:
+        patch.setattr(rows, "now", lambda: dt.datetime.now(dt.UTC) + dt.timedelta(minutes=minutes))
+        Ledger(settings.ledger_url).record("noted", "somewhere", {})
+    found = unwell(settings)
+    assert found.keys() == names
+    assert not found or "3.2 hours ahead of this machine's clock" in found["chain"]
 
 
 def test_a_sound_deployment_is_well(settings):

@@ -6,9 +6,10 @@ import pytest
 from ledger_cases import request
 
 from dpsynth_platform.errors import LedgerError, ReleaseRefused
-from dpsynth_platform.ledger import chain
+from dpsynth_platform.ledger import caps, chain, decisions
 from dpsynth_platform.ledger.export import verify_export
 from dpsynth_platform.ledger_words import in_words
+from dpsynth_platform.people import person_key
 from dpsynth_platform.release.evidence import standing_approvals
 
 CANDIDATE, RELEASE = "c" * 64, "census-0123456789abcdef"
@@ -154,7 +155,7 @@ def test_what_was_withdrawn_needs_the_word_and_another_person(ledger, released):
     ledger.withdraw(RELEASE, by="Cy", reason="why")
     with pytest.raises(ReleaseRefused, match=f"withdrawn as release {RELEASE}.*--after-withdrawal"):
         ledger.approve(CANDIDATE, by="Bo", entry_id=released)
-    for name in ("Cy", " CY\u200b"):
+    for name in ("Cy", " C Y"):
         with pytest.raises(ReleaseRefused, match="withdrew a release of this content"):
             ledger.approve(CANDIDATE, by=name, entry_id=released, after_withdrawal=True)
     with pytest.raises(ReleaseRefused, match="ran this release"):
@@ -202,3 +203,59 @@ def test_an_auditor_finds_what_a_withdrawal_forbids(ledger, released, kind, subj
 def forge(ledger, kind, subject, payload):
     at = "2027-01-01T00:00:00.000000+00:00"
     ledger._database.write(lambda connection: chain.append(connection, at, kind, subject, payload))
+
+
+# Names that look alike
+
+TWIN, LATIN = "аса", "aca"  # the first is wholly Cyrillic
+
+
+def test_a_twin_of_the_runners_name_approves_nothing(ledger):
+    paid = ledger.reserve("everyone", "twin", request(runner=LATIN), None, "compose").entry_id
+    with pytest.raises(ReleaseRefused, match="ran this release"):
+        ledger.approve(CANDIDATE, by=TWIN, entry_id=paid)
+    with pytest.raises(ReleaseRefused, match="ran this release"):
+        ledger.approve(CANDIDATE, by="Bo", entry_id=paid, runners=["ВО"])
+
+
+def test_a_twin_seconds_no_raise_and_no_withdrawal(ledger, released):
+    asked = ledger.ask_raise("everyone", epsilon=5.0, delta=1e-5, by=LATIN)
+    with pytest.raises(LedgerError, match="somebody else must approve it"):
+        ledger.approve_raise("everyone", asked.sequence, by=TWIN)
+    ledger.withdraw(RELEASE, by=TWIN, reason="why")
+    with pytest.raises(ReleaseRefused, match="withdrew a release"):
+        ledger.approve(CANDIDATE, by=LATIN, entry_id=released, after_withdrawal=True)
+
+
+def test_approvals_of_twins_count_once(ledger, entry):
+    for name in (LATIN, TWIN, "ACA", "Di"):
+        ledger.approve(CANDIDATE, by=name, entry_id=entry)
+    assert [item.by for item in standing_approvals(ledger.approvals(CANDIDATE, entry))] == [LATIN, "Di"]
+
+
+@pytest.mark.parametrize("name", ["R\u0456ta", "Rita\u200d"])
+def test_no_decision_is_recorded_under_a_name_that_mixes_or_hides(ledger, released, name):
+    before = ledger.head()
+    for decide in (
+        lambda: ledger.approve(CANDIDATE, by=name, entry_id=released),
+        lambda: ledger.refuse(CANDIDATE, by=name, entry_id=released, reason="why"),
+        lambda: ledger.withdraw(RELEASE, by=name, reason="why"),
+        lambda: ledger.ask_raise("everyone", epsilon=5.0, delta=1e-5, by=name),
+    ):
+        with pytest.raises(LedgerError, match="accepted: a name in the letters of one script"):
+            decide()
+    assert ledger.head() == before
+
+
+def test_what_twins_and_mixed_names_decided_before_still_verifies(ledger, monkeypatch):
+    """By the rule of its time: case, blanks and invisible characters alone made no other person."""
+    paid = ledger.reserve("everyone", "twin", request(runner=LATIN), None, "compose").entry_id
+    asked = ledger.ask_raise("everyone", epsilon=5.0, delta=1e-5, by=LATIN)
+    with monkeypatch.context() as patch:
+        for module in (decisions, caps):
+            patch.setattr(module, "same_person", lambda one, other: person_key(one) == person_key(other))
+            patch.setattr(module, "name_problem", lambda _: None)
+        ledger.approve(CANDIDATE, by=TWIN, entry_id=paid)
+        ledger.refuse(CANDIDATE, by="R\u0456ta", entry_id=paid, reason="why")
+        ledger.approve_raise("everyone", asked.sequence, by=TWIN)
+    assert ledger.verify().problems == ()

@@ -203,7 +203,7 @@ def test_an_expired_reservation_does_not_stand_in_the_way(filled, monkeypatch):
     monkeypatch.setattr(rows, "now", lambda: later)
     rotate(filled)
     assert filled.entry(entry.entry_id).state == "void"
-    with pytest.raises(LedgerError, match="void"):
+    with pytest.raises(LedgerError, match="has expired"):
         filled.start(entry.entry_id)
     assert filled.verify().ok
 

@@ -18,7 +18,7 @@ from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import families as views
 from dpsynth_platform.console.views import raises
 from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.people import person_key
+from dpsynth_platform.people import same_person
 from dpsynth_platform.privacy.guarantee import WEAK_DELTA, WEAK_EPSILON
 from dpsynth_platform.settings import Settings
 
@@ -116,7 +116,7 @@ def _number(what: str, text: str) -> float:
 
 def _second(here: Here, family: str, asked: views.RaiseView) -> None:
     """The button by which somebody else than who asked approves a larger cap; to who asked, a word in its place."""
-    if person_key(here.identity.name) == person_key(asked.by):
+    if same_person(here.identity.name, asked.by):
         here.html("note.html.j2", words=f"You asked for the raise of event {asked.event}: somebody else approves it.")
         return
 

@@ -136,18 +136,19 @@ def _decide(here: Here, view: candidates.CandidateView, seen: str) -> None:
                     ),
                     approve,
                 )
-            asking(
-                here,
-                Action.DECIDE,
-                Question(
-                    verb="Refuse",
-                    title=f"Refuse {view.place}?",
-                    words=(f"You refuse this content, as {name}. A later approval takes it back.",),
-                    reason_needed=True,
-                    harm=True,
-                ),
-                refuse,
-            )
+            if view.state != "published":
+                asking(
+                    here,
+                    Action.DECIDE,
+                    Question(
+                        verb="Refuse",
+                        title=f"Refuse {view.place}?",
+                        words=(f"You refuse this content, as {name}. A later approval takes it back.",),
+                        reason_needed=True,
+                        harm=True,
+                    ),
+                    refuse,
+                )
 
 
 def _answer(done: candidates.Decided, view: candidates.CandidateView) -> Answer:

@@ -31,7 +31,7 @@ from dpsynth_platform.console.views.dossiers import (
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import ContractError, NotFound, ReleaseRefused
 from dpsynth_platform.ledger.records import Decision
-from dpsynth_platform.people import recorded
+from dpsynth_platform.people import recorded, recorded_name
 from dpsynth_platform.planning import load_dataset
 from dpsynth_platform.privacy.figures import moment, number_of
 from dpsynth_platform.release.dossier import clearance_summary
@@ -174,14 +174,14 @@ def approve(
 
     Raises:
         NotAllowed: the asker may not decide.
-        ReleaseRefused: what was seen is another by now, or could not be released whoever approves, or not approved by
-            this person.
+        ReleaseRefused: what was seen is another by now, is public, or could not be released whoever approves, or not
+            approved by this person.
         ConfigurationError: the reason cannot be recorded.
     """
     from dpsynth_platform.operating import publish_if_approved
 
     require(allowed, Action.DECIDE)
-    place, who = Place(dataset, period), recorded(by, "who approves")
+    place, who = Place(dataset, period), recorded_name(by, "who approves")
     words = recorded(reason, "the reason", optional=True)
     load_dataset(settings, dataset)
     made = decisions.approve(
@@ -209,11 +209,12 @@ def refuse(
 ) -> Decided:
     """Records a refusal of exactly the candidate that was seen; it needs a reason. Raises like `approve`."""
     require(allowed, Action.DECIDE)
-    place, who = Place(dataset, period), recorded(by, "who refuses")
+    place, who = Place(dataset, period), recorded_name(by, "who refuses")
     words = recorded(reason, "the reason")
     load_dataset(settings, dataset)
     made = decisions.refuse(settings, place, who, words, seen=decisions.Seen.of(seen))
-    return Decided(made.candidate, DECIDED[made.decision], made.by, made.at, None, (), ())
+    steps = decisions.next_steps(settings, made)
+    return Decided(made.candidate, DECIDED[made.decision], made.by, made.at, None, steps, ())
 
 
 def reviewers_dossier(

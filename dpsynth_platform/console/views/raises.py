@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import View, require
 from dpsynth_platform.errors import LedgerError
-from dpsynth_platform.people import recorded
+from dpsynth_platform.people import recorded, recorded_name
 from dpsynth_platform.reviewing import accounts, raises
 from dpsynth_platform.settings import Settings
 
@@ -89,7 +89,7 @@ def ask(
         family,
         epsilon=epsilon,
         delta=delta,
-        by=recorded(by, "who asks"),
+        by=recorded_name(by, "who asks"),
         reason=recorded(reason, "the reason"),
         accept_weak=None if accept_weak is None else recorded(accept_weak, "why it may be weak"),
     )
@@ -109,5 +109,5 @@ def approve(
     """
     require(allowed, Action.RAISE)
     words = recorded(reason, "the reason", optional=True)
-    account = raises.approve(settings, family, event, by=recorded(by, "who approves"), reason=words)
+    account = raises.approve(settings, family, event, by=recorded_name(by, "who approves"), reason=words)
     return Raised(family, account.epsilon, account.delta, settings.shown(str(settings.families / f"{family}.yaml")))

@@ -1,4 +1,4 @@
-"""Pitfalls of the guide, section 7.3, that break the guarantee are refused with place and way out; sound models pass."""
+"""Pitfalls of the guide, section 7.3, that break a guarantee are refused with place and way out; sound models pass."""
 
 from __future__ import annotations
 

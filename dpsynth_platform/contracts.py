@@ -697,8 +697,9 @@ class Adapter(_Part):
 class Training(_Part):
     """How a language model is fine-tuned: whatever decides samples, clipping, noise and steps. All of it is public.
 
-    Defaults follow the guide (section 7.3): batches as large as the time allows, a clipping norm that clips nearly all
-    gradients, many passes rather than little noise.
+    Defaults follow the guide (section 7.3: large batches; section 5.2: an adapter) and the tutorial that it rests on
+    (Ponomareva et al. 2023, "How to DP-fy ML"): a clipping norm that clips nearly all gradients, many passes rather
+    than little noise.
     """
 
     sampled: Literal["records", "owners"] = Field(

@@ -324,7 +324,7 @@ def flush(
 @lineage_app.command("ingest")
 @command
 def ingest(
-    file: Annotated[Path, typer.Argument(help="One OpenLineage event, or one on each line.")],
+    file: Annotated[Path, typer.Argument(help="One OpenLineage event, a list of events, or one event on each line.")],
     source: Annotated[str, typer.Option(help="The producer whose events they are, by a short name.")],
     as_json: Json = False,
 ) -> None:
@@ -336,7 +336,7 @@ def ingest(
     for outcome in taking.take_file(store, file, taking.producer_name(source)):
         outcomes.append(outcome)
         if not outcome.taken:
-            shown.say(f"line {outcome.number}: {outcome.state}: {outcome.reason}")
+            shown.say(f"{outcome.place} {outcome.number}: {outcome.state}: {outcome.reason}")
     counts = {state: sum(item.state == state for item in outcomes) for state in ("recorded", "known")}
     refused = [asdict(item) for item in outcomes if not item.taken]
     shown.json(counts | {"refused": refused})

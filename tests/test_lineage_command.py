@@ -216,6 +216,12 @@ def test_events_of_others_are_taken_in_with_a_word_on_each_refusal(
     status, out, _ = use("ingest", file, "--source", "team")
     assert (status, "line 2: refused: " in out, "line 3: conflict: " in out) == (1, True, True)
     assert "1 recorded, 0 known before, 2 refused" in out
+    file.write_text(json.dumps([good, {}]))
+    status, out, _ = use("ingest", file, "--source", "team")
+    assert (status, "event 2: refused: " in out) == (1, True)
+    file.write_text("[]")
+    status, _, err = use("ingest", file, "--source", "team")
+    assert (status, "accepted: a list of 1 to 1000 events" in err) == (1, True)
     file.write_text(json.dumps(good))
     assert json.loads(use("ingest", file, "--source", "team", "--json")[1]) == {
         "recorded": 0,

@@ -3,7 +3,7 @@
 What belongs here: the choice of records in SQL, and the hold-out share of owners. What does not: records with several
 owners (`multi_owner`), and the check of the result (`output`).
 
-Stability (Ponomareva et al. 2026, section 7; add-or-remove and zero-out adjacency): which of an owner's records are
+Stability (Ponomareva et al. 2026, section 7.2; add-or-remove and zero-out adjacency): which of an owner's records are
 kept depends on the key and on that owner's records alone, so one owner more or less changes at most *b* rows of the
 result, and nobody else's. Exclusion, hold-out and canaries come before the choice and work by whole owners.
 

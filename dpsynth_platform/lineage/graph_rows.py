@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, Table, delete, exists, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, Table, delete, exists, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from dpsynth_platform.errors import LineageRefused
@@ -38,6 +38,8 @@ from dpsynth_platform.lineage.nodes import (
 
 RELEASE_STEP = ".released"
 MOST_EDGES = 100_000
+PAGE_CHARACTERS = 16_000_000
+"""Of events that are read at once; a single one may be larger."""
 _AT_ONCE = 400  # ids in one query; SQLite takes 32766 parameters, plans are quicker with few
 _LIFECYCLE = "lifecycleStateChange"
 
@@ -54,9 +56,10 @@ def key_of(name: DatasetName) -> str:
 # Events
 
 
-def sequence_of(connection: Connection, digest: str) -> int | None:
-    """The number of an event that is recorded already, or None."""
-    query = select(tables.event.c.sequence).where(tables.event.c.digest == digest)
+def sequence_of(connection: Connection, *digests: str) -> int | None:
+    """The number of an event that is recorded already, under one of these digests, or None."""
+    column = tables.event.c
+    query = select(column.sequence).where(column.digest.in_(digests)).order_by(column.sequence).limit(1)
     return connection.execute(query).scalar_one_or_none()
 
 
@@ -112,10 +115,18 @@ def insert_event(
 
 
 def events(connection: Connection, *, after: int, run_id: str | None, most: int) -> list[StoredEvent]:
-    """The next events after a number, of all runs or of one."""
-    query = select(tables.event).where(tables.event.c.sequence > after).order_by(tables.event.c.sequence).limit(most)
-    if run_id is not None:
-        query = query.where(tables.event.c.run_id == run_id)
+    """The next events after a number, of all runs or of one: at most so many, and at most what fits into memory."""
+    column = tables.event.c
+    wanted = [column.sequence > after] + ([] if run_id is None else [column.run_id == run_id])
+    sizes = select(column.sequence, func.length(column.payload)).where(*wanted).order_by(column.sequence).limit(most)
+    last, room = None, PAGE_CHARACTERS
+    for sequence, size in connection.execute(sizes):
+        if last is not None and size > room:
+            break
+        last, room = sequence, room - size
+    if last is None:
+        return []
+    query = select(tables.event).where(*wanted, column.sequence <= last).order_by(column.sequence)
     return [stored(row) for row in connection.execute(query)]
 
 

@@ -3,8 +3,9 @@
 What belongs here: the shape of events, and the few facets that say how datasets are related. What does not: whether an
 event may say so (`store`, which knows what is ours), and validation against the specification's schemas.
 
-Datasets get the one spelling of their names (`naming.canonical`) here; the event itself is kept as it was told. Of an
-event's content nothing is quoted in an error: whoever sent it may have put anything into it.
+Datasets get the one spelling of their names (`naming.canonical`) here; the rest of an event is kept as it comes
+here, events of others in the spelling of `ingest.normal`. Of an event's content nothing is quoted in an error: its
+sender may have put anything into it.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ OWN_MACHINE = ("127.0.0.1", "localhost")
 ANYBODY_HERE = "this-machine"
 """Under which name events are recorded that came without a token."""
 
-_HEARD_OUT = 20
+_HEARD_OUT = 4
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Limits:
 
     at_once: int = 16
     connections: int = 200
-    seconds: float = 10.0
+    seconds: float = 20.0
 
 
 def application(store: LineageStore, producers: Sequence[Producer], limits: Limits | None = None) -> Starlette:
@@ -209,10 +209,11 @@ class _Receiver:
     async def _body(self, request: Request) -> bytes:
         """The request's body, unpacked. Raises `_Problem`."""
         kind, _, parameters = request.headers.get("content-type", "").partition(";")
-        if kind.strip().lower() != "application/json" or parameters.strip().lower() not in ("", "charset=utf-8"):
+        charset = parameters.strip().lower().replace('"', "")
+        if kind.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
             raise _Problem(415, "content-type", "accepted: application/json in UTF-8")
-        encoding = request.headers.get("content-encoding", "identity").lower()
-        if encoding not in ("identity", "gzip"):
+        encoding = request.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("identity", "gzip", "x-gzip"):
             raise _Problem(415, "content-encoding", "accepted: gzip or none", headers={"Accept-Encoding": "gzip"})
         try:
             async with asyncio.timeout(self._limits.seconds):
@@ -221,7 +222,7 @@ class _Receiver:
             raise _Problem(408, "too-slow", f"the body took more than {self._limits.seconds:g} s") from None
         except ClientDisconnect:
             raise _Problem(400, "cut-off", "the connection ended within the body") from None
-        return _unpacked(body) if encoding == "gzip" else body
+        return body if encoding == "identity" else _unpacked(body)
 
 
 async def _bounded(request: Request) -> bytes:
@@ -253,7 +254,10 @@ def _unpacked(body: bytes) -> bytes:
 
 
 def _too_large() -> _Problem:
-    words = f"accepted: at most {ingest.MOST_BYTES:,} bytes, unpacked, in one request; send the events one by one"
+    words = (
+        f"accepted: at most {ingest.MOST_BYTES:,} bytes, unpacked, in one request; send events one by one; of a larger "
+        "one, leave out facets, or spread its datasets over several events of its run (eventType RUNNING)"
+    )
     return _Problem(413, "too-large", words)
 
 

@@ -74,7 +74,13 @@ class LineageStore:
     # Events
 
     def record(
-        self, event: Mapping[str, Any], *, origin: Origin = "own", source: str = "", targets: Iterable[str] = ()
+        self,
+        event: Mapping[str, Any],
+        *,
+        origin: Origin = "own",
+        source: str = "",
+        targets: Iterable[str] = (),
+        as_sent: Mapping[str, Any] | None = None,
     ) -> Recorded:
         """Takes in an OpenLineage event (run, job or dataset event), durably; the same event again changes nothing.
 
@@ -84,13 +90,14 @@ class LineageStore:
             origin: `own` if this platform made it.
             source: who sent it, for events of others.
             targets: to whom the outbox shall send it on.
+            as_sent: the same event as its sender spelled it, if otherwise: earlier versions recorded it so.
 
         Raises:
             LineageRefused: it is no usable event; or, from others, it speaks for our jobs or runs, for another
                 producer's run, or ends a run that has ended otherwise (`conflict`).
             LedgerError: the database is away; nothing was recorded.
         """
-        arrived = _Arrived.of(event, origin, source)
+        arrived = _Arrived.of(event, origin, source, as_sent)
         chosen = tuple(targets)
         return self.database.write(lambda connection: _record(connection, arrived, chosen), guards=("lineage_event",))
 
@@ -117,9 +124,9 @@ class LineageStore:
             page = self.database.read(
                 lambda connection, after=after: rows.events(connection, after=after, run_id=run_id, most=_PAGE)  # type: ignore[misc]
             )
-            yield from page
-            if len(page) < _PAGE:
+            if not page:
                 return
+            yield from page
             after = page[-1].sequence
 
     def has_own(self) -> bool:
@@ -337,30 +344,33 @@ class _Arrived:
 
     facts: intake.Facts
     text: str
-    digest: str
+    digests: tuple[str, ...]
     origin: Origin
     source: str
 
     @classmethod
-    def of(cls, event: Mapping[str, Any], origin: Origin, source: str) -> _Arrived:
+    def of(
+        cls, event: Mapping[str, Any], origin: Origin, source: str, as_sent: Mapping[str, Any] | None = None
+    ) -> _Arrived:
         """Reads an event. Raises `LineageRefused` for what is none, or says what only we may say."""
         facts = intake.facts_of(event)
         text, digest = intake.canonical(event)
         if origin == "ingested":
             _check_names(facts)
             recorded(source, "the source of a lineage event")
-        return cls(facts, text, digest, origin, source)
+        digests = (digest,) if as_sent is None or as_sent == event else (digest, intake.canonical(as_sent)[1])
+        return cls(facts, text, digests, origin, source)
 
 
 def _record(connection: Connection, arrived: _Arrived, targets: tuple[str, ...]) -> Recorded:
     facts, origin = arrived.facts, arrived.origin
-    known = rows.sequence_of(connection, arrived.digest)
+    known = rows.sequence_of(connection, *arrived.digests)
     if known is not None:
         return Recorded(known, new=False)
     if origin == "own" and rows.stands(connection, facts):
         return Recorded(None, new=False)
     kind = facts.kind if origin == "own" else _kind_among(connection, facts, arrived.source)
-    sequence = rows.insert_event(connection, facts, kind, arrived.text, arrived.digest, origin, arrived.source)
+    sequence = rows.insert_event(connection, facts, kind, arrived.text, arrived.digests[0], origin, arrived.source)
     rows.relate(connection, facts, origin, sequence)
     if targets:
         connection.execute(insert(tables.outbox), [{"target": item, "sequence": sequence} for item in targets])

@@ -124,7 +124,7 @@ def recommended_delta(units: int, rule: DeltaRule = "power") -> float:
 
 
 def tier(epsilon: float) -> Tier:
-    """Tier of a guarantee (Ponomareva et al. 2023, section 5.2): up to 1 strong, up to 10 reasonable, else weak."""
+    """Tier of a guarantee (Ponomareva et al. 2026, section 7.1): up to 1 strong, up to 10 reasonable, else weak."""
     if epsilon <= STRONG_EPSILON:
         return "strong"
     return "reasonable" if epsilon <= WEAK_EPSILON else "weak"

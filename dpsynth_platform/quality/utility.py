@@ -4,10 +4,11 @@ What belongs here: training the classifiers, testing them on the same held-out r
 not possible. What does not: choosing the held-out rows (they are split by owner before the mechanism), or groups of
 people (`fairness`).
 
-The classifiers and what is done before them are those of the DP-2Stage benchmark (Afonja et al., TMLR 2025, section
-5.1.2): XGBoost with its defaults and logistic regression with balanced classes and 50 iterations, on one-hot categories
-and standardized numbers (both over the held-out and the training rows together), then imputed by the mean and scaled
-robustly. Their random state is fixed: nothing private is protected by it, and a reviewer can repeat the comparison.
+The classifiers are those of the DP-2Stage benchmark (Afonja et al., TMLR 2025, section 5.1.2), and what is done before
+them is that of its published code: XGBoost with its defaults and logistic regression with balanced classes and 50
+iterations, on one-hot categories and standardized numbers (both over the held-out and the training rows together), then
+imputed by the mean and scaled robustly. Their random state is fixed: nothing private is protected by it, and a reviewer
+can repeat the comparison.
 """
 
 from __future__ import annotations

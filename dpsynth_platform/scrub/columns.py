@@ -89,9 +89,11 @@ class ColumnScan:
             self._look_at_numbers(name, batch.column(name), owners)
         found = sorted(key for key, count in self._counts.items() if count.enough)
         if found:
-            raise SourceError(
-                "\n".join(f"{self._dataset}: {_fault(name, f'values look like {entity}')}" for name, entity in found)
-            )
+            raise SourceError("\n".join(f"{self._dataset}: {self._fault_of(name, entity)}" for name, entity in found))
+
+    def _fault_of(self, name: str, entity: str) -> str:
+        listed = "; where they are public, all of them listed in values" if name in self._declared else ""
+        return _fault(name, f"values look like {entity}") + listed
 
     def _look_at_texts(self, name: str, values: pa.Array, declared: pa.Array, owners: Sequence[RowOwners]) -> None:
         others = values.filter(pc.invert(pc.is_in(values, value_set=declared))).drop_null()

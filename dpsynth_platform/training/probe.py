@@ -4,9 +4,10 @@ What belongs here: trials of the very functions that training uses (clipped sum,
 numbers only, so that they also catch what no list of layers names (`validators` has the lists). What does not: any
 record of the data: no function here takes one, and all inputs are random and made new each time.
 
-The guarantee of DP-SGD rests on this (Abadi et al. 2016; Ponomareva et al., "How to DP-fy Your Data", section 7.3): the
-sum over a batch is a sum of one contribution for each example, a contribution depends on its own example alone and is
-at most C long, every coordinate that training moves is in the sum and gets noise, and nothing else moves.
+The guarantee of DP-SGD rests on this (Abadi et al. 2016; Ponomareva et al., "How to DP-fy Your Data", algorithm 1 and
+section 7.3): the sum over a batch is a sum of one contribution for each example, a contribution depends on its own
+example alone and is at most C long, every coordinate that training moves is in the sum and gets noise, and nothing else
+moves.
 
 Results are compared up to the share sqrt(u) of the contributions' lengths, u the unit roundoff (`trial.tolerance`
 derives it: 2.4e-4 in single precision). Rounding stays orders of magnitude below it, so a sound model is not refused by

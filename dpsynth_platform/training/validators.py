@@ -159,8 +159,8 @@ def faults_of_width(model: nn.Module, losses: Losses, *, vocabulary: int, short:
 def faults_of_batches(batch: Callable[[Sequence[int]], Batch], tokens: Sequence[Sequence[int]]) -> list[str]:
     """What is wrong with the way in which batches are made, seen on made-up examples.
 
-    One row must be one example: its own tokens and no others, whatever stands beside it. Packing, concat-then-split and
-    rows that are cut to fit the others break this (guide, section 7.3).
+    One row must be one example: its own tokens and no others, whatever stands beside it. Packing and concat-then-split
+    break this (guide, section 7.3), and so do rows that are cut to fit the others.
 
     Args:
         batch: of positions, the examples there as one batch (`interface.Examples.batch`), over made-up examples.

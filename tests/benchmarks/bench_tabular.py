@@ -306,13 +306,16 @@ COLUMNS = {"adult": adult_columns, "texas": texas_columns}
 
 
 def quality(data: Path, seeds: int, device: str) -> None:
-    """F1, AUC, accuracy, CorAcc, Pair and HIST of synthetic rows against test rows, beside published ones."""
+    """F1, AUC, accuracy, CorAcc, Pair and HIST of synthetic rows against test rows, beside published ones.
+
+    Pair stands there as the mean of 20 and 50 bins, as in the paper's tables, and of 50 bins, as in its code.
+    """
     for source, (path, target) in SOURCES.items():
         table = pq.read_table(data / path)
         train, test = (table.filter(pc.equal(table["split"], part)).drop(["split"]) for part in ("train", "test"))
         columns = {name: COLUMNS[source]()[name] for name in train.column_names}
         say(f"\n{source}, {train.num_rows} training rows, delta {QUALITY_DELTA:g}, {seeds} seeds")
-        say(f"{'':32}      F1     AUC     ACC  CorAcc    Pair    HIST")
+        say(f"{'':32}      F1     AUC     ACC  CorAcc    Pair    HIST Pair 50")
         for name, published in PUBLISHED[source].items():
             line(f"published: {name}", published)
         line("real training rows", figures(test, train, target))
@@ -348,7 +351,7 @@ def cuts(data: Path, number: int, device: str) -> None:
         columns = {name: COLUMNS[source]()[name] for name in plain.column_names}
         plan = plan_of("aim", columns, plain.schema, 1.0, QUALITY_DELTA, target)
         say(f"\n{source}, {number} cuts into {training} training and {tested} test rows, epsilon 1")
-        say(f"{'':32}      F1     AUC     ACC  CorAcc    Pair    HIST")
+        say(f"{'':32}      F1     AUC     ACC  CorAcc    Pair    HIST Pair 50")
         found: dict[str, list[tuple[float, ...]]] = {"real training rows": [], "aim": []}
         for cut in range(number):
             order = np.random.default_rng(1000 + cut).permutation(plain.num_rows)
@@ -364,11 +367,12 @@ def cuts(data: Path, number: int, device: str) -> None:
 
 
 def figures(test: pa.Table, made: pa.Table, target: str) -> tuple[float, ...]:
-    """The six figures, in percent."""
+    """The six figures, in percent, and Pair of 50 bins alone, which the published code computes."""
     columns = align({"real": test, "synthetic": made})
     similar, scores = measure_similarity(columns), measure_utility(columns, target)[0].synthetic.mean
     shares = (scores.f1, scores.roc_auc, scores.accuracy)
-    return tuple(100 * share for share in (*shares, similar.association_accuracy, similar.pair_50, similar.histogram))
+    alike = (similar.association_accuracy, similar.pair, similar.histogram, similar.pair_50)
+    return tuple(100 * share for share in (*shares, *alike))
 
 
 # Made-up tables that grow.

@@ -12,7 +12,7 @@ what must hold.
 
 Without noise, all that an attack can find is there to be found: one that finds nothing then is not worth its place.
 Members and others are posts without what they quote, cut off after so many tokens; the attacker has as many posts again
-as a reference, and asks about all, then about the most unusual ones (SynBench, section 3).
+as a reference, and asks about all, then about the most unusual ones (SynBench's idea, section 3; here by TF-IDF).
 
 With `--canaries`, so many canaries of each kind are made as the line makes them and tossed for, and those that are in
 are trained on beside the posts. The line's two attacks and reconstruction are asked about each kind alone: after every

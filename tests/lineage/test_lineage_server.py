@@ -77,7 +77,10 @@ def problem(response: httpx.Response) -> tuple[int, str]:
 def test_an_event_is_taken_in_once(post: Any, store: LineageStore) -> None:
     body = sent(inputs=["a"])
     assert [post(body).status_code, post(body).status_code] == [201, 200]
-    assert post(gzip.compress(body), Content_Encoding="gzip").json() == {"state": "known"}
+    packed = gzip.compress(body)
+    assert post(packed, Content_Encoding="gzip").json() == {"state": "known"}
+    assert post(packed, Content_Encoding="X-GZIP", Content_Type='application/json; charset="UTF-8"').status_code == 200
+    assert post(body.replace(b"+00:00", b"Z").replace(b"COMPLETE", b"complete")).json() == {"state": "known"}
     (stored,) = store.events()
     assert (stored.origin, stored.source, stored.payload) == ("ingested", TEAM, json.loads(body))
 
@@ -113,6 +116,8 @@ def test_what_cannot_be_taken_in_is_refused_and_not_quoted(
     for body in (good, packed[:-9], packed + packed, packed + b"x", b""):
         assert problem(post(body, Content_Encoding="gzip")) == (400, "not-gzip")
     assert problem(post(gzip.compress(b" " * 50_000_000), Content_Encoding="gzip")) == (413, "too-large")
+    many = b"[" + b"[]," * ingest.MOST_VALUES + b"[]]"
+    assert problem(post(gzip.compress(many), Content_Encoding="gzip")) == (400, "event-refused")
     for headers in (
         {"Content_Type": "text/plain"},
         {"Content_Type": "application/json; charset=latin-1"},
@@ -277,7 +282,7 @@ def test_the_standard_client_reports_and_a_killed_receiver_loses_and_doubles_not
     with pytest.raises(HTTPError) as unknown:
         stranger.emit(events[0])
     assert unknown.value.response.status_code == 401
-    large = httpx.post(f"{address}{server.PATH}", content=b" " * 5_000_000, headers=JSON | bearer(token))
+    large = httpx.post(f"{address}{server.PATH}", content=b" " * (2 * ingest.MOST_BYTES), headers=JSON | bearer(token))
     assert problem(large) == (413, "too-large")
     process.end(signal.SIGTERM)
     assert [(item.run_id, item.kind) for item in store.events()] == [

@@ -109,6 +109,19 @@ def test_a_reason_lets_it_pass() -> None:
     look(accepted, channel=["ann.lee@corp.com"] * 50, amount=[CARD] * 50)
 
 
+def test_public_places_that_look_like_people_have_the_ways_out_that_the_documents_name() -> None:
+    """Listed, or with a reason where values are learned (docs/contracts.md, docs/one-table.md, docs/scrubbing.md)."""
+    zones = ["Murray Hill"] * LEAST_OWNERS
+    learned = {"type": "categorical", "values": "learned"}
+    with pytest.raises(SourceError) as raised:
+        look(contract(channel=learned), channel=zones)
+    message = str(raised.value)
+    assert "values look like PERSON" in message
+    assert message.endswith("columns.channel.accept_pii: <reason>; where they are public, all of them listed in values")
+    look(contract(channel=learned | {"accept_pii": "public taxi zones"}), channel=zones)
+    look(contract(channel={"values": ["Murray Hill", "Astoria"]}), channel=zones)
+
+
 def test_ordinary_values_pass() -> None:
     look(
         contract(),

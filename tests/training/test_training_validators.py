@@ -1,4 +1,4 @@
-"""Every pitfall of the guide's section 7.3 is refused, by its place and with a way out; sound models are not."""
+"""Pitfalls of the guide, section 7.3, that break a guarantee are refused with place and way out; sound models pass."""
 
 from __future__ import annotations
 

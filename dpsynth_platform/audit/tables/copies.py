@@ -5,7 +5,7 @@ held-out records. What does not: distances as attacks (`audit.attacks.nearest_sc
 reviewer sees (`quality.closeness`).
 
 A copy alone is no leak: common combinations come up by chance, for those who were in and for those who were not. Only
-the difference says something (Stadler et al. 2022; Ponomareva et al. 2026, section 7.5).
+the difference says something (Stadler et al. 2022; Ponomareva et al. 2026, section 7.5.3).
 """
 
 from __future__ import annotations

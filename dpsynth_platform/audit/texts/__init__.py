@@ -4,7 +4,7 @@
 | --- | --- |
 | ngrams | probability under an n-gram model of the release over that under one of other texts (Meeus et al. 2025) |
 | similarity | shared n-grams with the most similar released texts (Meeus et al. 2025) |
-| outliers | which targets to ask about: the unusual ones are remembered best (SynBench, section 3) |
+| outliers | which targets to ask about: the unusual ones are remembered best (by TF-IDF; SynBench embeds) |
 | copies | copies of members beside copies of held-out texts |
 | reconstruction | what a language model gives back of a text whose beginning it is told (Carlini et al. 2023) |
 

@@ -1,8 +1,8 @@
 """N-gram models: is a text likelier among the released ones than elsewhere?
 
-What belongs here: texts as words, the n-gram model, and attacks by its probabilities (SynBench, section 3, after Meeus,
-Wutschitz, Zanella-Beguelin, Tople & Shokri, "The Canary's Echo: Auditing Privacy Risks of LLM-Generated Synthetic
-Text", ICML 2025). What does not: sets of shared n-grams (`similarity`), language models.
+What belongs here: texts as words, the n-gram model, and an attack by its probabilities (Meeus, Wutschitz,
+Zanella-Beguelin, Tople & Shokri, "The Canary's Echo: Auditing Privacy Risks of LLM-Generated Synthetic Text", ICML
+2025). What does not: sets of shared n-grams (`similarity`), language models.
 
 A text that is common anyway is likely under every model. So its probability under the release's model is compared with
 that under a model of other texts of the population. (With what its words alone would give, for an attacker who has no
@@ -22,7 +22,7 @@ from dpsynth_platform.audit.texts.evidence import TextEvidence
 from dpsynth_platform.errors import AccountingError
 
 ORDER = 2
-"""Words of an n-gram: in SynBench the best of 2, 3 and 4."""
+"""Words of an n-gram: in SynBench (Sun et al. 2025, section 5) the best of 2, 3 and 4."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 _START = ""
 """No word, so that none is taken for it."""
@@ -79,8 +79,9 @@ def mean_log_probabilities(targets: Sequence[str], texts: Iterable[str], order: 
 def reference_attack(evidence: TextEvidence) -> Floats:
     """How much likelier each target is among the released texts than among the reference; needs a reference.
 
-    SynBench takes the difference of probabilities; that of logarithms is the ratio of Meeus et al., and can be told
-    from 0 for long texts, too.
+    The difference of logarithms is the ratio of Meeus et al., and can be told from 0 for long texts, too. SynBench's
+    attack is another: it subtracts probabilities, and its reference is the mean of four models, of which two were made
+    with the target (Sun et al. 2025, section 3, stages 2 and 3). Here one reference stands for all, without targets.
     """
     if evidence.reference is None:
         raise AccountingError("audit: this attack compares with a reference; accepted: evidence that has one")

@@ -1,10 +1,11 @@
 """Utility: is a text classifier trained on synthetic texts about as good on real ones as one trained on real texts?
 
-What belongs here: two classifiers and their scores (SynBench, section 3, "utility"). What does not: which texts train
+What belongs here: two classifiers and their scores. What does not: which texts train
 and which test (`report`): those to test on are real ones that the generator never saw.
 
 Both are logistic regressions with balanced classes, small enough to train many times: one on TF-IDF of words and pairs
-of words, which sees the words alone, and one on sentence features, which sees the meaning.
+of words, which sees the words alone, and one on sentence features, which sees the meaning. SynBench (section 3,
+"utility") fine-tunes language models instead, so its scores are not comparable with these.
 """
 
 from __future__ import annotations

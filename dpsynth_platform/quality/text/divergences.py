@@ -1,8 +1,8 @@
 """Fidelity by counts: how far lengths, kinds of named entities, and runs of words are from those of real texts.
 
-What belongs here: divergences of two distributions over few or many cells (SynBench, section 3, "fidelity"; guide,
-section 5.6, "statistics-based metrics"). What does not: meaning (`mauve`), and what one corpus shows by itself
-(`diversity`).
+What belongs here: divergences of two distributions over few or many cells (after SynBench, section 3, "fidelity", and
+the guide, section 5.6, "statistics-based metrics"). What does not: meaning (`mauve`), and what one corpus shows by
+itself (`diversity`).
 
 All that sees counts of words depends on how many texts there are, so two samples of real texts of the same size belong
 beside each figure.

@@ -4,7 +4,8 @@ What belongs here: the choice, from public facts only: the contract's own number
 how many records there are. What does not: the choice for tables (`synth.automatic`), the methods, and what becomes of a
 contract that is settled on one (`planning.settled`).
 
-The rules, the first that applies (after the guide, table 10):
+The rules, the first that applies. Epsilon 1, 5,000 and 10,000 records are those of the guide's table 10, which
+recommends `dp_inference` for no amount of records but names it for short texts (section 5.4.2); the rest is ours:
 
 1. An endpoint has the model: `aug_pe`, the only one that can do without weights.
 2. Epsilon below 1, or fewer than 5,000 records planned: `aug_pe`, whose votes stand above their noise where gradients

@@ -503,3 +503,16 @@ def test_what_the_ledger_exports_confirms_no_guess_at_the_table(make: Make, tabl
 def held_key(out: Path) -> bytes:
     with held(out) as place:
         return place.vault.read(SIGNING_KEY)
+
+
+def test_a_column_of_which_no_value_is_declared_is_named(make: Make, tables: Path) -> None:
+    schema = tables / "other.yaml"
+    schema.write_text((tables / "people.yaml").read_text().replace("[Aix, Bern, Chur]", "[aix, bern, chur]"))
+    assert make().mostly_missing == ()
+    made = make(out="other", schema=schema)
+    (said,) = made.mostly_missing
+    assert said.startswith("Column city: about ")
+    assert made.to_json()["mostly_missing"] == [said]
+    assert said in made.statement.read_text()
+    assert json.loads(made.statement.with_suffix(".json").read_text())["mostly_missing"] == [said]
+    assert make(out="other", schema=schema).mostly_missing == (said,)  # by the counts that are there

@@ -174,7 +174,9 @@ def share_in_words(item: MissingShare) -> str:
 
 
 def _why(item: MissingShare, advice: bool) -> str:
-    said = "They are released as missing." if item.nullable else "Values in their place follow the few others, or noise."
+    said = (
+        "They are released as missing." if item.nullable else "Values in their place follow the few others, or noise."
+    )
     check = "compare the declared values, their spelling and their type with those of the source"
     return f"{said} If so many are not expected, {check}." if advice else said
 

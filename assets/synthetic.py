@@ -27,8 +27,8 @@ def body(step: StepContext) -> Outcome:
     Texts that a language model writes are drawn by the contract's settings, and a drawing that was cut short goes on.
 
     Raises:
-        ReleaseRefused: more values of a column are missing or unlisted than the contract accepts; nothing is drawn. That
-            rests on the noisy counts alone, so that the refusal may be seen.
+        ReleaseRefused: more values of a column are missing or unlisted than the contract accepts; nothing is drawn.
+            That rests on the noisy counts alone, so that the refusal may be seen.
     """
     from assets.lineage import paid_by
     from dpsynth_platform.lineage import facets

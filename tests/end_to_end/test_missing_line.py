@@ -1,4 +1,4 @@
-"""A column of which no value is as declared: said wherever the paid counts are said, and refused where a contract asks."""
+"""A column of which no value is as declared: said wherever it is seen, and refused where a contract asks."""
 
 from __future__ import annotations
 

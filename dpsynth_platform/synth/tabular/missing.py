@@ -136,8 +136,8 @@ def check_missing(label: str, shares: Iterable[MissingShare], most: float | Mapp
     found = [f"{item.column}: {share_in_words(item)}, accepted {limit:.1%}" for item, limit in _beyond(shares, most)]
     if found:
         raise ReleaseRefused(
-            f"{label}/synthetic: more values are missing or unlisted than release.max_missing accepts ({'; '.join(found)})."
-            " What was paid stays paid. Accepted: a larger release.max_missing, which spends nothing; or columns that "
+            f"{label}/synthetic: more values are missing or unlisted than release.max_missing accepts "
+            f"({'; '.join(found)}). What was paid stays paid. Accepted: a larger release.max_missing, which spends nothing; or columns that "
             "are declared as the source has them, which is another run with a cost of its own"
         )
 
@@ -162,8 +162,8 @@ def missing_in_words(
         advice: whether the reader can see to the declaration.
     """
     return [
-        f"Column {(names or {}).get(item.column, item.column)}: about {share_in_words(item)} of the values that were read "
-        f"are missing, or neither declared nor learned. {_why(item, advice)}"
+        f"Column {(names or {}).get(item.column, item.column)}: about {share_in_words(item)} of the values that were "
+        f"read are missing, or neither declared nor learned. {_why(item, advice)}"
         for item in mostly_missing(shares)
     ]
 

@@ -37,6 +37,7 @@ from dpsynth_platform.release.publish import Published, publish
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.reviewers import write_reviewers_dossier
 from dpsynth_platform.storage import AUDITED, TEXTS_DRAWN, read_table, table_schema
+from dpsynth_platform.synth.tabular.missing import read_missing
 
 if TYPE_CHECKING:
     from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet
@@ -184,6 +185,7 @@ def _evidence(
         commitments=commitments,
         software=software_versions(),
         texts=_texts_drawn(checked.records["synthetic"].directory),
+        missing=read_missing(checked.records["synthetic"].directory) or (),
     )
 
 
@@ -217,6 +219,6 @@ STEP = Step(
     upstream=("clearance", "synthetic", "audit", "quality"),
     kinds=frozenset({"deltalake"}),
     zone="public",
-    code_version="2",
+    code_version="3",
     body=body,
 )

@@ -4,6 +4,7 @@ What belongs here: post-processing only. This step is handed the model, never th
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from assets.step import Outcome, Step, StepContext
@@ -11,12 +12,23 @@ from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.storage import TEXTS_DRAWN, table_schema, write_durably, write_table
 from dpsynth_platform.synth.interface import Drawing, generator
+from dpsynth_platform.synth.tabular.missing import (
+    MOSTLY_MISSING,
+    check_missing,
+    missing_in_words,
+    read_missing,
+    write_missing,
+)
 
 
 def body(step: StepContext) -> Outcome:
     """Draws as many rows as the contract says; under its constraints, which the stored measurements are fitted to.
 
     Texts that a language model writes are drawn by the contract's settings, and a drawing that was cut short goes on.
+
+    Raises:
+        ReleaseRefused: more values of a column are missing or unlisted than the contract accepts; nothing is drawn.
+            That rests on the noisy counts alone, so that the refusal may be seen.
     """
     from assets.lineage import paid_by
     from dpsynth_platform.lineage import facets
@@ -24,7 +36,7 @@ def body(step: StepContext) -> Outcome:
 
     contract, raw = step.sealed()
     (model,) = step.same_run(raw, "model")
-    asked = contract.generate
+    asked, limit = contract.generate, contract.release.max_missing
     texts = None if contract.written is None else terms_of(contract)
     terms = {"rows_asked": asked.rows, "constraints": canonical_digest(contract.snapshot()["generate"]["constraints"])}
     if texts is not None:
@@ -32,13 +44,20 @@ def body(step: StepContext) -> Outcome:
     known = facets.merge(facets.privacy_unit(contract), paid_by(contract, step.plan(raw), model.facts["entry_id"]))
     earlier = step.reusable(raw, "synthetic", model)
     if earlier is not None and terms.items() <= earlier.facts.items():
-        schema = table_schema(earlier.directory / "table")
-        return Outcome(earlier, schema, earlier.facts["rows"], reused=True, facets=known)
+        counted = read_missing(earlier.directory)
+        if counted is not None or limit is None:
+            check_missing(step.place.label, counted or (), limit)
+            shown = _said(step, earlier.facts.get(MOSTLY_MISSING, ()))
+            schema = table_schema(earlier.directory / "table")
+            return Outcome(earlier, schema, earlier.facts["rows"], reused=True, metadata=shown, facets=known)
     if asked.constraints:
         step.progress("fitting the stored measurements under the contract's constraints, at no further cost")
     drawing = drawn_as_asked(step, contract, raw.facts["method"], model.directory)
+    check_missing(step.place.label, drawing.missing, limit)
+    mostly = missing_in_words(drawing.missing)
     with step.storage.new_output(step.place, "synthetic") as directory:
         write_table(directory / "table", drawing.schema, drawing.batches)
+        write_missing(directory, drawing.missing)
         told = drawing.texts
         if told is not None:
             step.progress(told.in_words)
@@ -51,12 +70,20 @@ def body(step: StepContext) -> Outcome:
             facts={
                 "rows": drawing.rows,
                 "entry_id": model.facts["entry_id"],
+                **({MOSTLY_MISSING: mostly} if mostly else {}),
                 **({} if told is None else {"texts_drawn": told.drawn, "texts_left_out": sum(told.left_out.values())}),
                 **terms,
             },
         )
-    shown = {} if told is None else {"texts": told.in_words}
+    shown = _said(step, mostly) | ({} if told is None else {"texts": told.in_words})
     return Outcome(record, drawing.schema, drawing.rows, metadata=shown, facets=known)
+
+
+def _said(step: StepContext, mostly: Sequence[str]) -> dict[str, str]:
+    """Says which columns have hardly any usable value, and gives it back for the asset's page."""
+    for sentence in mostly:
+        step.progress(sentence)
+    return {"mostly missing or unlisted": "\n\n".join(mostly)} if mostly else {}
 
 
 def drawn_as_asked(step: StepContext, contract: DataContract, method: str, model: Path) -> Drawing:
@@ -86,6 +113,6 @@ STEP = Step(
     upstream=("model",),
     kinds=frozenset({"deltalake"}),
     zone="restricted",
-    code_version="2",
+    code_version="3",
     body=body,
 )

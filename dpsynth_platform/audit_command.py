@@ -290,9 +290,11 @@ def _tables_of(
     sensitive: list[str] | None,
     canaries: bool,
 ) -> _Attacked:
-    from dpsynth_platform.audit.own_tables import SYNTHETIC, table_evidence, who_was_in
+    from dpsynth_platform.audit.own_tables import MEMBERS, SYNTHETIC, table_evidence, who_was_in
+    from dpsynth_platform.quality.one_type import read_tables
 
-    tables = _read_tables(paths, listed(drop))
+    members_first = {MEMBERS: paths[MEMBERS]} | paths
+    tables = read_tables(members_first, without=listed(drop), categorical=listed(categorical))
     evidence = table_evidence(tables, listed(categorical), canaries=canaries)
     of = f"the synthetic table {paths[SYNTHETIC].name}"
     return _rows_attacked(of, evidence, who_was_in(tables), attacks, listed(sensitive))

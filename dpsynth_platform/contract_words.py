@@ -63,6 +63,13 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
         yield "base model", contract.generate.base_model
     yield "rows", _rows(contract)
     yield "audit", _audit(contract)
+    if (limit := release.max_missing) is not None:
+        limits = {"any column": limit} if isinstance(limit, float) else limit
+        yield (
+            "missing values",
+            "refused where the noisy counts show surely more missing or unlisted values than "
+            + ", ".join(f"{share:g} of {name}" for name, share in limits.items()),
+        )
     yield "approvals", _approvals(contract)
     yield "when", _when(release)
     yield "where", release.uri + (f"; license {release.license}" if release.license else "")

@@ -1273,6 +1273,9 @@ class Quality(_Part):
     holdout: float = Field(default=0.1, gt=0, le=0.5, description="Share of owners kept from the mechanism, for tests.")
 
 
+_SHARE = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
+
+
 class Release(_Part):
     """Where a release is published, who must agree, and how often it comes."""
 
@@ -1302,11 +1305,38 @@ class Release(_Part):
             return name
         raise ValueError("accepted: UTC, or a name such as Europe/Berlin (IANA)")
 
+    @field_validator("max_missing", mode="before")
+    @classmethod
+    def _shares(cls, limit: Any) -> Any:
+        shares = list(limit.items()) if isinstance(limit, dict) and limit else [(None, limit)]
+        _refuse(
+            f"{'' if name is None else f'{name}: '}{'a dict' if isinstance(share, dict) else repr(share)}; accepted: a "
+            "number above 0 and below 1, for every column, or one by column"
+            for name, share in shares
+            if limit is not None and not (isinstance(share, int | float) and 0 < share < 1)
+        )
+        return limit
+
+    @property
+    def limited(self) -> list[str]:
+        """Columns that have a limit of missing values of their own."""
+        return list(self.max_missing) if isinstance(self.max_missing, dict) else []
+
     @property
     def pace(self) -> dt.timedelta | None:
         """The least time between two runs for new versions of the source; None where nobody asked for any."""
         return None if self.on_new_version is None else _time(self.on_new_version)
 
+    max_missing: float | dict[ColumnName, float] | None = Field(
+        default=None,
+        description=(
+            "Share of a column's values that may be missing, unlisted or not learned: a number for every modelled "
+            "column, or by column. Rows are refused where the noisy counts show surely more. Other limits are no new "
+            "spend."
+        ),
+        exclude_if=lambda limit: limit is None,
+        json_schema_extra={"anyOf": [_SHARE, {"type": "object", "additionalProperties": _SHARE}]},
+    )
     license: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]{1,63}$")] | None = Field(
         default=None, description="Under which terms the release may be used, as an SPDX identifier (CC-BY-4.0)."
     )
@@ -1637,6 +1667,7 @@ class _Parts:
             "privacy.owner_columns": self.privacy.owner_columns if self.privacy else [],
             "quality.target": [quality.target] if quality and quality.target else [],
             "quality.protected": quality.protected if quality else [],
+            "release.max_missing": self.release.limited if self.release else [],
         }
         for path, names in named.items():
             for name in names:
@@ -1644,7 +1675,7 @@ class _Parts:
                     yield f"{path}: column {name!r} is not declared; accepted: {', '.join(self.columns)}"
                 elif self.columns[name] and self.columns[name].type == "ignored":
                     yield f"{path}: column {name!r} is declared ignore: true; accepted: a column that is read"
-                elif path.startswith("quality.") and self.columns[name] and name not in modelled:
+                elif path.startswith(("quality.", "release.")) and self.columns[name] and name not in modelled:
                     yield f"{path}: column {name!r} is not modelled; accepted: {', '.join(modelled) or _NO_COLUMN}"
 
     def _unmodelled(self) -> Iterator[str]:

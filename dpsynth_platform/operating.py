@@ -21,6 +21,7 @@ from dpsynth_platform.planning import check_period, load_dataset
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage, steps_of
+from dpsynth_platform.synth.tabular.missing import MOSTLY_MISSING
 
 if TYPE_CHECKING:
     from dpsynth_platform.running import LineResult
@@ -106,6 +107,7 @@ def run_dataset(
         run_ids=outcome.run_ids + published.run_ids,
         new_entries=outcome.new_entries,
         facts=outcome.facts,
+        next_steps=(*_mostly_missing(settings, place), *published.next_steps),
     )
 
 
@@ -229,6 +231,12 @@ def _partial_steps(place: Place, last: str, new_entries: tuple[str, ...]) -> tup
         *([learn] if last == "scrubbed" else []),
         f"go on to a candidate:       dpsynth run {place.arguments}",
     )
+
+
+def _mostly_missing(settings: Settings, place: Place) -> tuple[str, ...]:
+    """Columns with hardly any usable value, by the noisy counts that the run has paid for."""
+    record = Storage(settings.restricted).read(place, "synthetic")
+    return tuple(record.facts.get(MOSTLY_MISSING, ())) if record is not None else ()
 
 
 def _review_steps(place: Place, refusal: str) -> tuple[str, ...]:

@@ -34,6 +34,10 @@ def quality_table(
     protected: Annotated[list[str] | None, typer.Option(help=f"Columns to judge fairness by, {SEVERAL}.")] = None,
     categorical: Annotated[list[str] | None, typer.Option(help=f"Columns whose numbers are codes, {SEVERAL}.")] = None,
     drop: Annotated[list[str] | None, typer.Option(help=f"Columns to leave out, such as ids, {SEVERAL}.")] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(help="YAML file with `columns:` as in a contract: what each holds; ids and texts are left out."),
+    ] = None,
     ascending: Annotated[
         list[str] | None,
         typer.Option(help="Columns whose values do not decrease, with commas: gaps are compared; once for each order."),
@@ -44,20 +48,24 @@ def quality_table(
 
     Compares with real data: restricted.
     """
-    from dpsynth_platform.quality.files import read_file
+    from dpsynth_platform.quality.one_type import read_tables
     from dpsynth_platform.quality.report import measure_tables
     from dpsynth_platform.quality.shown import HEADER, LEGEND
+    from dpsynth_platform.synthesis.declaration import read_declared
 
     shown = Shown(as_json)
     left_out = _names("--drop", drop)
     judged, coded = _names("--protected", protected), _names("--categorical", categorical)
     with workspace("dpsynth-quality-"):
-        tested = read_file(real, without=left_out)
+        known = {} if schema is None else read_declared(schema, None).columns
+        coded += [name for name, item in known.items() if item.type == "categorical" and name not in coded]
+        paths = {"real": real} | ({} if train is None else {"train": train}) | {"synthetic": synthetic}
+        tables = read_tables(paths, without=left_out, categorical=coded, declared=known)
         report = measure_tables(
-            tested,
-            read_file(synthetic, without=left_out, like=tested.schema),
+            tables["real"],
+            tables["synthetic"],
             target,
-            train=None if train is None else read_file(train, without=left_out, like=tested.schema),
+            train=tables.get("train"),
             protected=judged,
             categorical=coded,
             orders=[_names("--ascending", [names]) for names in ascending or []],

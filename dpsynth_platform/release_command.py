@@ -216,6 +216,10 @@ def review_text(shown: Shown, review: Review) -> None:
     shown.table(QUALITY_HEADER, review.quality_rows)
     if review.quality_rows:
         shown.say(LEGEND)
+    if review.mostly_missing:
+        shown.head("Columns with hardly any usable value")
+        for sentence in review.mostly_missing:
+            shown.say(sentence)
     shown.head("Decision")
     shown.say(f"candidate {review.candidate}; run by {', '.join(review.runners)}")
     for approval in review.approvals:

@@ -284,6 +284,8 @@ def _show(shown: Shown, made: Synthesis) -> None:
     shown.say(f"{made.rows} rows: {made.synthetic}")
     shown.say(f"{made.guarantee}; method {made.method}: {made.why_method}")
     shown.say(f"ledger entry {made.entry_id} {paid}; the ledger in {made.ledger} knows only what is spent through it")
+    for sentence in made.mostly_missing:
+        shown.say(sentence)
     if made.filled:
         shown.say(filled_in_words(made.filled))
     shown.say("Not covered by the guarantee:")

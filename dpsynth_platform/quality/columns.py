@@ -1,7 +1,7 @@
 """Tables side by side: the columns of two or three tables in one coding, so that they can be compared.
 
-What belongs here: which columns are numbers and which are categories, coding both alike in every table, and saying what
-is wrong with tables that cannot be compared. What does not: reading files (`files`), or measuring.
+What belongs here: which columns are numbers and which are categories, and coding both alike in every table. What does
+not: bringing tables to one type (`one_type`), reading files (`files`), or measuring.
 
 In a table of its own right (`align`), types decide; in a declared one (`declared`), the contract does, so that values
 which it does not list, or numbers outside its range, look as the mechanism saw them.
@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.quality.files import is_text
+from dpsynth_platform.quality.one_type import in_one_type, plain
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 
 Values = npt.NDArray[Any]
@@ -75,18 +76,14 @@ def align(tables: Mapping[str, pa.Table], categorical: Collection[str] = ()) -> 
     Raises:
         SourceError: a table has no rows or no columns, the columns differ, or one has a type that cannot be compared.
     """
-    first = next(iter(tables))
-    names = tables[first].column_names
-    for name, table in tables.items():
-        _check_names(name, table.column_names, first, names)
-        if not table.num_rows:
-            raise SourceError(f"{name}: the table has no rows")
-    unknown = sorted(set(categorical) - set(names))
-    if unknown:
-        raise SourceError(f"categories: no column {', '.join(map(repr, unknown))}; accepted: {', '.join(names)}")
+    return coded(in_one_type(tables, categorical), categorical)
+
+
+def coded(tables: Mapping[str, pa.Table], categorical: Collection[str] = ()) -> tuple[Column, ...]:
+    """The same of tables whose columns are of one type already (`in_one_type`)."""
+    names = next(iter(tables.values())).column_names
     return tuple(
-        _aligned(name, {key: table.column(name) for key, table in tables.items()}, name in categorical)
-        for name in names
+        _aligned(name, [table.column(name) for table in tables.values()], name in categorical) for name in names
     )
 
 
@@ -136,30 +133,11 @@ def _equal_width(parts: Sequence[Values]) -> tuple[Values, ...]:
     return tuple(binned)
 
 
-def _check_names(name: str, columns: Sequence[str], first: str, expected: Sequence[str]) -> None:
-    if not columns:
-        raise SourceError(f"{name}: the table has no columns")
-    if len(set(columns)) < len(columns):
-        raise SourceError(f"{name}: two columns have the same name; accepted: each name once")
-    lacking, more = sorted(set(expected) - set(columns)), sorted(set(columns) - set(expected))
-    if lacking or more:
-        said = [f"lacks {', '.join(lacking)}"] if lacking else []
-        said += [f"has {', '.join(more)} besides"] if more else []
-        raise SourceError(f"{name}: not the columns of {first}: {'; '.join(said)}; accepted: the same in all tables")
-
-
-def _aligned(name: str, parts: Mapping[str, pa.ChunkedArray], categorical: bool) -> Column:
-    kinds = {key: _kind(name, key, part.type, categorical) for key, part in parts.items()}
-    known = set(kinds.values()) - {None}
-    if len(known) > 1:
-        types = ", ".join(f"{key}: {part.type}" for key, part in parts.items())
-        raise SourceError(
-            f"column {name!r} holds numbers in one table and text in another ({types}); accepted: one of the two, or "
-            "to take it as categories (--categorical)"
-        )
-    if known == {"numbers"}:
-        return _of_numbers(name, [numbers_of(part) for part in parts.values()])
-    texts = [_texts(part) for part in parts.values()]
+def _aligned(name: str, parts: Sequence[pa.ChunkedArray], categorical: bool) -> Column:
+    known = [part.type for part in parts if not pa.types.is_null(part.type)]
+    if known and not categorical and not any(is_text(type_) or pa.types.is_boolean(type_) for type_ in known):
+        return _of_numbers(name, [numbers_of(part) for part in parts])
+    texts = [_texts(part) for part in parts]
     encoded = pa.concat_arrays(texts).dictionary_encode()
     missing = len(encoded.dictionary)
     codes = encoded.indices.fill_null(missing).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -167,34 +145,9 @@ def _aligned(name: str, parts: Mapping[str, pa.ChunkedArray], categorical: bool)
     return Column(name, missing + 1, tuple(np.split(codes, edges)))
 
 
-def _kind(name: str, table: str, type_: pa.DataType, categorical: bool) -> str | None:
-    """`numbers`, `categories`, or None where a column has no value at all; see `align`."""
-    if pa.types.is_dictionary(type_):
-        type_ = type_.value_type
-    if pa.types.is_null(type_):
-        return None
-    is_number = any(
-        of(type_)
-        for of in (
-            pa.types.is_integer,
-            pa.types.is_floating,
-            pa.types.is_decimal,
-            pa.types.is_date,
-            pa.types.is_timestamp,
-            pa.types.is_time,
-        )
-    )
-    is_text = any(of(type_) for of in (pa.types.is_string, pa.types.is_large_string, pa.types.is_boolean))
-    if not (is_number or is_text):
-        raise SourceError(
-            f"{table}: column {name!r} is of type {type_}; accepted: numbers, text, booleans, dates, times"
-        )
-    return "numbers" if is_number and not categorical else "categories"
-
-
 def numbers_of(column: pa.ChunkedArray) -> Values:
     """A column of numbers, dates, moments or times of day as float64; NaN where there is none. Shape (rows,)."""
-    column = _plain(column)
+    column = plain(column)
     if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
     if pa.types.is_time(column.type):
@@ -210,21 +163,12 @@ def _of_numbers(name: str, parts: Sequence[Values]) -> Column:
 
 
 def _texts(column: pa.ChunkedArray) -> pa.Array:
-    """Values as text; whole numbers alike, however they are stored."""
-    column = _plain(column)
+    """Values as text; numbers alike, however they are stored."""
+    column = plain(column)
     if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         column = column.cast(pa.float64(), safe=False)
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, pa.float64()), column)
-        if pc.all(pc.equal(column, pc.trunc(column))).as_py() is not False:
-            column = column.cast(pa.int64(), safe=False)
     return column.cast(pa.large_string())
-
-
-def _plain(column: pa.ChunkedArray) -> pa.Array:
-    column = column.combine_chunks()
-    if isinstance(column, pa.ChunkedArray):  # what is too large for one chunk stays chunked
-        column = pa.concat_arrays(column.chunks)
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _declared(domain: ColumnDomain, tables: Sequence[pa.Table], as_cells: bool) -> Column:

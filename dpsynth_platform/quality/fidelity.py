@@ -26,11 +26,17 @@ _MOST_CELLS = 1 << 21
 
 @dataclass(frozen=True)
 class ColumnDistance:
-    """Distance of one column's marginals, in [0, 1]; `resampled` is that of a bootstrap of the real rows."""
+    """Distance of one column's marginals, in [0, 1]; `resampled` is that of a bootstrap of the real rows.
+
+    Attributes:
+        missing, real_missing: shares of the rows whose value is missing or unlisted, synthetic and real.
+    """
 
     column: str
     synthetic: float
     resampled: float
+    missing: float
+    real_missing: float
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ def measure_fidelity(real: Codes, synthetic: Codes, names: Sequence[str], sizes:
         real: shape (rows, columns), cell codes of the real rows.
         synthetic: shape (rows, columns), of the synthetic rows; the number of rows may differ.
         names: of the columns.
-        sizes: number of cells of each column; every code is below it.
+        sizes: number of cells of each column; every code is below it, and the last cell is for missing values.
     """
     if not len(real) or not len(synthetic):
         return Fidelity(not_available=f"there are no {'real' if not len(real) else 'synthetic'} rows to compare")
@@ -107,7 +113,11 @@ def measure_fidelity(real: Codes, synthetic: Codes, names: Sequence[str], sizes:
     columns = []
     for index, name in enumerate(names):
         truth, made, drawn = (rows[:, index] for rows in (real, synthetic, resampled))
-        columns.append(ColumnDistance(name, distance(truth, made, sizes[index]), distance(truth, drawn, sizes[index])))
+        size = sizes[index]
+        missing, real_missing = (float(np.mean(rows == size - 1)) for rows in (made, truth))
+        columns.append(
+            ColumnDistance(name, distance(truth, made, size), distance(truth, drawn, size), missing, real_missing)
+        )
     pairs = []
     for pair in combinations(range(len(names)), 2):
         cells = math.prod(sizes[column] for column in pair)

@@ -19,11 +19,12 @@ import pyarrow.compute as pc
 from dpsynth_platform.contracts import DataContract
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.quality.closeness import Closeness, measure_closeness
-from dpsynth_platform.quality.columns import CELL_BINS, Column, align, cells, declared, of_tables, row_counts
+from dpsynth_platform.quality.columns import CELL_BINS, Column, cells, coded, declared, of_tables, row_counts
 from dpsynth_platform.quality.fairness import Fairness, Protected, measure_fairness
 from dpsynth_platform.quality.fidelity import Fidelity, measure_fidelity
 from dpsynth_platform.quality.moments import MomentsFidelity, measure_moments, of_domain
 from dpsynth_platform.quality.moments import of_tables as moments_of_tables
+from dpsynth_platform.quality.one_type import in_one_type
 from dpsynth_platform.quality.shown import (
     HEADER,
     Row,
@@ -203,12 +204,15 @@ def measure_tables(
         ("ascending", named_in_orders),
     ):
         _check_there(role, names, real.column_names)
+    named = in_one_type(named, categorical)
     tables = {name: _limited(table) for name, table in named.items()}
-    columns = align(tables, {target, *categorical})
+    columns = coded(tables, {target, *categorical})
     by_name = {column.name: column for column in columns}
     _check_target(by_name[target])
-    coded, sizes = cells(align(named, categorical))
-    moments = measure_moments(moments_of_tables(real if train is None else train, synthetic), orders)
+    codes, sizes = cells(coded(named, categorical))
+    moments = measure_moments(
+        moments_of_tables(named["real" if train is None else "train"], named["synthetic"]), orders
+    )
     utility, predictions = measure_utility(columns, target)
     groups = [_groups(by_name[name]) for name in protected]
     return QualityReport(
@@ -216,7 +220,7 @@ def measure_tables(
         period=None,
         cells=f"categories, and {CELL_BINS} bins of equal width over all tables for numbers",
         rows={name: len(table) for name, table in named.items()},
-        fidelity=measure_fidelity(coded[-1 if train is not None else 0], coded[1], [*by_name], sizes),
+        fidelity=measure_fidelity(codes[-1 if train is not None else 0], codes[1], [*by_name], sizes),
         similarity=_similarity(columns, 1),
         real_similarity=_similarity(columns, 2),
         utility=utility,

@@ -14,6 +14,7 @@ from dpsynth_platform.quality.fidelity import Fidelity
 from dpsynth_platform.quality.moments import GapDistance, MomentsFidelity
 from dpsynth_platform.quality.similarity import Similarity
 from dpsynth_platform.quality.utility import Trained, Utility
+from dpsynth_platform.synth.tabular.missing import MOSTLY
 
 Row = tuple[str, str, str, str]
 
@@ -64,6 +65,10 @@ def fidelity_rows(found: Fidelity) -> list[Row]:
     for item in sorted(found.pairs, key=lambda pair: -pair.synthetic)[:_WORST]:
         numbers = (_number(item.synthetic), _number(item.resampled), _number(item.independent))
         rows.append((f"two-way distance, {item.first} and {item.second}", *numbers))
+    for column in found.columns:
+        if max(column.missing, column.real_missing) > MOSTLY:
+            shares = (_number(column.missing), _number(column.real_missing))
+            rows.append((f"share missing or unlisted, {column.column}", *shares, ""))
     return rows
 
 

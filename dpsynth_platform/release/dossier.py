@@ -29,8 +29,9 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release.profile import Profiler, treatment
 from dpsynth_platform.release.table import type_name
 from dpsynth_platform.scrub.findings import ENTITY_TYPES
+from dpsynth_platform.synth.tabular.missing import MissingShare, missing_in_words
 
-FORMAT = "dpsynth-dossier/2"
+FORMAT = "dpsynth-dossier/3"
 CANDIDATE = "candidate"
 PACKAGES = (
     "dpsynth-platform", "alembic", "cryptography", "dagster", "deltalake", "dp-accounting", "duckdb",
@@ -109,6 +110,7 @@ class Evidence:
         software: versions that made the release.
         texts: what became of the synthetic texts that were drawn for the rows (`synth.text.terms.TextsDrawn`), where a
             trained model wrote some.
+        missing: how much of each column was missing or unlisted, by the noisy counts; () where that is not recorded.
     """
 
     contract: DataContract
@@ -134,6 +136,7 @@ class Evidence:
     commitments: Mapping[str, str]
     software: Mapping[str, str]
     texts: Mapping[str, Any] | None = None
+    missing: tuple[MissingShare, ...] = ()
 
     def __post_init__(self) -> None:
         if CANDIDATE not in self.commitments:
@@ -203,9 +206,10 @@ def build_dossier(
         },
         "synthetic": {
             "rows": rows,
-            "columns": _columns(contract, schema, profile),
+            "columns": _columns(contract, schema, profile, evidence.missing),
             "files": [asdict(file) for file in files],
             **({} if evidence.texts is None else {"texts": dict(evidence.texts)}),
+            **({"mostly_missing": said} if (said := missing_in_words(evidence.missing, advice=False)) else {}),
         },
         "lineage": {
             "steps": [asdict(step) | {"inputs": list(step.inputs)} for step in evidence.lineage],
@@ -301,7 +305,8 @@ def contract_summary(contract: DataContract) -> dict[str, Any]:
     topics = (generate["text"] or {}).get("topics")
     if topics is not None:
         topics["model"] = PurePath(topics["model"]).name
-    return kept | {"release": {key: whole["release"][key] for key in ("approvals", "cadence")}}
+    shown = ("approvals", "cadence", *(["max_missing"] if contract.release.max_missing is not None else []))
+    return kept | {"release": {key: whole["release"][key] for key in shown}}
 
 
 def expected_errors(described: Mapping[str, Any]) -> dict[str, float]:
@@ -350,9 +355,12 @@ def _svg_problem(svg: str) -> str | None:
     return None
 
 
-def _columns(contract: DataContract, schema: pa.Schema, profile: Profiler) -> list[dict[str, Any]]:
+def _columns(
+    contract: DataContract, schema: pa.Schema, profile: Profiler, missing: Sequence[MissingShare]
+) -> list[dict[str, Any]]:
     """Every column of the table and every declared one that was left out, in the contract's order."""
     present = {field.name: field for field in schema}
+    shares = {item.column: {"share": item.share, "at_least": item.at_least, "error": item.error} for item in missing}
     names = [*contract.columns, *(name for name in present if name not in contract.columns)]
     columns = []
     for name in names:
@@ -366,5 +374,9 @@ def _columns(contract: DataContract, schema: pa.Schema, profile: Profiler) -> li
             "nullable": field.nullable if field is not None else None,
         }
         histogram = profile.histogram(name) if field is not None else None
-        columns.append(column | ({"histogram": histogram} if histogram else {}))
+        columns.append(
+            column
+            | ({"histogram": histogram} if histogram else {})
+            | ({"missing_or_unlisted": shares[name]} if name in shares else {})
+        )
     return columns

@@ -31,6 +31,7 @@ from dpsynth_platform.planning import audited_key, mechanism_keys
 from dpsynth_platform.privacy.figures import moment
 from dpsynth_platform.retention import EXPIRED
 from dpsynth_platform.storage import AUDITED, MODELS, STEPS, Place, StepRecord, Storage, digest_directory
+from dpsynth_platform.synth.tabular.missing import check_missing, read_missing
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries
 
 if TYPE_CHECKING:
@@ -400,6 +401,7 @@ def check_content(storage: Storage, place: Place, contract: DataContract, ledger
             f"{place.label}/audit says that it attacked another model than the one that the contract's audit.model "
             f"asks for; materialize {place.label}/audit again"
         )
+    _check_missing(place, contract, records["synthetic"])
     return CheckedEvidence(candidate, records, entry, report, clearance_of(place, records["clearance"]))
 
 
@@ -625,6 +627,20 @@ def _check_audit(place: Place, contract: DataContract, report: dict[str, Any]) -
     }.get(str(verdict), "materialize the audit again")
     way_out += f"; the reasons: dpsynth audit show {place.arguments}"
     raise ReleaseRefused(f"{place.label}/audit: the verdict is {verdict!r}, not 'pass'; {way_out}")
+
+
+def _check_missing(place: Place, contract: DataContract, synthetic: StepRecord) -> None:
+    """The contract's limit of missing values, once more, on what the content hash of the rows covers."""
+    limit = contract.release.max_missing
+    if limit is None:
+        return
+    shares = read_missing(synthetic.directory)
+    if shares is None:
+        raise ReleaseRefused(
+            f"{place.label}/synthetic does not say how many values were missing, which release.max_missing limits; "
+            f"materialize {place.label}/synthetic again, which spends nothing"
+        )
+    check_missing(place.label, shares, limit)
 
 
 def _edition(decisions: Sequence[Decision]) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-DOSSIERS = {"dpsynth-dossier/1": "dossier-1.json", "dpsynth-dossier/2": "dossier-2.json"}
+DOSSIERS = {f"dpsynth-dossier/{number}": f"dossier-{number}.json" for number in (1, 2, 3)}
 """Schema of each format of the public dossier that this version can read."""
 REVIEWERS = "reviewers-dossier-1.json"
 ATTESTATION = "attestation-1.json"

@@ -34,6 +34,7 @@ from dpsynth_platform.release.reviewers import (
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import Place, Storage
+from dpsynth_platform.synth.tabular.missing import missing_in_words, read_missing
 
 if TYPE_CHECKING:
     from dpsynth_platform.privacy.statement import PrivacyStatement
@@ -74,6 +75,7 @@ class Review:
     standing: str
     dossier: str
     audit: dict[str, Any] = field(default_factory=dict)
+    mostly_missing: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -122,6 +124,7 @@ class Gathered:
         releasable: whether it only lacks approvals, if anything.
         approved: whether it lacks nothing.
         seen: all of this that a decision rests on.
+        mostly_missing: columns with hardly any usable value, by the noisy counts, in words.
     """
 
     place: Place
@@ -138,6 +141,7 @@ class Gathered:
     releasable: bool
     approved: bool
     seen: Seen
+    mostly_missing: tuple[str, ...] = ()
 
 
 def gather(settings: Settings, place: Place) -> Gathered:
@@ -177,6 +181,7 @@ def gather(settings: Settings, place: Place) -> Gathered:
         releasable=releasable,
         approved=refusal is None,
         seen=Seen(candidate.digest, canonical_digest(rest), decided[-1].sequence if decided else 0),
+        mostly_missing=tuple(missing_in_words(read_missing(storage.require(place, "synthetic").directory) or ())),
     )
 
 
@@ -236,6 +241,7 @@ def review(settings: Settings, place: Place) -> Review:
         standing=found.standing,
         dossier=str(dossier.page_file),
         audit=found.report,
+        mostly_missing=found.mostly_missing,
     )
 
 

@@ -36,6 +36,7 @@ from dpsynth_platform.settings import Settings, embedded_ledger
 from dpsynth_platform.source import PinnedSource, at_version, pin
 from dpsynth_platform.storage import Place, StepRecord, Storage
 from dpsynth_platform.synth.tabular.domain import Domain, filled_in_words
+from dpsynth_platform.synth.tabular.missing import MOSTLY_MISSING
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Forecast:
         audit_shortage: why the audit can only be inconclusive, or None.
         lost_training: why the training of a language model learns little; or None.
         lost_votes: why private votes for texts are mostly noise, or choose nothing; or None.
+        mostly_missing: columns with hardly any usable value, by the noisy counts of the last run, in words.
     """
 
     dataset: str
@@ -94,6 +96,7 @@ class Forecast:
     audit_shortage: str | None
     lost_training: str | None
     lost_votes: str | None
+    mostly_missing: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -131,6 +134,7 @@ class Forecast:
             *([("training", self.lost_training)] if self.lost_training else []),
             *([("votes", self.lost_votes)] if self.lost_votes else []),
             *([("missing values", filled_in_words(self.filled))] if self.filled else []),
+            *(("the last run", sentence) for sentence in self.mostly_missing),
             ("what survives", f"what {survivors} have in common; the rest drowns in the noise"),
             *((_plain(name), rounded(value, 4)) for name, value in self.size.items()),
             (
@@ -268,6 +272,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         audit_shortage=shortage_of(contract),
         lost_training=lost_training_of(contract, settings),
         lost_votes=lost_votes_of(contract, plan),
+        mostly_missing=_mostly_missing(settings, contract, period),
     )
 
 
@@ -284,6 +289,12 @@ def _not_cleared(
         url = settings.ledger_url if store is not None else embedded_ledger(Path(nowhere))
         cleared = clear(store or Ledger(url), LineageStore(url), contract, family, request=request)
     return cleared.reason if cleared.decision == "refuse" else None
+
+
+def _mostly_missing(settings: Settings, contract: DataContract, period: str | None) -> tuple[str, ...]:
+    """What the last run's noisy counts say of its columns; they are as public as a release."""
+    record = Storage(settings.restricted).read(Place(contract.dataset, period), "synthetic")
+    return () if record is None else tuple(record.facts.get(MOSTLY_MISSING, ()))
 
 
 def _last_run(settings: Settings, contract: DataContract, period: str | None) -> tuple[StepRecord, PinnedSource] | None:

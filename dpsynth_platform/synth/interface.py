@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.compute.engine import Engine
     from dpsynth_platform.ledger.grants import Grant
     from dpsynth_platform.privacy.guarantee import Guarantee
+    from dpsynth_platform.synth.tabular.missing import MissingShare
     from dpsynth_platform.synth.text.endpoint_access import Transport
     from dpsynth_platform.synth.text.terms import TextsDrawn, TextTerms
 
@@ -156,12 +157,14 @@ class Drawing:
         rows: how many there will be.
         batches: drawn one by one; raises `ContractError` where next to no row keeps all constraints.
         texts: what became of the texts that were drawn for them, where a trained model writes some.
+        missing: how much of each counted column was missing or unlisted in what the mechanism read.
     """
 
     schema: pa.Schema
     rows: int
     batches: Iterator[pa.RecordBatch]
     texts: TextsDrawn | None = None
+    missing: tuple[MissingShare, ...] = ()
 
     def table(self) -> pa.Table:
         """All rows in memory."""

@@ -27,6 +27,7 @@ from dpsynth_platform.settings import Settings
 from dpsynth_platform.storage import digest_directory, write_durably
 from dpsynth_platform.synth.interface import Progress, generator, silent
 from dpsynth_platform.synth.tabular.measurements import is_complete
+from dpsynth_platform.synth.tabular.missing import missing_in_words
 from dpsynth_platform.synthesis.budget import Budget, open_budget, runs_beside
 from dpsynth_platform.synthesis.more import Earlier
 from dpsynth_platform.synthesis.place import Place, held
@@ -52,6 +53,7 @@ class Synthesis:
         spent: whether it was paid for now, or before.
         not_covered: accesses to the data that the guarantee does not cover.
         filled: columns that lack no value, whatever the data lack.
+        mostly_missing: columns with hardly any usable value, by the noisy counts, in words.
     """
 
     synthetic: Path
@@ -65,11 +67,13 @@ class Synthesis:
     spent: bool
     not_covered: tuple[str, ...]
     filled: tuple[str, ...]
+    mostly_missing: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         paths = {name: str(getattr(self, name)) for name in ("synthetic", "statement", "ledger")}
-        return asdict(self) | paths | {"not_covered": list(self.not_covered), "filled": list(self.filled)}
+        lists = {name: list(getattr(self, name)) for name in ("not_covered", "filled", "mostly_missing")}
+        return asdict(self) | paths | lists
 
 
 class Interrupted(KeyboardInterrupt):
@@ -247,7 +251,8 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
     synthetic = synthetic_path(place.root, options.format)
     names = {name: task.given[name] for name in drawing.schema.names if name in task.given}
     write_rows(synthetic, drawing, names, options.format)
-    said = statement(task.contract, budget.family, task.plan, _run(task, budget, entry, drawing.rows))
+    missing = tuple(missing_in_words(drawing.missing, task.given))
+    said = statement(task.contract, budget.family, task.plan, _run(task, budget, entry, drawing.rows, missing))
     earlier = Earlier(
         entry_id=entry.entry_id,
         method=task.plan.method,
@@ -270,10 +275,11 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
         spent=spent,
         not_covered=said.not_covered,
         filled=task.filled,
+        mostly_missing=missing,
     )
 
 
-def _run(task: Task, budget: Budget, entry: Entry, rows: int) -> Run:
+def _run(task: Task, budget: Budget, entry: Entry, rows: int, missing: tuple[str, ...]) -> Run:
     others, attempts = runs_beside(budget.ledger, entry.entry_id)
     return Run(
         entry_id=entry.entry_id,
@@ -286,4 +292,5 @@ def _run(task: Task, budget: Budget, entry: Entry, rows: int) -> Run:
         assumed=task.not_covered,
         ignored=task.ignored,
         read_as=task.source.dialect.in_words if task.source.format == "csv" else "",
+        mostly_missing=missing,
     )

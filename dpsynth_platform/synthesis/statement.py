@@ -56,6 +56,7 @@ class Run:
         ignored: columns that are declared to be left out.
         read_as: the dialect of a CSV file, in words; empty: the table is none.
         head: the last link of the ledger's chain.
+        mostly_missing: columns with hardly any usable value, by the noisy counts, in words.
     """
 
     entry_id: str
@@ -68,6 +69,7 @@ class Run:
     assumed: str = ""
     ignored: tuple[str, ...] = ()
     read_as: str = ""
+    mostly_missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Statement:
     Attributes:
         ledger_head: the chain's last link then, which the ledger must have for ever.
         table: how many rows it has; of others from the same model that is another number.
+        mostly_missing: columns with hardly any usable value, by the noisy counts, in words.
         covered: what holds of all of them.
     """
 
@@ -90,6 +93,7 @@ class Statement:
     not_covered: tuple[str, ...]
     assumptions: tuple[Assumption, ...]
     account: str
+    mostly_missing: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """All parts as a JSON value."""
@@ -105,6 +109,7 @@ class Statement:
             "not_covered": list(self.not_covered),
             "assumptions": [asdict(item) for item in self.assumptions],
             "account": self.account,
+            "mostly_missing": list(self.mostly_missing),
         }
 
     def to_markdown(self) -> str:
@@ -124,6 +129,7 @@ class Statement:
                 "What it covers",
                 [f"Made by the method {self.method}: {self.why_method}.", *self.covered, f"This table: {self.table}"],
             ),
+            *_missing_section(self.mostly_missing),
             *_section("What it does not cover", self.not_covered),
             *_section(
                 "What it rests on",
@@ -217,6 +223,7 @@ class Further:
             f"-differentially private for {_whom(promise['unit'], promise['max_contributions'])} "
             f"({promise['adjacency']}), together with everything else from the same model.",
             *_section("What they are", [self.words]),
+            *_missing_section(self.earlier.get("mostly_missing", ())),
             *_section("What the guarantee covers", self.earlier["covered"]),
             *_section("What it does not cover", self.earlier["not_covered"]),
             *_section(
@@ -266,6 +273,7 @@ def statement(contract: DataContract, family: FamilyBudget, plan: SealedPlan, ru
             f"{upper_bound(family.cap.epsilon, 6)}, delta {upper_bound(family.cap.delta)} for each {family.unit}, "
             "unless two people together raise it."
         ),
+        mostly_missing=run.mostly_missing,
     )
 
 
@@ -360,3 +368,7 @@ def _accounting(accounting: dict[str, Any]) -> str:
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
     return ["", f"## {title}", "", *(f"- {line}" for line in lines)]
+
+
+def _missing_section(lines: Sequence[str]) -> list[str]:
+    return _section("Columns with hardly any usable value", lines) if lines else []

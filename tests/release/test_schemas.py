@@ -15,6 +15,7 @@ FROZEN = {
     "attestation-1.json": "cb37d396b4017963e51ab01b7c69354a674c658e63c93edbeddcc532dff0c8cf",
     "dossier-1.json": "6fb58bd548989651a6acac571c6ce3bb7dbd11d13e7cb72d69e325d5b80df71b",
     "dossier-2.json": "aecd501d8f4e99859957144a136d2b18f062ca89636f3d802cefee4f84c6e3c6",
+    "dossier-3.json": "3a64b0369cd01b1a2fce096dcbb7480a67ec72fee0b74355ca7222a7e3cbb183",
     "reviewers-dossier-1.json": "20610cd578a527c0196db10e530f8d782c13d7608c417e01b488413075b026b6",
 }
 """SHA-256 of every schema that a release may name. A changed document gets a new format and a new file."""

@@ -536,3 +536,16 @@ def test_a_search_for_a_cap_ends(make: Make) -> None:
     assert make(epsilon=1e-9, delta=0.009).spent
     with pytest.raises(BudgetExceeded, match=r"more than the largest cap of a ledger \(epsilon 1000\)"):
         least_cap(asked(1000, 1e-5))
+
+
+def test_a_column_of_which_no_value_is_declared_is_named(make: Make, tables: Path) -> None:
+    schema = tables / "other.yaml"
+    schema.write_text((tables / "people.yaml").read_text().replace("[Aix, Bern, Chur]", "[aix, bern, chur]"))
+    assert make().mostly_missing == ()
+    made = make(out="other", schema=schema)
+    (said,) = made.mostly_missing
+    assert said.startswith("Column city: about ")
+    assert made.to_json()["mostly_missing"] == [said]
+    assert said in made.statement.read_text()
+    assert json.loads(made.statement.with_suffix(".json").read_text())["mostly_missing"] == [said]
+    assert make(out="other", schema=schema).mostly_missing == (said,)  # by the counts that are there

@@ -67,6 +67,7 @@ class CandidateView(View):
             has decided so far. Hand it back with the decision, so that nobody decides on other things than they saw.
         state: see `CANDIDATE_WORDS`; `standing` says more.
         audit, plain_words, counts, quality: as of a release.
+        mostly_missing: columns with hardly any usable value, by the noisy counts, in words.
         runners: who ran any of it; none of them may approve it.
         approvals, approvals_needed: how many count, and are asked for.
         after_withdrawal: a release of this content was withdrawn, so that an approval needs the explicit word.
@@ -101,6 +102,7 @@ class CandidateView(View):
     decisions: tuple[DecisionView, ...]
     release: str | None
     comparison: ComparisonView | None
+    mostly_missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -304,6 +306,7 @@ def _candidate_view(
         decisions=tuple(map(decision_view, gathered.decided)),
         release=published,
         comparison=beside(settings, known, previous, Side.of_candidate(gathered)) if previous else None,
+        mostly_missing=gathered.mostly_missing,
     )
 
 

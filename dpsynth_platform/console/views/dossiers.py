@@ -193,6 +193,7 @@ class DossierView(View):
         assumptions: what it rests on: each with whether it holds, and what makes it hold.
         figures: quality that follows from the plan alone, by name.
         graph: SVG of the steps that led to it.
+        mostly_missing: columns with hardly any usable value, by the noisy counts, in words.
         contacts: people to ask.
     """
 
@@ -220,6 +221,7 @@ class DossierView(View):
     budget: str
     approvals_needed: int
     graph: str
+    mostly_missing: tuple[str, ...] = ()
 
 
 DECIDED = {APPROVE: "approved", REFUSE: "refused", WITHDRAW: "withdrawn"}
@@ -303,6 +305,7 @@ def dossier_view(dossier: Mapping[str, Any]) -> DossierView:
         ),
         approvals_needed=dossier["approvals_needed"],
         graph=lineage_graph(dossier["lineage"]["steps"], dossier["lineage"]["upstream"]),
+        mostly_missing=tuple(dossier["synthetic"].get("mostly_missing", ())),
     )
 
 

@@ -13,6 +13,7 @@ What belongs in this package, in the order in which a table passes through it. W
 | `drawing`, `noise` | what they draw: paid, and durable before it is used |
 | `measurements` | the durable record of what a mechanism has released; from here on all is post-processing |
 | `compression`, `smoothing`, `resolution` | fine cells put together by their noisy counts |
+| `missing` | columns with hardly any usable value, by their noisy counts |
 | `junction`, `propagation`, `estimation` | exact inference on junction trees, and the model that fits the counts |
 | `model` | the fitted model on disk, and what the audit asks of it |
 | `constraints`, `conditioning` | rules that every row keeps, and the model under them |

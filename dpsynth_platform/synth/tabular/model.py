@@ -40,6 +40,7 @@ from dpsynth_platform.synth.tabular.domain import Codes, Domain
 from dpsynth_platform.synth.tabular.estimation import Array
 from dpsynth_platform.synth.tabular.junction import Attributes, Clique, junction_tree
 from dpsynth_platform.synth.tabular.measurements import Measurements, NoisyCounts, read_measurements
+from dpsynth_platform.synth.tabular.missing import MissingShare, missing_shares
 from dpsynth_platform.synth.tabular.propagation import Beliefs, Layout, Propagator
 from dpsynth_platform.synth.tabular.resolution import Groups, coarse
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
@@ -83,6 +84,11 @@ class Model:
     def release(self) -> ReleaseSchema:
         """Schema of what is sampled."""
         return ReleaseSchema.from_json(self.plan.release)
+
+    @cached_property
+    def missing(self) -> tuple[MissingShare, ...]:
+        """How much of each column was missing or unlisted, by the one-way counts: post-processing."""
+        return missing_shares(self.domain, self.measurements.one_way)
 
     @cached_property
     def attributes(self) -> Attributes:

@@ -64,7 +64,7 @@ def drawing(
     """
     sampler = Sampler.of(model, given)
     wanted = max(1, round(model.total)) if rows is None else rows
-    return Drawing(sampler.release.schema, wanted, sampler.batches(wanted, progress))
+    return Drawing(sampler.release.schema, wanted, sampler.batches(wanted, progress), missing=model.missing)
 
 
 def drawing_counted(
@@ -85,7 +85,8 @@ def drawing_counted(
     parts = [Sampler.of(model, {**(given or {}), column: [value]}).values(number, rng) for value, number in shares]
     table = pa.Table.from_batches(parts).take(pa.array(rng.permutation(rows))).combine_chunks()
     arrays = {name: table.column(name).chunk(0) for name in table.column_names}
-    return Drawing(model.release.schema, rows, iter([completed(arrays, rows, model.release)]))
+    batches = iter([completed(arrays, rows, model.release)])
+    return Drawing(model.release.schema, rows, batches, missing=model.missing)
 
 
 @dataclass(frozen=True)

@@ -249,7 +249,7 @@ class DpFinetune:
         written, kept = _written(parameters, base, prompts, directory, terms, device, progress)
         whole = with_texts(table, release, parameters.layout.fields[0], prompts, written)
         told = TextsDrawn.of(kept, asked=table.num_rows, made=whole.num_rows)
-        return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()), told)
+        return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()), told, drawn.missing)
 
     def sample(self, directory: Path, rows: int) -> pa.Table:
         """Draws rows from the model; see `Generator.sample`."""

@@ -219,7 +219,7 @@ class AugPe:
         """
         plan = _read_plan(directory)
         parameters, release = EvolutionParameters.of(plan), ReleaseSchema.from_json(plan.release)
-        table = counted.draw(
+        drawn = counted.draw(
             parameters.columns,
             directory / COLUMNS,
             release,
@@ -227,11 +227,12 @@ class AugPe:
             constraints=constraints,
             given=given,
             progress=progress,
-        ).table()
+        )
+        table = drawn.table()
         prompts = given_rows(table, parameters.layout)
         written = _written(directory, parameters, prompts, transport or Transport(), device, progress)
         whole = with_texts(table, release, parameters.layout.fields[0], prompts, written)
-        return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()))
+        return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()), missing=drawn.missing)
 
     def sample(self, directory: Path, rows: int) -> pa.Table:
         """Draws rows from the model; see `Generator.sample`."""

@@ -238,15 +238,16 @@ class DpInference:
             votes, counts = resampling.read_votes(directory), _shares(documents, most if rows is None else rows)
             documents = resampling.taken(votes, documents, counts, SentenceEncoder("cpu"))
         release, many = ReleaseSchema.from_json(plan.release), _ROWS_FOR_A_DOCUMENT * len(written)
-        table = counted.draw(
+        drawn = counted.draw(
             parameters.columns, directory / COLUMNS, release, many, constraints=constraints, given=given
-        ).table()
+        )
+        table = drawn.table()
         prompts = given_rows(table, layout)
         none: dict[Given, list[str]] = {given: [] for given in prompts}
         whole = with_texts(table, release, layout.fields[0], prompts, none | documents)
         whole = whole.slice(0, most if rows is None else rows)
         progress(TEXTS, whole.num_rows, whole.num_rows)
-        return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()))
+        return Drawing(whole.schema, whole.num_rows, iter(whole.to_batches()), missing=drawn.missing)
 
     def sample(self, directory: Path, rows: int) -> pa.Table:
         """Draws rows from the model; see `Generator.sample`."""

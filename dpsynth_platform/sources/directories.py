@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 _NAMES = (".parquet", ".parq", ".pq")
 _LEFTOVERS = (".part", ".partial", ".tmp", ".temp", ".inprogress", ".crc", ".bak", ".old", "~")
 _NOT_READ = (".", "_")
-_LOGS = ("_delta_log", ".hoodie")
+_LOGS = ("_delta_log", ".hoodie", "metadata/*.metadata.json")
+"""What Delta, Hudi and Iceberg keep beside files of which some hold no rows any more."""
 _MAGIC = b"PAR1"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
@@ -62,8 +63,10 @@ def data_files(directory: Path) -> list[Path]:
     found = []
     for place, inner, names in os.walk(directory, onerror=_unreadable):
         here = Path(place)
-        for name in sorted({*inner, *names}.intersection(_LOGS)):
-            raise _refused(here, f"has a {name}, so it is a table of another layout; accepted: the table's own path")
+        if log := next((log for log in _LOGS if next(here.glob(log), None)), None):
+            raise _refused(
+                here, f"has a {log}, so it is a table of another layout; accepted: the path of a Delta table"
+            )
         if any((here / name).is_symlink() for name in inner):
             raise _refused(here, "has links to directories, which are not followed; accepted: directories and files")
         inner[:] = sorted(name for name in inner if not name.startswith(_NOT_READ))

@@ -8,6 +8,8 @@ read, nor what lies below (`_temporary/`, `_SUCCESS`): writers keep there what t
 left alone (`notes.txt`, `x.parquet.crc`, `x.parquet.part`); one that is Parquet by its content is refused all the same,
 unless its name says that it is a leftover.
 
+Tables of other layouts (Delta, Hudi, Iceberg) below are refused: of their files, only a log says which hold rows.
+
 Directories named `column=value` give a column each (hive partitioning): whole numbers where all values are written as
 such, without leading zeros, and text otherwise; `__HIVE_DEFAULT_PARTITION__` is a missing value.
 
@@ -65,7 +67,9 @@ def data_files(directory: Path) -> list[Path]:
         here = Path(place)
         if log := next((log for log in _LOGS if next(here.glob(log), None)), None):
             raise _refused(
-                here, f"has a {log}, so it is a table of another layout; accepted: the path of a Delta table"
+                here,
+                f"has a {log}, so it is a table of another layout, some of whose files may hold no rows any more; "
+                "accepted: the path of a Delta table, or a directory of Parquet files alone",
             )
         if any((here / name).is_symlink() for name in inner):
             raise _refused(here, "has links to directories, which are not followed; accepted: directories and files")

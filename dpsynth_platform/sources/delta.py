@@ -43,8 +43,8 @@ HONOURED = frozenset({_MAPPING, _DELETIONS, _NTZ, "v2Checkpoint", *_NOT_WITH_DEL
 """Reader features that are understood here."""
 _MODE = "delta.columnMapping.mode"
 _READER_VERSION = 3
-_OWN_NAME = re.compile(r"[Ff]eature '?([A-Za-z][\w-]*)'? is not supported", re.ASCII)
-_CATALOG = re.compile("catalog-managed")
+_FEATURE = re.compile(r"Kernel error: Unsupported: Feature '([A-Za-z][\w-]*)' is not supported", re.ASCII)
+_CATALOG = re.compile(r"Kernel error: Max catalog version error: .*", re.ASCII)
 _NESTED_UNMAPPED = (
     "is nested, in a Delta table with columnMapping, and is not read; accepted: ignore: true in its declaration, or a "
     "table without that feature"
@@ -98,7 +98,7 @@ def open_delta(uri: str, version: int | None = None) -> DeltaVersion:
             return DeltaVersion(table_id, number, _file_table(opened), Log(opened.table_uri, number))
     except TableNotFoundError:
         problem = None
-    except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
+    except (DeltaError, OSError, ValueError, KeyError, pa.ArrowException) as error:
         problem = _problem(error)
     if problem is None:
         raise NoDeltaTable("there is no Delta table at this place")
@@ -108,9 +108,9 @@ def open_delta(uri: str, version: int | None = None) -> DeltaVersion:
 def _problem(error: Exception) -> str:
     """The library's own text may quote statistics of the data, so its type must do, or the name of a feature."""
     text = str(error)
-    if named := _OWN_NAME.search(text):
+    if named := _FEATURE.fullmatch(text):
         return _unknown([named[1]])
-    if _CATALOG.search(text):
+    if _CATALOG.fullmatch(text):
         return _unknown(["catalogManaged"])
     return f"the Delta table cannot be read ({reason_of(error)}); accepted: a readable Delta table"
 

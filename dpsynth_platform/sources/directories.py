@@ -8,6 +8,8 @@ read, nor what lies below (`_temporary/`, `_SUCCESS`): writers keep there what t
 left alone (`notes.txt`, `x.parquet.crc`, `x.parquet.part`); one that is Parquet by its content is refused all the same,
 unless its name says that it is a leftover.
 
+Tables of other layouts (Delta, Hudi, Iceberg) below are refused: of their files, only a log says which hold rows.
+
 Directories named `column=value` give a column each (hive partitioning): whole numbers where all values are written as
 such, without leading zeros, and text otherwise; `__HIVE_DEFAULT_PARTITION__` is a missing value.
 
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
 _NAMES = (".parquet", ".parq", ".pq")
 _LEFTOVERS = (".part", ".partial", ".tmp", ".temp", ".inprogress", ".crc", ".bak", ".old", "~")
 _NOT_READ = (".", "_")
-_LOGS = ("_delta_log", ".hoodie")
+_LOGS = ("_delta_log", ".hoodie", "metadata/*.metadata.json")
+"""What Delta, Hudi and Iceberg keep beside files of which some hold no rows any more."""
 _MAGIC = b"PAR1"
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
@@ -63,8 +66,12 @@ def data_files(directory: Path) -> list[Path]:
     found = []
     for place, inner, names in os.walk(directory, onerror=_unreadable):
         here = Path(place)
-        for name in sorted({*inner, *names}.intersection(_LOGS)):
-            raise _refused(here, f"has a {name}, so it is a table of another layout; accepted: the table's own path")
+        if log := next((log for log in _LOGS if next(here.glob(log), None)), None):
+            raise _refused(
+                here,
+                f"has a {log}, so it is a table of another layout, some of whose files may hold no rows any more; "
+                "accepted: the path of a Delta table, or a directory of Parquet files alone",
+            )
         if any((here / name).is_symlink() for name in inner):
             raise _refused(here, "has links to directories, which are not followed; accepted: directories and files")
         inner[:] = sorted(name for name in inner if not name.startswith(_NOT_READ))

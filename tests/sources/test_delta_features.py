@@ -96,6 +96,12 @@ def test_mapping_that_the_protocol_does_not_have(tmp_path: Path) -> None:
     assert "has delta.columnMapping.mode 'name', and its protocol does not have columnMapping" in refusal(root)
 
 
+def test_mapping_without_names_is_refused(tmp_path: Path) -> None:
+    stored = add(tmp_path / "t", "a.parquet", pa.table({"name": ["a"]}))
+    root = commit(tmp_path / "t", 0, protocol(["columnMapping"]), metadata([field("person", "string")], **NAME), stored)
+    assert "the Delta table cannot be read" in refusal(root)
+
+
 def test_partition_columns_of_a_mapped_table(tmp_path: Path) -> None:
     root = tmp_path / "t"
     fields = [mapped("person", "string", 1, "name"), mapped("day", "date", 2, "d"), mapped("at", "timestamp", 3, "t")]

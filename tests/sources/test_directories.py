@@ -95,10 +95,10 @@ def test_links_to_directories_are_refused(tmp_path: Path) -> None:
     assert "has links to directories, which are not followed" in refusal(tmp_path / "table")
 
 
-@pytest.mark.parametrize("log", ["_delta_log", ".hoodie"])
+@pytest.mark.parametrize("log", ["_delta_log", ".hoodie", "metadata/*.metadata.json"])
 def test_tables_of_other_layouts_below_are_refused(tmp_path: Path, log: str) -> None:
-    write(tmp_path / "one" / "1.parquet")
-    (tmp_path / "one" / log).mkdir()
+    write(tmp_path / "one" / "data" / "1.parquet")
+    (tmp_path / "one" / log.replace("*", "00000-a")).mkdir(parents=True)
     assert f"{tmp_path}/one: has a {log}, so it is a table of another layout" in refusal(tmp_path)
 
 

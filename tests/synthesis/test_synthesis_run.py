@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyarrow import csv
 from synthesis_cases import SCHEMA, SECRET, Make, people
 
@@ -38,6 +38,7 @@ from dpsynth_platform.synth.tabular.mst import Mst
 from dpsynth_platform.synthesis import Options, Synthesis, rows, run, synthesize
 from dpsynth_platform.synthesis.budget import least_cap
 from dpsynth_platform.synthesis.place import held
+from dpsynth_platform.synthesis.sources import Source
 from dpsynth_platform.synthesis.task import task_of
 from dpsynth_platform.vault import SIGNING_KEY, key_id
 from dpsynth_platform.worker import counting
@@ -503,6 +504,37 @@ def test_what_the_ledger_exports_confirms_no_guess_at_the_table(make: Make, tabl
     # Whoever has all that is public can try keys; there are 2^256 of them.
     assert len(secret) == 32
     assert task.keys(bytes(32))[0] not in keys
+
+
+def test_a_table_that_was_compacted_is_the_same_run(make: Make, tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the run that paid was named by a version that brought no rows."""
+    root, table = str(tables / "twice"), pa.Table.from_batches(read_table(tables / "people"))
+    for part in (table.slice(0, 600), table.slice(600)):
+        write_deltalake(root, part, mode="append")
+    with monkeypatch.context() as patch:
+        patch.setattr(Source, "versions", property(lambda self: self._delta_versions[::-1]))
+        made = make("twice", out="before", rows=50)
+    DeltaTable(root).optimize.compact()
+    DeltaTable(root).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(Source, "versions", property(lambda self: self._delta_versions[::-1]))
+        later = make("twice", out="after", rows=50)
+    for out, paid in (("before", made), ("after", later)):
+        again = make("twice", out=out, rows=60)
+        assert (again.spent, again.entry_id) == (False, paid.entry_id)
+        assert len(ledger_of(again).entries()) == 1
+
+
+def test_leftovers_beside_files_are_the_same_run(make: Make, tables: Path) -> None:
+    directory = tables / "parts"
+    directory.mkdir()
+    pq.write_table(people(), directory / "1.parquet")
+    paid = make("parts", rows=50)
+    (directory / "_SUCCESS").touch()
+    (directory / "_temporary").mkdir()
+    pq.write_table(people(), directory / "_temporary" / "2.parquet")
+    again = make("parts", rows=60)
+    assert (again.spent, again.entry_id) == (False, paid.entry_id)
 
 
 def held_key(out: Path) -> bytes:

@@ -96,7 +96,10 @@ def batches(source: PinnedSource, contract: DataContract, period: str | None) ->
         dataset = DeltaTable(source.uri, version=source.version).to_pyarrow_dataset()
         rows = dataset.to_batches(
             columns=[name for name in source.schema.names if name not in contract.ignored],
-            filter=_period_filter(contract, period), batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1
+            filter=_period_filter(contract, period),
+            batch_size=BATCH_ROWS,
+            batch_readahead=1,
+            fragment_readahead=1,
         )
         for batch in rows:
             if batch.num_rows:

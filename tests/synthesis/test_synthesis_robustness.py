@@ -352,11 +352,11 @@ REFUSED: dict[str, tuple[Case, str]] = {
     ),
     "a column of no type": (
         Case(plain(word=pa.nulls(ROWS)), PLAIN),
-        "columns.word: declared categorical, found Arrow type null; accepted: ignore: true, which leaves the column out",
+        "columns.word: declared categorical, found Arrow type null; accepted: ignore: true, which leaves",
     ),
     "no value that is listed": (
         Case(plain(word=repeated("x", SECRET)), PLAIN),
-        "columns.word.values: none of the column's values is listed, so it would come out as noise; accepted: the values",
+        "columns.word.values: none of the column's values is listed, so it would come out as noise; accepted",
     ),
     "a range that the type cannot hold": (
         Case(

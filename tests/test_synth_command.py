@@ -49,6 +49,28 @@ def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     return call
 
 
+def test_a_csv_file_of_another_dialect(use: Use, tmp_path: Path) -> None:
+    lines = ["age;old;size", *(f"{row % 10};{'yes' if row % 2 else 'no'};{row % 7},5" for row in range(400))]
+    (tmp_path / "people.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "people.yaml").write_text(
+        "columns:\n  age: {type: integer, min: 0, max: 9}\n  old: {type: categorical, values: ['no', 'yes']}\n"
+        "  size: {type: float, min: 0, max: 10}\n"
+    )
+    asked = ("people.csv", *ASKED[1:], "--method", "independent")
+    status, text = use(*asked)
+    assert status == 1 and "accepted: --csv-separator ';'" in " ".join(text.split())
+    assert not (tmp_path / "out" / "restricted" / "models").exists()
+    status, text = use(*asked, "--csv-separator", ";", "--csv-decimal", ",")
+    assert status == 0, text
+    assert (
+        "CSV in utf-8 with ';' between fields, quoted by \", decimal mark ','"
+        in (tmp_path / "out/statement.md").read_text()
+    )
+    assert max(pq.read_table(tmp_path / "out/synthetic.parquet")["size"].to_pylist()) > 1
+    status, text = use(*ASKED, "--csv-separator", ";")
+    assert status == 1 and "is no CSV file (.csv)" in " ".join(text.split())
+
+
 def test_for_people(use: Use, tmp_path: Path) -> None:
     status, text = use(*ASKED)
     assert status == 0, text

@@ -153,6 +153,10 @@ class Dialect:
         return self._parsed(self._first_line(path))
 
     def _first_line(self, path: Path) -> str:
+        """Up to the first end of a line, which may be a carriage return."""
+        return self._line_feed(path).removesuffix("\n").partition("\r")[0]
+
+    def _line_feed(self, path: Path) -> str:
         if "\n".encode(self.encoding) == b"\n":
             with path.open("rb") as file:
                 return file.readline(_LONGEST_HEADER).decode(self.encoding).removeprefix("\ufeff")

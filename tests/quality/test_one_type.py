@@ -103,6 +103,8 @@ def without_draws(found: dict[str, Any]) -> dict[str, Any]:
     for item in (*found["fidelity"]["columns"], *found["fidelity"]["pairs"]):
         del item["resampled"]
     del found["fidelity"]["resampled_triples"]
+    for item in (found["moments"] or {"parts": []})["parts"]:
+        del item["resampled"]
     return found
 
 

@@ -19,8 +19,12 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dpsynth_platform.compute.plain_types import plain_type
+from dpsynth_platform.contracts import Column
 from dpsynth_platform.errors import DpsynthError
+from dpsynth_platform.scrub import fitting
 from dpsynth_platform.synthesis import Options
+from dpsynth_platform.synthesis.declaration import SchemaFile
 from dpsynth_platform.synthesis.rows import bounded_rows
 from dpsynth_platform.synthesis.task import task_of
 from dpsynth_platform.vault import Vault
@@ -87,6 +91,19 @@ DECLARED: list[dict[str, Any] | None] = [
     {"type": "categorical", "values": [1, 2, 3, 4], "nullable": True},
     {"type": "categorical", "values": "learned"},
 ]
+
+
+def likely(type_: pa.DataType) -> list[dict[str, Any] | None]:
+    """Declarations that fit a type."""
+    kind = plain_type(type_)
+    fits = [column for column in DECLARED if column and "type" in column and fitting.fits(column_of(column), kind)[0]]
+    return fits or [{"ignore": True}, {"type": "text"}]
+
+
+def column_of(document: dict[str, Any]) -> Column:
+    return SchemaFile(columns={"x": document}).columns["x"]
+
+
 ASKED = [{}, {}, {"learn_values": True}, {"assume_public_domain": True}]
 names = st.lists(
     st.one_of(
@@ -127,13 +144,54 @@ def test_any_arrow_table(data: st.DataObject) -> None:
         type_ = data.draw(st.sampled_from(list(TYPES)))
         values = data.draw(st.lists(st.one_of(st.none(), TYPES[type_]), min_size=1, max_size=6))
         columns[name] = pa.array((values * rows)[:rows], type_)
-        column = data.draw(st.sampled_from(DECLARED))
+        column = data.draw(st.sampled_from(likely(type_) * 20 + DECLARED))
         if column is not None:
             declared[name] = column
     with tempfile.TemporaryDirectory() as place:
         table = Path(place) / "t.parquet"
         pq.write_table(pa.table(columns), table)
         check(table, declared, data.draw(st.sampled_from(ASKED)))
+
+
+FIELDS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"type": "integer", "min": -9, "max": 9}, ["1", "-7", "4.0", "", "NA", " 3", "7e3"]),
+    ({"type": "float", "min": -9, "max": 9}, ["1.5", "-inf", "nan", "1e400", "", ".5"]),
+    ({"type": "boolean"}, ["true", "FALSE", "1", "0.0", ""]),
+    ({"type": "date", "min": "2000-01-01", "max": "2030-01-01"}, ["2024-02-29", "2024-02-29 10:00", "0001-01-01", ""]),
+    ({"type": "time"}, ["07:30", " 7:30 ", "24:00", MARK, ""]),
+    ({"type": "categorical", "values": ["a", "b"]}, ["a", "b", MARK, "", '"a"', "é"]),
+    ({"type": "categorical", "values": [1, 2, 3, 4], "nullable": True}, ["1", "4.0", " 2 ", "04", MARK, ""]),
+    ({"type": "categorical", "values": "learned"}, ["a", MARK, " b", '"x,y"', '"two\nlines"']),
+    ({"type": "text"}, [MARK, "", '"a ""b"""']),
+    ({"ignore": True}, [MARK, "\x00", '""']),
+]
+"""A declaration, and fields of which most can be read so."""
+
+
+@FUZZED
+@given(
+    columns=st.lists(st.sampled_from(FIELDS), min_size=1, max_size=4),
+    places=st.lists(st.integers(0, 41), min_size=1, max_size=60),
+    end=st.sampled_from(["\n", "\r\n", "\r"]),
+    asked=st.sampled_from([{}, {}, {"csv_separator": ";"}, {"csv_skip_blanks": True}, {"csv_encoding": "utf-16"}]),
+    odd=st.one_of(st.none(), st.tuples(st.integers(0, 59), st.integers(0, 3), st.text(string.printable, max_size=4))),
+)
+def test_csv_files_of_which_most_can_be_read(
+    columns: list[tuple[dict[str, Any], list[str]]],
+    places: list[int],
+    end: str,
+    asked: dict[str, Any],
+    odd: tuple[int, int, str] | None,
+) -> None:
+    rows = [[texts[place % len(texts)] for _, texts in columns] for place in places]
+    if odd is not None and odd[0] < len(rows) and odd[1] < len(columns):
+        rows[odd[0]][odd[1]] = odd[2]
+    header = [f"c{place}" for place in range(len(columns))]
+    content = end.join(asked.get("csv_separator", ",").join(row) for row in [header, *rows]) + end
+    with tempfile.TemporaryDirectory() as place:
+        table = Path(place) / "t.csv"
+        table.write_bytes(content.encode(asked.get("csv_encoding", "utf-8")))
+        check(table, {name: column for name, (column, _) in zip(header, columns, strict=True)}, asked)
 
 
 fields = st.one_of(

@@ -92,26 +92,26 @@ class Settings:
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Reads the DPSYNTH_* variables. Raises `ConfigurationError` for a value that cannot be used."""
         env = os.environ if environment is None else environment
-        home = Path(env.get("DPSYNTH_HOME") or ".dpsynth").expanduser().resolve()
-        deploy = Path(env.get("DPSYNTH_DEPLOY") or PACKAGE_ROOT / "deploy").expanduser().resolve()
+        home = _resolved("DPSYNTH_HOME", env.get("DPSYNTH_HOME") or ".dpsynth")
+        deploy = _resolved("DPSYNTH_DEPLOY", env.get("DPSYNTH_DEPLOY") or str(PACKAGE_ROOT / "deploy"))
         return cls(
             home=home,
             deploy=deploy,
             ledger_url=env.get("DPSYNTH_LEDGER_URL") or embedded_ledger(home / "ledger"),
             user=recorded_name(env.get("DPSYNTH_USER") or getpass.getuser(), "DPSYNTH_USER"),
             device=_one_of(DEVICES, "DPSYNTH_DEVICE", env) or "auto",
-            compute=_chosen(env.get("DPSYNTH_COMPUTE"), deploy / "compute.yaml"),
-            worker=_chosen(env.get("DPSYNTH_WORKER"), deploy / "worker.yaml"),
+            compute=_chosen("DPSYNTH_COMPUTE", env, deploy / "compute.yaml"),
+            worker=_chosen("DPSYNTH_WORKER", env, deploy / "worker.yaml"),
             memory=_memory(env.get("DPSYNTH_MEMORY") or ""),
             notify=_arguments(env.get("DPSYNTH_NOTIFY") or ""),
             notify_url=_webhook(env.get("DPSYNTH_NOTIFY_URL") or ""),
             notify_mail=_mail(env.get("DPSYNTH_NOTIFY_MAIL") or ""),
             require_encrypted=_one_of(REQUIREMENTS, "DPSYNTH_REQUIRE_ENCRYPTED", env) or "no",
-            lineage_tokens=_path(env.get("DPSYNTH_LINEAGE_TOKENS")),
+            lineage_tokens=_path("DPSYNTH_LINEAGE_TOKENS", env),
             model_hub=_yes("DPSYNTH_MODEL_HUB", env.get("DPSYNTH_MODEL_HUB") or "no"),
             text_endpoints=_origins("DPSYNTH_TEXT_ENDPOINTS", env.get("DPSYNTH_TEXT_ENDPOINTS") or ""),
-            text_key=_path(env.get("DPSYNTH_TEXT_KEY")),
-            console=_chosen(env.get("DPSYNTH_CONSOLE"), deploy / "console.yaml"),
+            text_key=_path("DPSYNTH_TEXT_KEY", env),
+            console=_chosen("DPSYNTH_CONSOLE", env, deploy / "console.yaml"),
             console_url=_address("DPSYNTH_CONSOLE_URL", env.get("DPSYNTH_CONSOLE_URL") or ""),
             dagster_url=_link("DPSYNTH_DAGSTER_URL", env.get("DPSYNTH_DAGSTER_URL") or ""),
         )
@@ -228,15 +228,24 @@ def embedded_ledger(directory: Path) -> str:
     return f"sqlite:///{quote(str(directory / 'ledger.db'))}"
 
 
-def _chosen(named: str | None, own: Path) -> Path | None:
+def _chosen(name: str, env: Mapping[str, str], own: Path) -> Path | None:
     """The file that is named, whether or not it is there (its reader tells), or the deployment's own if it has one."""
-    if named:
-        return _path(named)
+    if env.get(name):
+        return _path(name, env)
     return own if os.path.lexists(own) else None  # what is no file is its reader's to refuse
 
 
-def _path(named: str | None) -> Path | None:
-    return Path(named).expanduser().resolve() if named else None
+def _path(name: str, env: Mapping[str, str]) -> Path | None:
+    named = env.get(name)
+    return _resolved(name, named) if named else None
+
+
+def _resolved(name: str, text: str) -> Path:
+    """Raises `ConfigurationError` for a home that nobody has, and for links in a circle."""
+    try:
+        return Path(text).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError):
+        raise ConfigurationError(f"{name}: {text[:200]!r} cannot be resolved; accepted: a path") from None
 
 
 def _memory(text: str) -> int | None:

@@ -354,5 +354,5 @@ class _Dumper(yaml.SafeDumper):
 
 for _pattern in (_NULL, _BOOLEAN, _OTHER_BASE, _NOT_FINITE, _WHOLE, _REAL):
     _Dumper.add_implicit_resolver("tag:dpsynth,2026:no-text", re.compile(rf"(?:{_pattern.pattern})\Z"), None)
-for _kind_of_number, _as in ((Whole, int), (Real, float)):
-    _Dumper.add_representer(_kind_of_number, lambda dumper, value, _as=_as: dumper.represent_data(_as(value)))
+_Dumper.add_representer(Whole, lambda dumper, value: dumper.represent_int(int(value)))
+_Dumper.add_representer(Real, lambda dumper, value: dumper.represent_float(float(value)))

@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+from bad_files import BOMB
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -162,7 +164,7 @@ def _values(node: str) -> list[str]:
         *("", "~", "01", "08", "1.10", "-0", "1e3", "1e308", "1e999", "-1", "0", "9" * 301, "9" * 299, "1_000", "true"),
         *("2026-02-30", "0001-01-01T00:00:00+14:00", "9999-12-31", "12:30", "24:00", "2026-13", "NO", "'1e99999999'"),
         *("[]", "{}", "[[]]", "{a: {b: c}}", "[1, a, ~]", "{1: 2}", "{~: 1}", "*x", "&x 1", "!!int 1", "20260101"),
-        *("${DPSYNTH_HOME}", "${NOWHERE}", "/" * 300, f"/{'a' * 300}", "'x\n\n  y'", "\u202e", "learned", '"\\0"'),
+        *("${DPSYNTH_HOME}", "${NOWHERE}", "/" * 300, f"/{'a' * 300}", "'x\n\n  y'", "\u202e", "~nobody/x", '"\\0"'),
         *("'(a?){99}'", "'((('", "'[z-a]'", "'\\\\'", f"'{'a' * 5000}'", node * 2, "auto", '"\\uFFFF"'),
     ]  # fmt: skip
 
@@ -206,7 +208,7 @@ TREES = st.recursive(
     max_leaves=12,
 )
 BOUNDED = settings(
-    max_examples=150,
+    max_examples=80,
     deadline=None,
     derandomize=True,
     database=None,
@@ -230,3 +232,76 @@ def test_any_document(tmp_path: Path, document: dict[str, Any]) -> None:
 @given(content=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_any_bytes(tmp_path: Path, content: bytes) -> None:
     tried(tmp_path / "census.yaml", content)
+
+
+VARIABLES = {
+    "DPSYNTH_HOME": ("/srv/dpsynth", "~", "~nobody-at-all/x", f"/{'a' * 300}", "/dev/null"),
+    "DPSYNTH_DEPLOY": ("/srv/deploy", "~nobody-at-all"),
+    "DPSYNTH_USER": ("rita", "\n", " ", "a" * 500),
+    "DPSYNTH_DEVICE": ("cuda",),
+    "DPSYNTH_COMPUTE": ("/srv/compute.yaml", "~nobody-at-all/c"),
+    "DPSYNTH_MEMORY": ("8GB", "0GB"),
+    "DPSYNTH_NOTIFY": ("notify-send 'a b'", "'"),
+    "DPSYNTH_NOTIFY_URL": ("https://hooks.example.org/x", "https://[", "https://[::1"),
+    "DPSYNTH_NOTIFY_MAIL": (
+        "smtp://u:p@mail.example.org:587?from=a@b.c&to=d@e.f",
+        "smtp://[?",
+        "smtp://h:99999?from=a@b.c&to=d@e.f",
+    ),
+    "DPSYNTH_TEXT_ENDPOINTS": ("https://models.example.org", "https://[::1]", "https://[:::]"),
+    "DPSYNTH_CONSOLE_URL": ("https://console.example.org", "https://[x", "http://localhost:99999999"),
+    "DPSYNTH_DAGSTER_URL": ("https://dagster.example.org/ui", "https://[]"),
+    "DPSYNTH_LEDGER_URL": ("sqlite:///x.db", "::", "postgresql+psycopg://u:p@h/d"),
+    "DPSYNTH_LINEAGE_TOKENS": ("/srv/tokens", "~nobody-at-all/t"),
+}
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+
+
+@settings(BOUNDED, max_examples=400)
+@given(
+    st.dictionaries(st.sampled_from(sorted(VARIABLES)), TEXT, max_size=2),
+    st.fixed_dictionaries({}, optional={name: st.sampled_from(texts) for name, texts in VARIABLES.items()}),
+)
+def test_any_environment(odd: dict[str, str], known: dict[str, str]) -> None:
+    try:
+        Settings.from_environment(known | odd)
+    except ConfigurationError as error:
+        assert str(error).startswith("DPSYNTH_")
+
+
+CENSUS = SEEDS["census.yaml"]
+FOUND = {
+    "an overlong name in a path": CENSUS.replace("${DPSYNTH_HOME}/public", f"/{'a' * 300}"),
+    "an overlong path": CENSUS.replace("${DPSYNTH_HOME}/public", "/" + "/".join(["a" * 200] * 30)),
+    "a NUL in a path": CENSUS.replace("${DPSYNTH_HOME}/public", "\\0"),
+    "a NUL in a key": CENSUS.replace("family:", '"fam\\0ily":'),
+    "a date that is none": CENSUS.replace("{type: integer, min: 17, max: 90}", "{type: date, max: 2026-02-30}"),
+    "a date before all dates": CENSUS.replace("integer, min: 17, max: 90", "datetime, min: 0001-01-01T00:00:00+14:00"),
+    "ten thousand digits": CENSUS.replace("48000", "9" * 10_000),
+    "more units than people": CENSUS.replace("48000", "9" * 299),
+    "edges beyond double precision": CENSUS.replace(
+        "max: 90}", f"max: 90, bins: [{'9' * 299}], points: [{'9' * 299}]}}"
+    ),
+    "an exponent of a billion": CENSUS.replace(
+        "constraints:", "constraints:\n    - forbid: {age: '1e999999999', sex: Male}"
+    ),
+    "a recursive alias": "a: &a [*a]",
+    "a recursive alias behind another": "a: &a {b: &b [*a]}",
+    "an alias bomb": BOMB,
+    "deep nesting": "[" * 100_000,
+    "deep nesting of mappings": "{a: " * 100_000,
+    "a merge of nothing": "<<: *x",
+    "a text for a part": "privacy: 3\ncolumns: 4\nsource: [5]\nrelease: ~\ngenerate: x\naudit: 7",
+    "lists for columns": CENSUS.replace("columns:", "columns: [1]\ncolumns2:"),
+    "half of a character": 'a: "\\ud800"',
+    "a choice of a list": "default: [1]\ndatasets: [visits]",
+    "a choice of a choice": "default: {engine: {engine: duckdb}}\ndatasets: {visits: ~}",
+    "a launcher that is a list": "default: {launcher: [local]}",
+    "an issuer that is no address": "oidc: {issuer: 'https://[', client_id: x}",
+    "a manager that is a mapping": "{manager: {aws: 1}}",
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_found(tmp_path: Path, name: str) -> None:
+    tried(tmp_path / "census.yaml", FOUND[name].encode())

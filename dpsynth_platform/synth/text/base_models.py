@@ -24,7 +24,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,10 +81,14 @@ def base_model(declared: str, cache: Path, *, hub: bool = False) -> BaseModel:
     if declared in _PACKAGES:
         return _from_gguf(_packaged_file(declared), cache, declared, declared)
     if declared.startswith(("/", ".", "~")):
-        path = Path(declared).expanduser()
-        if path.is_dir():
+        path = is_directory = is_file = None
+        # A home that nobody has is a `RuntimeError`, a name that is too long an `OSError`.
+        with suppress(OSError, RuntimeError):
+            path = Path(declared).expanduser()
+            is_directory, is_file = path.is_dir(), path.is_file()
+        if path is not None and is_directory:
             return _from_directory(path, path.resolve().name, declared)
-        if path.is_file() and path.suffix == ".gguf":
+        if path is not None and is_file and path.suffix == ".gguf":
             return _from_gguf(path, cache, path.stem, declared)
         raise ConfigurationError(
             f"base model {declared!r}: neither a directory nor a GGUF file; accepted: {_ways_out(hub)}"

@@ -60,7 +60,9 @@ class Constraint(BaseModel):
         description="What each value of `column` determines; by default it is learned from the noisy counts.",
     )
     ascending: list[str] | None = Field(
-        default=None, description="Two or more columns whose values do not decrease from one to the next."
+        default=None,
+        description="Two or more columns whose values do not decrease from one to the next. Of dates, moments and "
+        "times of day, the later one is counted by its gap to the earlier one.",
     )
     strict: bool = Field(default=False, description="Of `ascending`: whether equal values are excluded.")
     allow_missing: bool = Field(
@@ -156,9 +158,13 @@ def gap_orders(constraints: Iterable[Constraint], kinds: Mapping[str, str]) -> d
     """
     found: dict[str, tuple[tuple[str, ...], bool]] = {}
 
-    def before(name: str) -> set[str]:
-        earlier = found[name][0] if name in found else ()
-        return {name, *(other for each in earlier for other in before(each))}
+    def before(names: Iterable[str]) -> set[str]:
+        seen, left = set[str](), list(names)
+        while left:
+            if (name := left.pop()) not in seen:
+                seen.add(name)
+                left.extend(found[name][0] if name in found else ())
+        return seen
 
     for constraint in constraints:
         names = constraint.ascending or []
@@ -168,7 +174,7 @@ def gap_orders(constraints: Iterable[Constraint], kinds: Mapping[str, str]) -> d
         for place, later in enumerate(names[1:], 1):
             earlier = tuple(reversed(names[:place]))
             # In a circle, some column has to come first.
-            if later not in found and not any(later in before(name) for name in earlier):
+            if later not in found and later not in before(earlier):
                 found[later] = (earlier, constraint.strict)
     return found
 

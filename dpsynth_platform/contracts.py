@@ -337,7 +337,8 @@ class _Timed(_Column, _Binned):
 class DatetimeColumn(_Timed):
     """Moments in [min, max]; moments outside are clamped. In UTC where the source's type has a time zone.
 
-    In a release, each moment is a whole multiple of the resolution.
+    They are counted by day, weekday and hour, where the range has several days. In a release, each moment is a whole
+    multiple of the resolution.
     """
 
     type: Literal["datetime"]

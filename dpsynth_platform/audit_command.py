@@ -410,7 +410,7 @@ def _document(what: str, period: str | None) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise AccountingError(f"{path}: the report cannot be read ({reason_of(error)})") from None
     if not isinstance(document, dict):
         raise AccountingError(f"{path}: the report is no JSON object; accepted: what `dpsynth audit run` wrote")

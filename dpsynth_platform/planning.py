@@ -9,6 +9,7 @@ What plans and costs are made with is imported where they are made: who only ask
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from dpsynth_platform.source import PinnedSource
     from dpsynth_platform.synth.interface import SealedPlan
 
+_LONGEST_NAME = 255
+_LONGEST_PATH = 3500
+"""Bytes that Linux takes, less those of what a release is made of."""
+_SHOWN = 40
 _NONE_YET = "none yet; `dpsynth contract init` drafts one"
 _MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])", re.ASCII)
 
@@ -295,7 +300,18 @@ def settled(contract: DataContract, settings: Settings) -> DataContract:
 
 
 def _in_the_open(settings: Settings, contract: DataContract) -> Iterator[str]:
-    """Why releases would lie among what must stay restricted: who may read the one root would come to the other."""
+    """Why releases would lie among what must stay restricted, or could not be written once they are paid for.
+
+    Who may read the one root would come to the other.
+    """
+    long = [part for part in Path(contract.release.uri).parts if len(os.fsencode(part)) > _LONGEST_NAME]
+    if long or len(os.fsencode(contract.release.uri)) > _LONGEST_PATH:
+        what = f"{long[0][:_SHOWN]}..." if long else f"{contract.release.uri[:_SHOWN]}..."
+        yield (
+            f"release.uri: {what!r} is too long to be written; accepted: at most {_LONGEST_NAME} bytes for each name "
+            f"and {_LONGEST_PATH} for the whole"
+        )
+        return
     public = Path(contract.release.uri).resolve()
     for name, place in (settings.sensitive_places | {"source": Path(contract.source.uri)}).items():
         kept = place.resolve()

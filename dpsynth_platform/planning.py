@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from dpsynth_platform.source import PinnedSource
     from dpsynth_platform.synth.interface import SealedPlan
 
+_LONGEST_NAME = 255
+_LONGEST_PATH = 3500
+"""Bytes that Linux takes, less those of what a release is made of."""
+_SHOWN = 40
 _NONE_YET = "none yet; `dpsynth contract init` drafts one"
 
 
@@ -337,7 +341,18 @@ def settled(contract: DataContract, settings: Settings) -> DataContract:
 
 
 def _in_the_open(settings: Settings, contract: DataContract) -> Iterator[str]:
-    """Why releases would lie among what must stay restricted: who may read the one root would come to the other."""
+    """Why releases would lie among what must stay restricted, or could not be written once they are paid for.
+
+    Who may read the one root would come to the other.
+    """
+    long = [part for part in Path(contract.release.uri).parts if len(os.fsencode(part)) > _LONGEST_NAME]
+    if long or len(os.fsencode(contract.release.uri)) > _LONGEST_PATH:
+        what = f"{long[0][:_SHOWN]}..." if long else f"{contract.release.uri[:_SHOWN]}..."
+        yield (
+            f"release.uri: {what!r} is too long to be written; accepted: at most {_LONGEST_NAME} bytes for each name "
+            f"and {_LONGEST_PATH} for the whole"
+        )
+        return
     places = {"release.uri": Path(contract.release.uri), "source.uri": Path(contract.source.uri)}
     found = {}
     for key, place in places.items():

@@ -169,7 +169,7 @@ def _send_to(*descriptors: int) -> None:
 
 def _flush() -> bool:
     """Writes what is buffered, by Python and by libraries in C. False where something could not be written."""
-    well = ctypes.CDLL(None).fflush(None) == 0
+    well = bool(ctypes.CDLL(None).fflush(None) == 0)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

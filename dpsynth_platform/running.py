@@ -24,6 +24,7 @@ import dagster as dg
 from dagster._core.events import DagsterEventType
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
+from dpsynth_platform.errors import ConfigurationError
 from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.lineage.naming import PARENT_NAMESPACE
 from dpsynth_platform.people import REQUESTED_BY_TAG
@@ -65,7 +66,16 @@ class LineResult:
 
 
 def prepare_home(settings: Settings) -> Path:
-    """Makes the Dagster home with the deployment's `dagster.yaml`; returns its path."""
+    """Makes the Dagster home with the deployment's `dagster.yaml`; returns its path.
+
+    Raises:
+        ConfigurationError: the deployment has no such file.
+    """
+    if not (settings.deploy / "dagster.yaml").is_file():
+        raise ConfigurationError(
+            f"DPSYNTH_DEPLOY: {settings.deploy} holds no file dagster.yaml; accepted: a directory with it, with "
+            "contracts/ and families/"
+        )
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     home = settings.dagster_home
     home.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -25,10 +25,15 @@ def listening_at(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
         listening.listen()  # whoever is told the address may connect at once
-    except (OSError, OverflowError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else "no such port"
-        raise ConfigurationError(f"--host {host} --port {port} cannot be listened on: {why.lower()}") from None
-    return listening
+    except UnicodeError:
+        why = "it is no name of a host"
+    except OverflowError:
+        why = "no such port"
+    except OSError as error:
+        why = error.strerror or "the system does not say why"
+    else:
+        return listening
+    raise ConfigurationError(f"--host {host} --port {port} cannot be listened on: {why.lower()}")
 
 
 def serve(listening: socket.socket, app: Any, *, logs: Sequence[str], connections: int, **more: Any) -> None:

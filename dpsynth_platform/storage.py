@@ -21,7 +21,7 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -300,15 +300,24 @@ def hold(descriptor: int) -> None:
 
 
 def write_durably(path: Path, content: str | bytes) -> None:
-    """Replaces a file as a whole: written aside, flushed to disk, renamed. Mode 0600."""
+    """Replaces a file as a whole: written aside, flushed to disk, renamed. Mode 0600.
+
+    Raises:
+        OSError: the file is what it was, or, where its new name could not be flushed, may be what it was after a crash.
+    """
     private_directory(path.parent)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
     sync(path.parent)
 
 

@@ -236,6 +236,15 @@ def test_a_release_lies_apart_from_what_is_restricted(settings: Settings, uri: s
             refused()
 
 
+@pytest.mark.parametrize("uri", ["${DPSYNTH_HOME}/" + "ü" * 128, "/public" * 600])
+def test_a_release_whose_path_is_too_long_is_refused_before_it_is_paid_for(settings: Settings, uri: str) -> None:
+    file = settings.contracts / "census.yaml"
+    file.write_text(yaml.safe_dump(DOCUMENT | {"release": DOCUMENT["release"] | {"uri": uri}}))
+    for refused in (lambda: load_dataset(settings, "census"), lambda: check_contract(settings, file)):
+        with pytest.raises(ContractError, match=r"release\.uri: '.*\.\.\.' is too long to be written; accepted: "):
+            refused()
+
+
 def test_one_bad_file_stops_no_other_dataset(settings: Settings) -> None:
     (settings.contracts / "other.yaml").write_text("dataset: other\n")
     loaded, faults = load_all(settings)

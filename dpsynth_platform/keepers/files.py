@@ -46,11 +46,11 @@ class FileKeeper:
         path = closed_directory(self._directory) / f"{name}.key"
         partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(key)
-            file.flush()
-            os.fsync(file.fileno())
         try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(key)
+                file.flush()
+                os.fsync(file.fileno())
             os.link(partial, path)  # atomic, and fails where another process was first
         except FileExistsError:
             pass

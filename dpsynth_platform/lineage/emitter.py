@@ -28,14 +28,14 @@ from dpsynth_platform.lineage.nodes import OpenRun
 from dpsynth_platform.lineage.outbox import Receiver, Report, TargetStatus, told_of
 from dpsynth_platform.lineage.receivers import Client, RecordFile, StandardTransport, standard_client
 from dpsynth_platform.lineage.record import JsonLines, run_event
-from dpsynth_platform.lineage.redaction import safe_error
+from dpsynth_platform.lineage.redaction import reason_of, safe_error
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.settings import Settings
 
 if TYPE_CHECKING:
     from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet, OutputDatasetFacet, RunFacet
 
-    from dpsynth_platform.lineage.events import Event
+    from dpsynth_platform.lineage.events import Event, Kind
 
 RECORD = "events.jsonl"
 SPOOL = "spool.jsonl"
@@ -168,9 +168,7 @@ class LineageEmitter:
 
     def start(self, run: StepRun) -> Delivery:
         """Emits START with what is known of inputs and outputs beforehand."""
-        from dpsynth_platform.lineage.events import step_event
-
-        return self._emit(step_event(run, "START"))
+        return self._emit_step(run, "START")
 
     def complete(self, run: StepRun) -> Delivery:
         """Emits COMPLETE with the real inputs and outputs."""
@@ -218,11 +216,19 @@ class LineageEmitter:
     def _end(
         self, run: StepRun, kind: Literal["COMPLETE", "FAIL", "ABORT"], error: tuple[str, str] | None = None
     ) -> Delivery:
-        from dpsynth_platform.lineage.events import step_event
-
-        started = self._emit(step_event(run, "START"))  # only recorded if there is no START yet
-        ended = self._emit(step_event(run, kind, error))
+        started = self._emit_step(run, "START")  # only recorded if there is no START yet
+        ended = self._emit_step(run, kind, error)
         return Delivery(ended.recorded, started.warnings + ended.warnings)
+
+    def _emit_step(self, run: StepRun, kind: Kind, error: tuple[str, str] | None = None) -> Delivery:
+        try:
+            from dpsynth_platform.lineage.events import step_event
+
+            entry = step_event(run, kind, error)
+        except Exception as failure:  # even to make it takes files of libraries
+            warning = f"{kind} of {run.job_name} is not recorded: it could not be made ({reason_of(failure)})."
+            return Delivery(recorded=False, warnings=(warning,))
+        return self._emit(entry)
 
     def _emit(self, entry: Event) -> Delivery:
         """A failed emission never fails a run, whatever the database, the disk or a receiver says."""
@@ -237,7 +243,7 @@ class LineageEmitter:
         try:
             return Delivery(True, outbox.flush(store, self._to(), seconds=_SECONDS_IN_A_STEP).warnings)
         except Exception as error:
-            return Delivery(True, (f"{told_of(entry)} is recorded and not delivered yet ({safe_error(error)[1]}).",))
+            return Delivery(True, (f"{told_of(entry)} is recorded and not delivered yet ({reason_of(error)}).",))
 
     def _opened(self) -> LineageStore:
         """The store, after everything earlier was taken in."""
@@ -273,7 +279,7 @@ class LineageEmitter:
         return self._receivers
 
     def _unrecordable(self, entry: Mapping[str, Any], error: Exception) -> str:
-        note = {"at": dt.datetime.now(dt.UTC).isoformat(), "error": safe_error(error)[1], "event": entry}
+        note = {"at": dt.datetime.now(dt.UTC).isoformat(), "error": reason_of(error), "event": entry}
         return self._kept(self._unrecorded, note, error, "it cannot be", told_of(entry))
 
     def _kept(
@@ -285,5 +291,5 @@ class LineageEmitter:
             with place.locked() as descriptor:
                 place.append(descriptor, dict(note))
         except Exception as second:
-            return f"{warning}, nor could it be kept in {place.path.name} ({safe_error(second)[1]})."
+            return f"{warning}, nor could it be kept in {place.path.name} ({reason_of(second)})."
         return f"{warning}; {hope}; it is kept in {place.path.name}."

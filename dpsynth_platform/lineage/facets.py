@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING, Any
 
@@ -492,6 +493,7 @@ def nominal_time(period: str) -> dict[str, RunFacet]:
     return {"nominalTime": facet}
 
 
+@cache  # the versions stand in files, and each event has them
 def processing_engine() -> dict[str, RunFacet]:
     """Dagster and its version, with the version of this package as the adapter's."""
     facet = processing_engine_run.ProcessingEngineRunFacet(

@@ -27,7 +27,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from dpsynth_platform.ledger import rows
 from dpsynth_platform.lineage import tables
-from dpsynth_platform.lineage.redaction import safe_error
+from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.processes import is_gone, own_name
 
@@ -214,7 +214,7 @@ class _Served:
                 refused = str(refusal)
                 self._warn(due, f"was refused by {self._name} ({refused}) and passed over.")
             except Exception as error:  # whatever a transport raises; of its text nothing is told
-                self._warn(due, f"did not reach {self._name} ({safe_error(error)[1]}); it is kept and tried again.")
+                self._warn(due, f"did not reach {self._name} ({reason_of(error)}); it is kept and tried again.")
                 self._write(lambda connection, due=due: self._failed(connection, due))  # type: ignore[misc]
                 return count
             last = over()

@@ -7,6 +7,7 @@ that no event is ever merged with another, and readers pass over lines that are 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -49,7 +50,7 @@ class JsonLines:
         line = (b"\n" if torn else b"") + text.encode() + b"\n"
         try:
             if os.write(descriptor, line) != len(line):
-                raise OSError("the write was cut short")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # what else cuts a write short
             os.fsync(descriptor)
         except OSError:
             os.ftruncate(descriptor, size)

@@ -96,7 +96,9 @@ def safe_error(error: BaseException) -> tuple[str, str]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a library failed, for a message of ours: the operating system's words where it refused, else its type."""
+    """Why something failed, within a message of ours: our own words, the operating system's, or the error's type."""
+    if isinstance(error, DpsynthError):
+        return str(error)
     number = system_number(error)
     if number is not None:
         return _SAID[number]

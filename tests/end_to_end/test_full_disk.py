@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import dagster as dg
+import numpy as np
 import pytest
 from deployment import Deployment
 from inside import inside
@@ -23,6 +24,8 @@ from test_leaks import Interrupting, raising
 
 from dpsynth_platform import running
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lineage.redaction import reason_of, safe_error
+from dpsynth_platform.storage import write_table
 
 pytestmark = pytest.mark.end_to_end
 Disk = Callable[[Path, str], Path]
@@ -116,6 +119,57 @@ def test_a_real_run_whose_logs_are_full_keeps_the_marks(
     assert not found_in(MARKS, (done.stdout + done.stderr).encode())
     (code / "sitecustomize.py").unlink()
     assert public_marks(deployment) == {}
+
+
+def test_libraries_on_a_full_disk_are_understood(tmp_path: Path, disk: Disk) -> None:
+    """Each says it in a form of its own, and some quote what they were to write."""
+    import deltalake
+    import duckdb
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    import safetensors.numpy
+    import sqlalchemy
+
+    place = disk(tmp_path / "small", "256k")
+    mark = MARKS[0]
+    table = pa.table({"a": [f"{mark}{row}{os.urandom(40).hex()}" for row in range(5000)]})
+    engine = sqlalchemy.create_engine(f"sqlite:///{place}/some.db")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE t (x)")
+
+    def insert() -> None:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("INSERT INTO t VALUES (?)", (mark * 20_000,))
+
+    def copy() -> None:
+        duckdb.from_arrow(table).write_parquet(f"{place}/copied.parquet")
+
+    def spill() -> None:
+        with duckdb.connect(
+            config={"memory_limit": "20MB", "threads": 1, "temp_directory": f"{place}/spill"}
+        ) as spilling:
+            spilling.execute(
+                "CREATE TABLE t AS SELECT random()::VARCHAR || range::VARCHAR AS x FROM range(400000) ORDER BY 1"
+            )
+
+    writers: dict[str, Callable[[], object]] = {
+        "delta": lambda: deltalake.write_deltalake(str(place / "delta"), table),
+        "ours": lambda: write_table(place / "ours", table.schema, table.to_batches()),
+        "parquet": lambda: pq.write_table(table, place / "rows.parquet"),
+        "duckdb": copy,
+        "spilling": spill,
+        "sqlite": insert,
+        "safetensors": lambda: safetensors.numpy.save_file({"a": np.zeros(100_000)}, place / "weights"),
+        "numpy": lambda: np.savez(place / "arrays.npz", a=np.zeros(100_000)),
+    }
+    fill(place)
+    for name, write in writers.items():
+        with pytest.raises(Exception) as raised:
+            write()
+        code, words = safe_error(raised.value)
+        assert (name, code) == (name, "machine")
+        assert words.startswith("the machine says: no space left on device; make room"), (name, words)
+        assert reason_of(raised.value) == "no space left on device"
 
 
 @pytest.mark.parametrize("leave", [0, 100_000, 400_000])

@@ -148,7 +148,7 @@ def test_a_write_cut_short_is_taken_back_and_repeated(
     monkeypatch.undo()
     assert record.read_bytes() == before
     assert delivery.recorded
-    assert "did not reach the record lineage/events.jsonl (OSError)" in delivery.warnings[0]
+    assert "did not reach the record lineage/events.jsonl (no space left on device)" in delivery.warnings[0]
     assert emitter.flush().delivered == {"file": 1}
     assert kinds(record) == ["START", "COMPLETE"]
 

@@ -250,7 +250,7 @@ def test_a_ledger_that_an_earlier_version_sealed_without_a_spend_may_go(make: Ma
         cap=Cap(epsilon=5.0, delta=1e-5),
     )
     ledger.open_account(budget, ())
-    with pytest.raises(LedgerError, match="is sealed at 5; .* deleting it loses nothing"):
+    with pytest.raises(LedgerError, match=r"is sealed at 5; .* deleting it loses nothing"):
         make(out="other", ledger=made.ledger.parents[2] / "shared", cap_epsilon=9.0)
 
 

@@ -231,7 +231,12 @@ def test_the_key_is_shown_and_never_made(tmp_path, use):
         (["contract", "check", "/nowhere.yaml"], "contract", "/nowhere.yaml"),
         (["release", "verify", "nothing"], "verification", "nothing"),
         (["release", "show", "people", "--period", "2026-01"], "release", "nothing was run yet"),
-        (["release", "approve", "people", "--as", "runner"], "release", "ran this release"),
+        (["release", "approve", "people", "--as", "runner"], "release", "public already, as release people-"),
+        (
+            ["release", "refuse", "people", "--as", "Bo", "--reason", "why"],
+            "release",
+            "dpsynth release withdraw people-",
+        ),
         (["release", "approve", "people", "--as", ""], "configuration", "--as: '' says nothing"),
         (
             ["release", "approve", "people", "--as", "Bo", "--reason", "a\nb"],

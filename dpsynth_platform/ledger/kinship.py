@@ -14,7 +14,8 @@ of ids (a namespace has one set of keys), and only with entries that name partic
 compared, everybody may be in common: `exclude` and `block` promise that nobody is, and are refused, for all to see.
 
 An entry counts if it is charged: reserved within its deadline, started or spent, also if it failed (it may have shown
-something before), whether it paid for a release or for a learned bound. What is void never ran.
+something before), whether it paid for a release or for a learned bound. What is void never ran. A decision voids
+whatever it finds expired (`reservations.void_expired`), so that no machine with another clock starts it afterwards.
 """
 
 from __future__ import annotations

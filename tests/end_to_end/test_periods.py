@@ -15,7 +15,7 @@ from line_cases import ledger_of, run_here, storage_of
 
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.demo.visits import prepare_visits, visits_table
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.errors import ConfigurationError, ReleaseRefused
 from dpsynth_platform.operating import run_dataset
 from dpsynth_platform.reviewing import decisions, forecasts, releases, verification
 from dpsynth_platform.settings import PACKAGE_ROOT
@@ -170,7 +170,8 @@ def test_the_sensor_waits_for_the_last_approval(visits, repository):
         with dg.DagsterInstance.ephemeral() as instance:
             start = str(ledger_of(visits).head().sequence)
             decisions.approve(visits.settings, place, "reviewer", "")
-            decisions.approve(visits.settings, place, "REVIEWER ", "")
+            with pytest.raises(ReleaseRefused, match="has approved this content already"):
+                decisions.approve(visits.settings, place, "REVIEWER ", "")
             requests, cursor = look(both, instance, ledger, start)
             assert requests == []
             decisions.approve(visits.settings, place, "second reader", "")

@@ -314,7 +314,8 @@ def test_who_ran_a_step_that_was_made_anew_since_cannot_approve(tmp_path):
 def test_two_approvals_are_two_people(tmp_path):
     deployment = candidate(tmp_path, approvals=2)
     decisions.approve(deployment.settings, PEOPLE, "reviewer", "")
-    decisions.approve(deployment.settings, PEOPLE, " Reviewer", "")
+    with pytest.raises(ReleaseRefused, match=r"'reviewer' has approved this content already.*somebody else must"):
+        decisions.approve(deployment.settings, PEOPLE, " Reviewer", "")
     assert "1 of 2 approvals" in try_release(deployment)
     decisions.approve(deployment.settings, PEOPLE, "second reader", "")
     assert try_release(deployment) is None

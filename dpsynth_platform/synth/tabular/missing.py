@@ -137,8 +137,8 @@ def check_missing(label: str, shares: Iterable[MissingShare], most: float | Mapp
     if found:
         raise ReleaseRefused(
             f"{label}/synthetic: more values are missing or unlisted than release.max_missing accepts "
-            f"({'; '.join(found)}). What was paid stays paid. Accepted: a larger release.max_missing, which spends nothing; or columns that "
-            "are declared as the source has them, which is another run with a cost of its own"
+            f"({'; '.join(found)}). What was paid stays paid. Accepted: a larger release.max_missing, which spends "
+            "nothing; or columns that are declared as the source has them, which is another run with a cost of its own"
         )
 
 

@@ -13,8 +13,9 @@ contract are of one identity namespace, so that equal ids in different columns a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
 
 import pyarrow as pa
 
@@ -47,6 +48,33 @@ class OwnerCount:
         if not self.enough and self._owners.isdisjoint(owners):
             self._owners.update(owners)
             self._rows += 1
+
+
+@dataclass(frozen=True)
+class EachItsOwn(Sequence[RowOwners]):
+    """The owners of rows of which each is a unit of its own: nobody needs an id to be told from the others.
+
+    Attributes:
+        first: how many rows came before.
+        rows: how many there are.
+    """
+
+    first: int
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    @overload
+    def __getitem__(self, row: int) -> RowOwners: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> Sequence[RowOwners]: ...
+
+    def __getitem__(self, row: int | slice) -> RowOwners | Sequence[RowOwners]:
+        """One row's, or of a slice all."""
+        places = range(self.first, self.first + self.rows)[row]
+        return (str(places),) if isinstance(places, int) else [(str(place),) for place in places]
 
 
 class OwnerReader:

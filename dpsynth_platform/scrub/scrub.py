@@ -57,7 +57,7 @@ from dpsynth_platform.scrub.fingerprints import (
 )
 from dpsynth_platform.scrub.fitting import TEXT, fits
 from dpsynth_platform.scrub.matching import MatchCheck
-from dpsynth_platform.scrub.owners import OwnerCount, OwnerReader, RowOwners, is_id_list, listed_values
+from dpsynth_platform.scrub.owners import EachItsOwn, OwnerCount, OwnerReader, RowOwners, is_id_list, listed_values
 from dpsynth_platform.scrub.parallel import Findings, ParallelDetector
 from dpsynth_platform.scrub.replacement import Replacer, substituted
 from dpsynth_platform.sources.periods import local, local_schema
@@ -227,6 +227,32 @@ def _read_schema(contract: DataContract, schema: pa.Schema) -> pa.Schema:
     return plain_schema(pa.schema([item for item in schema if item.name not in contract.ignored]))
 
 
+def looked_through(
+    batches: Iterable[pa.RecordBatch], contract: DataContract, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Rows of which each is a unit of its own, without free text: nothing is replaced, and nobody gets an id.
+
+    Args:
+        batches: the rows.
+        contract: declares the columns.
+        schema: the batches' schema.
+
+    Raises:
+        SourceError: while batches are taken: one of another schema, or a column looks like personal data (`columns`);
+            or, after the last batch, no value of a column is as declared (`matching`).
+    """
+    scan, matching, done = ColumnScan(contract), MatchCheck(contract, schema), 0
+    for batch in batches:
+        _check_schema(contract.dataset, batch, schema)
+        readable, _ = _in_utf8(batch)
+        readable, units = matching.canonical(readable), EachItsOwn(done, batch.num_rows)
+        scan.look(readable, units)
+        matching.look(readable, units)
+        done += batch.num_rows
+        yield readable
+    matching.check()
+
+
 def _scrubbed(
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
@@ -255,8 +281,7 @@ def _chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema, scrubber: _Scr
     """The batches in pieces of at most `CHUNK_ROWS` rows and, unless one row has more, `CHUNK_BYTES` of free text."""
     for batch in batches:
         batch = _plain_batch(batch.select([name for name in batch.schema.names if name not in scrubber.ignored]))
-        if not batch.schema.equals(schema, check_metadata=False):
-            raise SourceError(f"{scrubber.dataset}: source: {_differences(batch.schema, schema)}")
+        _check_schema(scrubber.dataset, batch, schema)
         sizes = np.zeros(batch.num_rows, np.int64)
         for name in scrubber.free_columns:
             sizes += pc.fill_null(pc.binary_length(batch.column(name)), 0).to_numpy(zero_copy_only=False)
@@ -272,6 +297,11 @@ def _chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema, scrubber: _Scr
 
 def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([plain(column) for column in batch.columns], schema=plain_schema(batch.schema))
+
+
+def _check_schema(dataset: str, batch: pa.RecordBatch, schema: pa.Schema) -> None:
+    if not batch.schema.equals(schema, check_metadata=False):
+        raise SourceError(f"{dataset}: source: {_differences(batch.schema, schema)}")
 
 
 def _differences(found: pa.Schema, expected: pa.Schema) -> str:
@@ -401,19 +431,11 @@ class _Scrubber:
     def _readable(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch with all its texts in UTF-8; a row with an owner's id that is not is gone."""
         whole = np.ones(batch.num_rows, np.bool_)
-        for position, item in enumerate(batch.schema):
-            column = batch.column(position)
-            kind = item.type.value_type if is_id_list(item.type) else item.type
-            if not any(check(kind) for check in TEXT):
-                continue
-            try:
-                column.validate(full=True)
-            except pa.ArrowInvalid:
-                values, damaged = _decoded(column)
-                self.report.damaged[item.name] = self.report.damaged.get(item.name, 0) + sum(damaged)
-                batch = batch.set_column(position, item, values)
-                if item.name in self.owner_columns:
-                    whole &= np.array(damaged) == 0
+        batch, damaged = _in_utf8(batch)
+        for name, rows in damaged.items():
+            self.report.damaged[name] = self.report.damaged.get(name, 0) + sum(rows)
+            if name in self.owner_columns:
+                whole &= np.array(rows) == 0
         return batch if whole.all() else batch.filter(pa.array(whole))
 
     def _shown_owners(self, owners: Sequence[RowOwners]) -> Sequence[Any]:
@@ -486,6 +508,22 @@ class _Scrubber:
             own = self.own_rules
             self._replacer = Replacer(own.locale, key if own.consistent == "owner" else None)
         return self._replacer
+
+
+def _in_utf8(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, list[int]]]:
+    """A batch with all its texts in UTF-8; and of columns that were not, how many of each row's values."""
+    found = {}
+    for position, item in enumerate(batch.schema):
+        column = batch.column(position)
+        kind = item.type.value_type if is_id_list(item.type) else item.type
+        if not any(check(kind) for check in TEXT):
+            continue
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            values, found[item.name] = _decoded(column)
+            batch = batch.set_column(position, item, values)
+    return batch, found
 
 
 def _decoded(column: pa.Array) -> tuple[pa.Array, list[int]]:

@@ -19,7 +19,14 @@ import pyarrow.compute as pc
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import BoundingError, GrantRefused, StaleInput
 from dpsynth_platform.ledger.grants import Grant
-from dpsynth_platform.scrub.fingerprints import FINGERPRINT_BYTES, Fingerprints, flat_owners, owner_column
+from dpsynth_platform.scrub.fingerprints import (
+    FINGERPRINT_BYTES,
+    OWNER_COLUMN,
+    OWNERS_COLUMN,
+    Fingerprints,
+    flat_owners,
+    owner_column,
+)
 from dpsynth_platform.storage import read_table, sync, table_schema
 
 CLAIM_FILE = "claim.json"
@@ -96,6 +103,25 @@ def claimed_canaries(model: Path) -> str:
         return str(json.loads((model / CLAIM_FILE).read_text(encoding="utf-8"))["canaries"])
     except (OSError, ValueError, KeyError, TypeError):
         raise StaleInput("the model holds no readable claim; it cannot be told what it was trained with") from None
+
+
+def check_unowned(bounded: Path, allowed: Fingerprints, unit: str, bound: int) -> bool:
+    """Whether a table has no owners, of which each row is a unit by its sealed plan: then there is nobody to check.
+
+    Args:
+        bounded: the Delta table.
+        allowed: the reserved participants and the included canaries.
+        unit: of the sealed plan.
+        bound: its b.
+
+    Raises:
+        BoundingError: there are no owners, and the plan or the participants say that there must be.
+    """
+    if {OWNER_COLUMN, OWNERS_COLUMN} & set(table_schema(bounded).names):
+        return False
+    if unit != "example" or bound != 1 or allowed.size:
+        raise BoundingError("the bounded data has no owners, and the plan is not of rows that are units of their own")
+    return True
 
 
 def check_owners(bounded: Path, allowed: Fingerprints, bound: int) -> None:

@@ -18,7 +18,7 @@ from dpsynth_platform.scrub.fingerprints import read_fingerprints
 from dpsynth_platform.storage import digest_directory
 from dpsynth_platform.synth.interface import Checkpoints, Progress, Ranks, SealedPlan, generator
 from dpsynth_platform.worker.counting import counting_engine
-from dpsynth_platform.worker.inputs import check_owners, claim, reclaim
+from dpsynth_platform.worker.inputs import check_owners, check_unowned, claim, reclaim
 from dpsynth_platform.worker.job import WorkerJob
 from dpsynth_platform.worker.ranks import local_ranks
 
@@ -118,4 +118,6 @@ def _check_people(job: WorkerJob, plan: SealedPlan) -> None:
     if not all(is_canary(owner.ljust(16, b"\0").hex()) for owner in canaries.tolist()):
         raise GrantRefused("the canaries' file holds fingerprints that are not canaries'")
     allowed = np.union1d(read_fingerprints(Path(job.participants)), canaries)
-    check_owners(Path(job.bounded), allowed, int(plan.guarantee["max_contributions"]))
+    bounded, bound = Path(job.bounded), int(plan.guarantee["max_contributions"])
+    if not check_unowned(bounded, allowed, plan.guarantee["unit"], bound):
+        check_owners(bounded, allowed, bound)

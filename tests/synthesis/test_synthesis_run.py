@@ -155,20 +155,40 @@ def test_without_owners_each_row_is_a_unit(make: Make, tables: Path, monkeypatch
     seen = {}
 
     def measure(self, plan, bounded, *others):
-        owners = pa.Table.from_batches(read_table(bounded, columns=["_owner"]))["_owner"]
-        seen.update(rows=len(owners), owners=len(owners.unique()))
+        seen["table"] = pa.Table.from_batches(read_table(bounded))
         return original(self, plan, bounded, *others)
 
     original = Mst.measure
     monkeypatch.setattr(Mst, "measure", measure)
     (tables / "people.yaml").write_text((tables / "people.yaml").read_text() + "  person: {type: identifier}\n")
     made = make(owners=None, contributions=None)
-    assert seen == {"rows": 1200, "owners": 1200}
+    # All rows as they are, and no ids: there is nothing to choose among, and nobody to tell from others.
+    names = ["age", "city", "income", "joined", "rich"]
+    assert seen["table"].equals(people().select(names).set_column(1, "city", people()["city"].cast(pa.string())))
     assert pq.read_table(made.synthetic).schema.names == people().schema.names
     assert made.guarantee.unit == "example"
     words = made.statement.read_text()
     assert "Whoever has several rows is protected for each of them apart." in words
     assert "id in" not in words
+
+
+def test_without_owners_rows_are_looked_through_all_the_same(make: Make, tables: Path) -> None:
+    """Personal data of enough rows stops a run before it spends; texts that are none are read as ever."""
+    alone = {"owners": None, "contributions": None}
+    (tables / "people.yaml").write_text((tables / "people.yaml").read_text() + "  person: {type: identifier}\n")
+    for hidden, stops in ((19, False), (20, True)):
+        city = [f"{number}@{SECRET.split()[0]}.example.org" for number in range(hidden)] + ["Aix"] * (1200 - hidden)
+        table = people().set_column(2, "city", pa.array(city))
+        pq.write_table(table, tables / f"{hidden}.parquet")
+        if stops:
+            with pytest.raises(SourceError, match="city") as caught:
+                make(f"{hidden}.parquet", out=f"out{hidden}", **alone)
+            assert SECRET.split()[0] not in str(caught.value)
+        else:
+            assert make(f"{hidden}.parquet", out=f"out{hidden}", **alone).spent
+    raw = pa.array([b"Aix"] * 1199 + [b"\xff\xfe"], pa.binary()).view(pa.string())
+    pq.write_table(people().set_column(2, "city", raw), tables / "damaged.parquet")
+    assert make("damaged.parquet", out="damaged", **alone).spent
 
 
 def test_again_costs_nothing(make: Make) -> None:

@@ -177,6 +177,27 @@ def test_nobody_allowed(tmp_path):
         inputs.check_owners(tmp_path / "table", packed([]), 2)
 
 
+@pytest.mark.parametrize(
+    ("unit", "bound", "allowed", "fine"),
+    [("example", 1, [], True), ("user", 1, [], False), ("example", 2, [], False), ("example", 1, [1], False)],
+)
+def test_only_rows_that_are_units_by_their_plan_need_no_owners(tmp_path, unit, bound, allowed, fine):
+    table = pa.table({"age": [1, 2]})
+    write_table(tmp_path / "table", table.schema, table.to_batches())
+    people = packed([owner(number) for number in allowed])
+    if fine:
+        assert inputs.check_unowned(tmp_path / "table", people, unit, bound)
+        return
+    with pytest.raises(BoundingError, match="has no owners"):
+        inputs.check_unowned(tmp_path / "table", people, unit, bound)
+
+
+def test_where_there_are_owners_they_are_checked_whatever_the_plan(tmp_path):
+    table = bounded_table([owner(1)])
+    write_table(tmp_path / "table", table.schema, table.to_batches())
+    assert not inputs.check_unowned(tmp_path / "table", packed([]), "example", 1)
+
+
 def test_a_claim_is_made_once(tmp_path):
     grant = Grant("entry", "a" * 64, "b" * 64, "c" * 64, "d" * 64, "model", "now", "later")
     with pytest.raises(StaleInput, match="no readable claim"):

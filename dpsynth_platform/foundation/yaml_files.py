@@ -43,6 +43,7 @@ _REAL = re.compile(r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _OTHER_BASE = re.compile(r"[-+]?(0[0-9_]+|0x[0-9a-fA-F_]+|0o[0-7]+|0b[01_]+)")
 _UNSAFE = re.compile("[\0\ud800-\udfff]")
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 _MERGE = object()
@@ -100,13 +101,17 @@ class _Open(_Node):
     merged: list[dict[Any, Any]] = field(default_factory=list)
 
 
-def read_yaml(path: Path) -> dict[Any, Any]:
+def read_yaml(path: Path, *, nul: bool = False) -> dict[Any, Any]:
     """The mapping in a YAML file.
+
+    Args:
+        path: of the file.
+        nul: whether texts may hold NUL, as names and values of data may. Paths and PostgreSQL take none.
 
     Raises:
         ContractError: with the file, the line where there is one, what is wrong and what is accepted.
     """
-    document = _parsed(path, str(path))
+    document = _parsed(path, str(path), nul)
     if not isinstance(document, dict):
         raise ContractError(f"{path}: accepted is a mapping of keys to values, found {_kind(document)}")
     return document
@@ -155,7 +160,7 @@ def plain_number(value: Any) -> Any:
     return int(value) if isinstance(value, Whole) else float(value) if isinstance(value, Real) else value
 
 
-def _parsed(path: Path, where: str) -> Any:
+def _parsed(path: Path, where: str, nul: bool) -> Any:
     try:
         text = read_regular(path, MOST_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
@@ -166,13 +171,13 @@ def _parsed(path: Path, where: str) -> Any:
     except (OSError, ValueError) as error:
         problem = f"cannot be read: {file_problem(error)}"
     else:
-        return _read(text, where)
+        return _read(text, where, nul)
     raise ContractError(f"{where}: {problem}")
 
 
-def _read(text: str, where: str) -> Any:
+def _read(text: str, where: str, nul: bool = False) -> Any:
     try:
-        return _document(text)
+        return _document(text, nul)
     except _Fault as fault:
         line, problem = fault.line, fault.problem
     except yaml.YAMLError as error:
@@ -186,9 +191,9 @@ def _read(text: str, where: str) -> Any:
     raise ContractError(f"{where}{'' if line is None else f', line {line}'}: {problem}")
 
 
-def _document(text: str) -> Any:
+def _document(text: str, nul: bool) -> Any:
     """The first document's value, None where there is none. Reads events, so that depth costs no stack."""
-    reader = _Reader()
+    reader = _Reader(nul)
     documents = 0
     for event in yaml.parse(text, Loader=_PARSER):
         if isinstance(event, yaml.DocumentStartEvent):
@@ -203,8 +208,9 @@ def _document(text: str) -> Any:
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, nul: bool) -> None:
         self.found: Any = None
+        self._nul = nul
         self._open: list[_Open] = []
         self._anchored: dict[str, _Node] = {}
         self._nodes = 0
@@ -218,7 +224,7 @@ class _Reader:
             tag = event.tag.replace("tag:yaml.org,2002:", "!!")
             raise _Fault(f"the tag {tag!r}; accepted: none (quote what is a text)", event.start_mark)
         if isinstance(event, yaml.ScalarEvent):
-            node = _Node(_scalar(event))
+            node = _Node(_scalar(event, self._nul))
             if event.anchor is not None:
                 self._anchored[event.anchor] = node
             self._add(node, event)
@@ -300,9 +306,9 @@ class _Reader:
         keys[value] = line
 
 
-def _scalar(event: Any) -> Any:
+def _scalar(event: Any, nul: bool) -> Any:
     text: str = event.value
-    if _UNSAFE.search(text):
+    if (_HALF if nul else _UNSAFE).search(text):
         raise _Fault("a NUL or half of a character (\\0, \\uD800); accepted: whole characters", event.start_mark)
     if not event.implicit[0]:  # quoted, or a block
         return text

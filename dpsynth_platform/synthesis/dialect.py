@@ -138,7 +138,7 @@ class Dialect:
                 names = self._parsed(header)
                 problem, accepted = self._doubts(names, known) or ("", "")
                 if not problem:
-                    return self.fields(pa.array(names, pa.string())).to_pylist()
+                    return list(self.fields(pa.array(names, pa.string())).to_pylist())
         except OSError as error:
             problem = file_problem(error)
         except UnicodeError:
@@ -154,7 +154,8 @@ class Dialect:
 
     def _first_line(self, path: Path) -> str:
         """Up to the first end of a line, which may be a carriage return."""
-        return self._line_feed(path).removesuffix("\n").partition("\r")[0]
+        line = self._line_feed(path).rstrip("\r\n").partition("\r")[0]
+        return f"{line}\n" if line else ""
 
     def _line_feed(self, path: Path) -> str:
         if "\n".encode(self.encoding) == b"\n":

@@ -26,12 +26,15 @@ from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.retention import HANDED
 from dpsynth_platform.scrub.fingerprints import write_fingerprints
-from dpsynth_platform.storage import HeldByAnother, StepRecord, digest_directory, held, write_durably
+from dpsynth_platform.storage import HeldByAnother, StepRecord, check_room, digest_directory, held, write_durably
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.text.base_models import BaseModel
 from dpsynth_platform.synth.text.endpoint_access import Access, transport_of
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries, claimed_for
 from dpsynth_platform.worker.job import WorkerJob
+
+_MODEL_BYTES = 2**20
+"""A small model's; what a larger one takes nobody knows beforehand."""
 
 
 @dataclass(frozen=True)
@@ -243,15 +246,18 @@ def _fit(
         if endpoint is not None:
             endpoint.write(job / "endpoint.json")
             writes["endpoint"] = str(job / "endpoint.json")
-        if not resume:  # only now: a disk that is full has said so
+        # All that can be told beforehand is known here: after the start, a full disk costs what the mechanism costs.
+        data, owners = digest_directory(inputs.table), digest_file(job / "participants")
+        check_room(directory, _MODEL_BYTES)
+        if not resume:
             step.ledger.start(entry.entry_id)
             step.progress(f"ledger entry {entry.entry_id} started; from here on its cost is spent")
         grant = issue_grant(
             key,
             entry_id=entry.entry_id,
             plan_digest=plan.digest,
-            data_digest=digest_directory(inputs.table),
-            participants_digest=digest_file(job / "participants"),
+            data_digest=data,
+            participants_digest=owners,
             canaries_digest=inputs.canaries_hash,
             model_directory=directory.name,
         )

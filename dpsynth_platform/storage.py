@@ -330,6 +330,28 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def check_room(directory: Path, *sizes: int) -> None:
+    """Makes files of these sizes at once and removes them: a disk without room says so before anything is spent.
+
+    Args:
+        directory: made where it is missing.
+        sizes: in bytes.
+
+    Raises:
+        OSError: there is no room, or no right.
+    """
+    made: list[tuple[int, Path]] = []
+    try:
+        for size in sizes:
+            path = private_directory(directory) / f".room-{secrets.token_hex(8)}"
+            made.append((os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), path))
+            os.posix_fallocate(made[-1][0], 0, size)
+    finally:
+        for descriptor, path in made:
+            os.close(descriptor)
+            path.unlink()
+
+
 def digest_directory(directory: Path) -> str:
     """SHA-256 over the relative names and contents of all files below a directory."""
     return digest_files(directory, sorted(path for path in directory.rglob("*") if path.is_file()))

@@ -9,10 +9,14 @@ import dagster as dg
 from dpsynth_platform.errors import MechanismFailed
 from dpsynth_platform.permissions import private_directory
 from dpsynth_platform.restricted_log import new_log
+from dpsynth_platform.storage import check_room
 from dpsynth_platform.worker import codes
 from dpsynth_platform.worker.choice import WorkerChoice, worker_choice
 from dpsynth_platform.worker.job import WorkerJob
 from dpsynth_platform.worker.launch import Start
+
+_LOG_BYTES = 2**17
+"""What a worker's log, and its messages, take at most where nothing goes wrong."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,13 @@ class AcceleratorResource:
         return worker_choice(Path(self.configuration) if self.configuration else None, dataset)
 
     def check(self, dataset: str, reads: Sequence[Path]) -> None:
-        """Raises `ConfigurationError` where a worker that reads these could not be started, as far as can be told."""
+        """Finds what would keep a worker that reads these from starting, as far as can be told.
+
+        Raises:
+            ConfigurationError: the launcher misses something.
+            OSError: its log and its messages cannot be written.
+        """
+        check_room(Path(self.logs), _LOG_BYTES, _LOG_BYTES)
         hidden = [Path(path) for path in self.hidden]
         self.choice(dataset).open().check([Path(self.logs), *reads], hidden)
 

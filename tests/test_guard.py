@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from assets.guard import Caught, guarded
+from assets.guard import Caught, guarded, said_if_possible
 from dpsynth_platform.errors import BudgetExceeded, SourceError
 from dpsynth_platform.restricted_log import keep_traceback, new_log, note, output_to
 
@@ -147,3 +147,14 @@ def test_a_traceback_is_appended(tmp_path: Path) -> None:
     text = log.read_text()
     assert text.startswith("printed\nTraceback")
     assert MARK in text
+
+
+def test_a_sentence_that_cannot_be_written_stops_nothing() -> None:
+    said: list[str] = []
+
+    def say(words: str) -> None:
+        said.append(words)
+        raise OSError(28, MARK)
+
+    said_if_possible(say)("started")
+    assert said == ["started"]

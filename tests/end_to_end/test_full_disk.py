@@ -190,6 +190,20 @@ def test_a_disk_that_fills_during_a_run(tmp_path: Path, disk: Disk, leave: int) 
     assert [state for _, state in entries(deployment)][-1] == "spent"
 
 
+def test_a_mechanism_is_not_paid_for_where_its_worker_could_not_write_its_log(tmp_path: Path, disk: Disk) -> None:
+    """All before it can do with what is left; the worker's log and messages are what has no room."""
+    deployment = small_deployment(tmp_path)
+    logs = disk(deployment.settings.restricted / "logs", "64k")
+    fill(logs)
+    done = deployment.dpsynth("run", "people")
+    assert done.returncode == 1
+    assert "model failed: the machine says: no space left on device" in done.stderr
+    assert [state for _, state in entries(deployment)] == ["reserved"]
+    subprocess.run(["mount", "-o", "remount,size=4m", logs], check=True)
+    again = run_here(deployment, accelerator=inside(deployment))
+    assert again.success, again.failures
+
+
 @pytest.mark.parametrize("leave", [0, 150_000])
 def test_the_command_on_a_full_disk(tmp_path: Path, disk: Disk, leave: int) -> None:
     home = disk(tmp_path / "home", "40m")

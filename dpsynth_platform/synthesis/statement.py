@@ -51,6 +51,7 @@ class Run:
         rows: number of synthetic rows.
         rows_given: whether that number was given, or is the model's estimate.
         filled: columns that lack no value, whatever the data lack.
+        nullable: the other modelled columns.
         assumed: columns whose domains were read off the data (`assumed.not_covered`), in words; empty: none.
         mostly_missing: columns with hardly any usable value, by the noisy counts, in words.
     """
@@ -61,6 +62,7 @@ class Run:
     rows: int
     rows_given: bool
     filled: tuple[str, ...] = ()
+    nullable: tuple[str, ...] = ()
     assumed: str = ""
     mostly_missing: tuple[str, ...] = ()
 
@@ -241,7 +243,7 @@ def statement(contract: DataContract, family: FamilyBudget, plan: SealedPlan, ru
         covered=(
             f"{event[0].upper()}{event[1:]}.",
             "Everything computed from these: the fitted model, and all rows that are ever drawn from it.",
-            *([filled_in_words(run.filled)] if run.filled else []),
+            *([filled_in_words(run.filled, run.nullable)] if run.filled else []),
         ),
         table=f"{number_of(run.rows, 'synthetic row')}{number}.",
         not_covered=tuple(_not_covered(run)),

@@ -43,6 +43,7 @@ from dpsynth_platform.constraints import MOST_CONSTRAINTS, Constraint, gap_order
 from dpsynth_platform.digests import canonical_digest
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.foundation.yaml_files import read_yaml, text_of
+from dpsynth_platform.privacy.figures import lower_bound
 from dpsynth_platform.privacy.guarantee import WEAK_EPSILON
 from dpsynth_platform.scrub.findings import ENTITY_TYPES
 from dpsynth_platform.settings import is_plain, without_secrets
@@ -196,9 +197,10 @@ class Privacy(_Part):
                 "it, or say why it must be so in accept_weak_guarantee: <reason> (printed in the dossier)"
             )
         if self.delta > 1 / self.expected_units:
+            most, automatic = 1 / self.expected_units, self.expected_units**-1.1
             yield (
-                f"guarantee.delta: {self.delta:g} exceeds 1/expected_units = {1 / self.expected_units:.3g}; "
-                "accepted: auto, or a smaller number"
+                f"guarantee.delta: {self.delta:g} exceeds 1/expected_units = {most:.6g} (expected_units: "
+                f"{self.expected_units}); accepted: auto, which is {automatic:.3g}, or up to {lower_bound(most)}"
             )
 
 

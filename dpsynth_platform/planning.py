@@ -311,9 +311,16 @@ def _checked(settings: Settings, file: Path) -> DataContract:
                 faults += [f"{file}: {fault}" for fault in found]
     if draft.contract is not None:
         faults += [f"{file}: {fault}" for fault in _in_the_open(settings, draft.contract)]
+        faults += [f"{file}: {fault}" for fault in (_without_effect(draft.contract),) if fault]
     if draft.contract is None or faults:
         raise ContractError("\n".join(faults))
     return settled(draft.contract, settings)
+
+
+def _without_effect(contract: DataContract) -> str | None:
+    from dpsynth_platform.synth.tabular.workload import without_effect
+
+    return without_effect(contract)
 
 
 def settled(contract: DataContract, settings: Settings) -> DataContract:

@@ -197,6 +197,8 @@ def synth_table(
         raise typer.Exit(INTERRUPTED) from None
     shown.json(made.to_json())
     _show(shown, made)
+    if target is not None and made.method != "aim":
+        shown.say(f"--target {target} has had no effect, by method {made.method}; method aim goes by it (--method aim)")
     if method is MethodName.auto and expected_units is None:
         shown.say("The method was chosen as if there were 1/delta units; --expected-units says how many there are.")
 
@@ -287,7 +289,7 @@ def _show(shown: Shown, made: Synthesis) -> None:
     for sentence in made.mostly_missing:
         shown.say(sentence)
     if made.filled:
-        shown.say(filled_in_words(made.filled))
+        shown.say(filled_in_words(made.filled, made.nullable))
     shown.say("Not covered by the guarantee:")
     for access in made.not_covered:
         shown.say(f"- {access}")

@@ -162,7 +162,7 @@ FAULTS: list[tuple[str, Any, str]] = [
     (
         "privacy.guarantee.delta",
         0.1,
-        "privacy.guarantee.delta: 0.1 exceeds 1/expected_units = 0.001; accepted: auto, or",
+        "privacy.guarantee.delta: 0.1 exceeds 1/expected_units = 0.001 (expected_units: 1000); accepted: auto, which",
     ),
     ("privacy.max_contributions", 0, "privacy.max_contributions: 0; input should be greater than or equal to 1"),
     ("privacy.unit", "person", "privacy.unit: 'person'; input should be 'example', 'user' or 'group'"),

@@ -58,10 +58,14 @@ def test_what_may_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch
         plan_release(contract(), source_schema_of(contract()), None)
 
 
+def independent(document: dict[str, Any]) -> None:
+    document["generate"] = {"method": "independent", "rows": document["generate"]["rows"]}
+
+
 def audited_apart(**privacy: Any) -> DataContract:
     def change(document: dict[str, Any]) -> None:
         document["audit"]["model"] = "separate"
-        document["generate"]["method"] = "independent"
+        independent(document)
         document["privacy"].update(privacy)
 
     return contract(change)
@@ -93,7 +97,7 @@ def test_a_second_model_makes_another_run_and_has_a_key_of_its_own() -> None:
 
 def test_each_of_two_mechanisms_is_planned_as_one_alone() -> None:
     schema = source_schema_of(audited_apart())
-    one = plan_release(contract(lambda document: document["generate"].update(method="independent")), schema, None)
+    one = plan_release(contract(independent), schema, None)
     assert plan_release(audited_apart(), schema, None).event == one.event
 
 

@@ -6,7 +6,7 @@ stand in.
 
 from __future__ import annotations
 
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 
 def number_of(number: int, what: str) -> str:
@@ -19,9 +19,18 @@ def upper_bound(number: float, digits: int = 3) -> str:
 
     What is meant by a float is its shortest decimal form: 0.1 is shown as 0.1, though the float is a little more.
     """
+    return _rounded(number, digits, ROUND_CEILING)
+
+
+def lower_bound(number: float, digits: int = 3) -> str:
+    """The same, rounded down: what is shown is never more than what is meant."""
+    return _rounded(number, digits, ROUND_FLOOR)
+
+
+def _rounded(number: float, digits: int, way: str) -> str:
     meant = Decimal(repr(float(number)))
-    rounded = meant.quantize(Decimal(1).scaleb(meant.adjusted() - digits + 1), ROUND_CEILING)
-    return f"{float(rounded):.{digits}g}"
+    found = meant.quantize(Decimal(1).scaleb(meant.adjusted() - digits + 1), way)
+    return f"{float(found):.{digits}g}"
 
 
 def rounded(number: float, digits: int = 3) -> str:

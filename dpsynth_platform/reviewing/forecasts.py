@@ -51,6 +51,7 @@ class Forecast:
         preparation: which columns are counted finely first, in words.
         training: who writes texts and how it learns or is asked, in words; None where no text is written.
         filled: columns that lack no value in a release, whatever the data lack.
+        nullable: the other columns.
         cap: the account's, or the one that its family's file declares where there is no account yet.
         left: what is left of that cap for a Gaussian-like mechanism, before this run.
         mode: how the family is charged.
@@ -82,6 +83,7 @@ class Forecast:
     preparation: str
     training: str | None
     filled: tuple[str, ...]
+    nullable: tuple[str, ...]
     size: dict[str, float]
     family: str
     cap: dict[str, float]
@@ -133,7 +135,7 @@ class Forecast:
             *([("who writes texts", self.training)] if self.training else []),
             *([("training", self.lost_training)] if self.lost_training else []),
             *([("votes", self.lost_votes)] if self.lost_votes else []),
-            *([("missing values", filled_in_words(self.filled))] if self.filled else []),
+            *([("missing values", filled_in_words(self.filled, self.nullable))] if self.filled else []),
             *(("the last run", sentence) for sentence in self.mostly_missing),
             ("what survives", f"what {survivors} have in common; the rest drowns in the noise"),
             *((_plain(name), rounded(value, 4)) for name, value in self.size.items()),
@@ -258,6 +260,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
         preparation=domain.preparation,
         training=described.get("training_in_words"),
         filled=domain.filled,
+        nullable=domain.nullable,
         size=_of(described, "one_way_cells", "most_cells_measured", "predicted_noise_seconds"),
         family=family.family,
         cap=family.cap.model_dump() if account is None else accounts.cap_of(account),

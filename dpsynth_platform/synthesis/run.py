@@ -53,6 +53,7 @@ class Synthesis:
         spent: whether it was paid for now, or before.
         not_covered: accesses to the data that the guarantee does not cover.
         filled: columns that lack no value, whatever the data lack.
+        nullable: the other modelled columns.
         mostly_missing: columns with hardly any usable value, by the noisy counts, in words.
     """
 
@@ -67,12 +68,13 @@ class Synthesis:
     spent: bool
     not_covered: tuple[str, ...]
     filled: tuple[str, ...]
+    nullable: tuple[str, ...] = ()
     mostly_missing: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         paths = {name: str(getattr(self, name)) for name in ("synthetic", "statement", "ledger")}
-        lists = {name: list(getattr(self, name)) for name in ("not_covered", "filled", "mostly_missing")}
+        lists = {name: list(getattr(self, name)) for name in ("not_covered", "filled", "nullable", "mostly_missing")}
         return asdict(self) | paths | lists
 
 
@@ -275,6 +277,7 @@ def _drawn(task: Task, budget: Budget, entry: Entry, place: Place, spent: bool, 
         spent=spent,
         not_covered=said.not_covered,
         filled=task.filled,
+        nullable=task.nullable,
         mostly_missing=missing,
     )
 
@@ -289,6 +292,7 @@ def _run(task: Task, budget: Budget, entry: Entry, rows: int, missing: tuple[str
         rows=rows,
         rows_given=task.options.rows is not None,
         filled=task.filled,
+        nullable=task.nullable,
         assumed=task.not_covered,
         ignored=task.ignored,
         read_as=task.source.dialect.in_words if task.source.format == "csv" else "",

@@ -52,6 +52,7 @@ class Run:
         rows: number of synthetic rows.
         rows_given: whether that number was given, or is the model's estimate.
         filled: columns that lack no value, whatever the data lack.
+        nullable: the other modelled columns.
         assumed: columns whose domains were read off the data (`assumed.not_covered`), in words; empty: none.
         ignored: columns that are declared to be left out.
         read_as: the dialect of a CSV file, in words; empty: the table is none.
@@ -66,6 +67,7 @@ class Run:
     rows: int
     rows_given: bool
     filled: tuple[str, ...] = ()
+    nullable: tuple[str, ...] = ()
     assumed: str = ""
     ignored: tuple[str, ...] = ()
     read_as: str = ""
@@ -257,7 +259,7 @@ def statement(contract: DataContract, family: FamilyBudget, plan: SealedPlan, ru
         covered=(
             f"{event[0].upper()}{event[1:]}.",
             "Everything computed from these: the fitted model, and all rows that are ever drawn from it.",
-            *([filled_in_words(run.filled)] if run.filled else []),
+            *([filled_in_words(run.filled, run.nullable)] if run.filled else []),
             *(
                 [f"Declared ignore: true, so that they were not used and are left out: {', '.join(run.ignored)}."]
                 if run.ignored

@@ -143,6 +143,11 @@ class Task:
         """The columns that lack no value in the synthetic table, whatever the data lack, by the source's names."""
         return tuple(self.given[name] for name in Domain.from_json(self.plan.columns).filled)
 
+    @property
+    def nullable(self) -> tuple[str, ...]:
+        """The other modelled columns, by the source's names."""
+        return tuple(self.given[name] for name in Domain.from_json(self.plan.columns).nullable)
+
     def request(self, runner: str) -> CostRequest:
         """What the ledger is asked."""
         return cost_request(self.plan, runner)

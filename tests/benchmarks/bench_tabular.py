@@ -40,7 +40,7 @@ from bench_tabular_quality import PUBLISHED, SOURCES, line
 
 from dpsynth_platform.bounding.evaluation import peak_memory
 from dpsynth_platform.compute.choice import DuckDBChoice
-from dpsynth_platform.contracts import parse_contract
+from dpsynth_platform.contracts import WORKLOAD_METHODS, parse_contract
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.renyi import zcdp_limit
 from dpsynth_platform.quality.columns import align
@@ -116,7 +116,7 @@ def plan_of(
             "method": method,
             "rows": 1000,
             "time_limit": limit,
-            **({"workload": {"target": target}} if target else {}),
+            **({"workload": {"target": target}} if target and method in WORKLOAD_METHODS else {}),
         },
         "release": {"uri": "/nowhere/public"},
     }

@@ -1,6 +1,6 @@
 import pytest
 
-from dpsynth_platform.privacy.figures import number_of, rounded
+from dpsynth_platform.privacy.figures import lower_bound, number_of, rounded
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,10 @@ def test_estimates_are_written_without_exponents(number: float, digits: int, sho
 
 def test_one_and_many() -> None:
     assert [number_of(number, "row") for number in (0, 1, 2)] == ["0 rows", "1 row", "2 rows"]
+
+
+def test_a_lower_bound_is_never_more_than_what_is_meant() -> None:
+    for units in (3, 7, 1000, 104_181, 336_776):
+        assert 0.99 / units < float(lower_bound(1 / units)) <= 1 / units
+    assert lower_bound(1 / 104_181) == "9.59e-06"
+    assert lower_bound(0.1) == "0.1"

@@ -149,10 +149,19 @@ def test_the_preparation_says_what_is_counted_finely():
 
 def test_what_may_not_miss_is_named_by_its_declaration():
     contract = contract_with(columns__score={"type": "float", "min": 0, "max": 64, "nullable": True})
-    filled = domain_of(contract).filled
-    assert "score" not in filled
-    assert "age" in filled
-    assert filled_in_words(filled).startswith(f"Missing values of {', '.join(filled)} are not kept as such")
+    domain = domain_of(contract)
+    assert domain.nullable == ("score", "city")
+    assert domain.filled == ("age", "day", "member")
+    said = filled_in_words(domain.filled, domain.nullable)
+    assert said.startswith("Missing values of age, day, member are not kept as such")
+
+
+def test_where_most_columns_may_not_miss_the_others_are_named():
+    names = tuple(f"column_{number}" for number in range(22))
+    assert filled_in_words(names, ("city",)).startswith("Missing values of all columns but city are not kept as such")
+    assert filled_in_words(names, ()).startswith("Missing values of all columns are not kept as such")
+    assert filled_in_words(names[:4], names[4:]).startswith(f"Missing values of {', '.join(names[:4])} are not kept")
+    assert len(filled_in_words(names, ("city",))) < 320
 
 
 def test_for_the_eyes_cells_are_few():

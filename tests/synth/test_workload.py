@@ -1,7 +1,9 @@
 import pytest
-from synth_cases import contract_with
+from synth_cases import SCHEMA, contract_with
 
 from dpsynth_platform.errors import ContractError
+from dpsynth_platform.privacy.guarantee import Guarantee
+from dpsynth_platform.synth.interface import TABLE_METHODS, generator
 from dpsynth_platform.synth.tabular.workload import WEIGHT_SCALE, workload_of
 
 NAMES = ("age", "score", "day", "city", "member")
@@ -49,3 +51,30 @@ def test_weights_and_queries_raise_what_they_name():
 def test_impossible_workloads_are_refused(workload, told):
     with pytest.raises(ContractError, match=told):
         asked(**workload)
+
+
+@pytest.mark.parametrize("method", [method for method in TABLE_METHODS if method not in ("aim", "mwem")])
+@pytest.mark.parametrize(
+    ("workload", "part", "fit"),
+    [
+        ({"target": "age"}, "target", "method aim, or auto"),
+        ({"ways": 3}, "ways", "method aim or mwem, or auto"),
+        ({"weights": {"age": 2.0}}, "weights", "method aim or mwem, or auto"),
+        ({"queries": [{"columns": ["age", "city"]}]}, "queries", "method aim or mwem, or auto"),
+    ],
+)
+def test_what_a_method_does_not_heed_is_refused_before_any_spend(method, workload, part, fit):
+    contract = contract_with(generate={"rows": 10, "method": method, "workload": workload})
+    with pytest.raises(ContractError) as caught:
+        generator(method).plan(contract, SCHEMA, Guarantee.target(contract))
+    assert f"generate.workload.{part}: has no effect with method '{method}'; accepted: {fit}" in str(caught.value)
+    # To leave it out is the same run.
+    without = contract_with(generate={"rows": 10, "method": method})
+    assert contract.mechanism_snapshot() == without.mechanism_snapshot()
+    assert generator(method).plan(without, SCHEMA, Guarantee.target(without))
+
+
+def test_a_method_that_auto_stands_for_needs_no_use_for_it():
+    """Which one it is follows from numbers; the reason says that the target gets no links."""
+    contract = contract_with(generate={"rows": 10, "method": "auto", "workload": {"target": "age"}})
+    assert generator("independent").plan(contract, SCHEMA, Guarantee.target(contract))

@@ -137,7 +137,13 @@ def test_a_schema_file_that_is_not_there(make: Make, tmp_path: Path) -> None:
         ({"epsilon": float("nan")}, "--epsilon: nan"),
         ({"delta": None}, "--delta: missing; accepted: a number such as 1e-5, or --expected-units"),
         ({"delta": 0.0}, "--delta 0; accepted: above 0, below 1"),
-        ({"delta": 1e-3, "expected_units": 5000}, "--delta: 0.001 exceeds 1/expected_units"),
+        ({"delta": 1e-3, "expected_units": 5000}, "--delta: 0.001 exceeds 1/n = 0.0002 (n: --expected-units 5000)"),
+        # 1/n looks like 1e-5 where it is rounded: the figure stands there in full, with the largest that is accepted.
+        (
+            {"delta": 1e-5, "expected_units": 104_181},
+            "--delta: 1e-05 exceeds 1/n = 9.59868e-06 (n: --expected-units 104181); accepted: no --delta, which makes "
+            "it 3.02e-06, or up to 9.59e-06",
+        ),
         ({"expected_units": 5}, "--expected-units 5; accepted: 100 to 1,000,000,000,000,000"),
         ({"method": "gan"}, "--method 'gan'; accepted: auto, aim, mst, mwem, privbayes, independent"),
         ({"format": "xlsx"}, "--format 'xlsx'; accepted: parquet, csv, delta"),
@@ -147,7 +153,7 @@ def test_a_schema_file_that_is_not_there(make: Make, tmp_path: Path) -> None:
         ({"target": "age"}, "--target 'age' is for --method auto or aim; accepted: those, or no target"),
         ({"target": "note", "method": "aim"}, "--target 'note' is no modelled column; accepted: age, city"),
         ({"time_limit": "90"}, "--time-limit: '90'; accepted: whole seconds, minutes or hours, such as 90s"),
-        ({"delta": 0.9, "expected_units": 500}, "accepted: a smaller number, or no --delta"),
+        ({"delta": 0.9, "expected_units": 500}, "accepted: no --delta, which makes it 0.00107, or up to 0.002"),
         ({"rows": 0}, "--rows 0; accepted: 1 or more"),
         ({"cap_epsilon": 0.0}, "--cap-epsilon 0; accepted: above 0"),
         ({"owners": "owner"}, "there is no column 'owner'"),

@@ -59,6 +59,8 @@ associations of the right strength 88, 88, 88% and 95, 94, 93% (four runs each).
 """
 FEW_CELLS = 20
 """So many cells or fewer are not put together: grades, counts and months mean something one by one."""
+MOST_NAMED = 3
+"""Columns that are named one by one, though they are most."""
 QUANTILES = 16
 """States of a column that is cut by quantiles."""
 
@@ -383,6 +385,11 @@ class Domain:
         return tuple(column.name for column in self if not column.nullable and column.part_of is None)
 
     @property
+    def nullable(self) -> tuple[str, ...]:
+        """Names of the other columns, whose missing values are released as such."""
+        return tuple(column.name for column in self if column.nullable)
+
+    @property
     def preparation(self) -> str:
         """What becomes of the columns before any two are counted together, in words."""
         return "; ".join([*self._learned_in_words, *self.derived_in_words, self._counted_in_words])
@@ -514,12 +521,20 @@ def _narrowed(contract: DataContract, name: str, declared: DateColumn, bounds: t
     return declared.model_copy(update={"min": first, "max": last})
 
 
-def filled_in_words(names: Sequence[str]) -> str:
-    """What it means that columns are `Domain.filled`: by their declaration alone, so that it tells nothing of data."""
+def filled_in_words(filled: Sequence[str], nullable: Sequence[str]) -> str:
+    """What it means that columns are `Domain.filled`: by their declaration alone, so that it tells nothing of data.
+
+    Args:
+        filled: the columns.
+        nullable: those that are not, which are named in their place where they are fewer.
+    """
+    names = ", ".join(filled)
+    if len(filled) > max(MOST_NAMED, len(nullable)):
+        names = f"all columns but {', '.join(nullable)}" if nullable else "all columns"
     return (
-        f"Missing values of {', '.join(names)} are not kept as such: not declared as nullable. Where a row of the data "
-        "lacks one, or has one that is neither listed nor learned, what is drawn in its place is spread as the other "
-        "values are. nullable: true keeps missing values missing."
+        f"Missing values of {names} are not kept as such: not declared as nullable. Where a row of the data lacks one, "
+        "or has one that is neither listed nor learned, what is drawn in its place is spread as the other values are. "
+        "nullable: true keeps missing values missing."
     )
 
 

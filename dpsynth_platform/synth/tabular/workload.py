@@ -15,8 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts import WORKLOAD_METHODS, DataContract
+from dpsynth_platform.contracts import Workload as Asked
 from dpsynth_platform.errors import ContractError
+from dpsynth_platform.synth.interface import TABLE_METHODS
 from dpsynth_platform.synth.tabular.junction import Clique
 
 WEIGHT_SCALE = 256
@@ -39,8 +41,25 @@ class Workload:
     target: int | None
 
 
+def without_effect(contract: DataContract) -> str | None:
+    """What is wrong with a workload that the declared method does not heed, and what to do; None where it heeds it.
+
+    To leave it out spends nothing: runs of such methods are not named by a workload (`mechanism_snapshot`). Where
+    `auto` stands for such a method, its reason says so.
+    """
+    method, declared = contract.generate.method, contract.generate.workload
+    if method in WORKLOAD_METHODS or method not in TABLE_METHODS or declared == Asked():
+        return None
+    unused = next(name for name in Asked.model_fields if getattr(declared, name) != getattr(Asked(), name))
+    heeding = ["aim"] if declared.target is not None else [name for name in WORKLOAD_METHODS if name != "auto"]
+    return (
+        f"generate.workload.{unused}: has no effect with method {method!r}; accepted: method {' or '.join(heeding)}, "
+        "or auto, which may choose it; or leave it out, which makes no other run"
+    )
+
+
 def check_names(contract: DataContract, names: Sequence[str]) -> None:
-    """Refuses a workload that names a column which is not modelled, whatever a method makes of it.
+    """Refuses a workload that names a column which is not modelled, or of which the method heeds nothing.
 
     Raises:
         ContractError: it does.
@@ -55,6 +74,8 @@ def check_names(contract: DataContract, names: Sequence[str]) -> None:
                 f"{contract.dataset}: generate.workload.{where}: {name!r} is no modelled column; accepted: "
                 f"{', '.join(names)}"
             )
+    if (useless := without_effect(contract)) is not None:
+        raise ContractError(f"{contract.dataset}: {useless}")
 
 
 def workload_of(

@@ -308,3 +308,15 @@ def test_a_topic_model_of_one_s_own_phrases(use: Use, tmp_path: Path, monkeypatc
     assert status == 1 and "topics.safetensors exists" in text
     status, text = use("other", "--phrases", "missing.txt", command="topics")
     assert status == 1 and "missing.txt: cannot be read (FileNotFoundError)" in text
+
+
+def test_a_target_that_auto_makes_nothing_of_is_said(use: Use) -> None:
+    """So small an epsilon leaves no link above the noise, and no target has links of its own."""
+    few = [*(argument if argument != "2" else "0.02" for argument in ASKED), "--expected-units", "1000"]
+    status, text = use(*few, "--target", "old")
+    assert status == 0, text
+    assert "method independent" in text
+    assert "--target old has had no effect, by method independent" in text
+    status, text = use(*few, "--target", "old", "--method", "independent", "--out", "other")
+    assert status == 1
+    assert "--target 'old' is for --method auto or aim" in text

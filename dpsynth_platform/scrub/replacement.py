@@ -29,24 +29,12 @@ from typing import Any
 from dpsynth_platform.scrub import formats
 from dpsynth_platform.scrub.dates import other_age, other_date
 from dpsynth_platform.scrub.findings import Finding
-from dpsynth_platform.scrub.letters import words_of
 from dpsynth_platform.scrub.lists import word_lists
 from dpsynth_platform.scrub.name_parts import DEGREES, PARTICLES, TITLES
+from dpsynth_platform.scrub.nationalities import other_nationality
 
 _ATTEMPTS = 20
 _NAMES = ("PERSON", "LOCATION", "ORGANIZATION")
-_PEOPLES = sorted(
-    words_of(
-        """
-    American Argentine Australian Austrian Belgian Brazilian British Bulgarian Canadian Chilean Chinese
-    Colombian Croatian Czech Danish Dutch Egyptian Estonian Finnish French German Greek Hungarian Icelandic
-    Indian Indonesian Irish Italian Jamaican Japanese Kenyan Korean Latvian Lithuanian Mexican Moroccan Nigerian
-    Norwegian Peruvian Polish Portuguese Romanian Scottish Slovak Slovenian Spanish Swedish Swiss Thai Turkish
-    Ukrainian Vietnamese Welsh
-    """
-    )
-)
-
 Maker = Callable[[str, Any], str]
 """Makes a value in an original's place, given a generator's Faker."""
 
@@ -79,7 +67,7 @@ class Replacer:
         self._makers: dict[str, Maker] = {
             "LOCATION": self._place,
             "ORGANIZATION": lambda _, fake: fake.company(),
-            "NRP": lambda _, fake: fake.random.choice(_PEOPLES),
+            "NRP": lambda text, fake: other_nationality(text, fake.random),
             "TITLE": lambda _, fake: fake.job(),
             "ADDRESS": lambda text, fake: formats.address(text, fake, self._lists.countries),
             "EMAIL_ADDRESS": formats.email,

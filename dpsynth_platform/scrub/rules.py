@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
-from dpsynth_platform.scrub.findings import Candidate, Trust
-
-Check = Callable[[str], bool]
-
-CONTEXT_BEFORE, CONTEXT_AFTER = 60, 25
-"""Characters before a match in which a context word makes it likely, and after it."""
+from dpsynth_platform.scrub.coordinates import coordinate_rules
+from dpsynth_platform.scrub.findings import Trust
+from dpsynth_platform.scrub.national_numbers import national_rules
+from dpsynth_platform.scrub.nationalities import nationality_rules
+from dpsynth_platform.scrub.rule import DIGIT, Rule, context_of, digits_in, pattern_of, presidio
 
 MONTHS = (
     r"(?:jan(?:uary|\.)?|feb(?:ruary|\.)?|mar(?:ch|\.)?|apr(?:il|\.)?|may|june?|july?|aug(?:ust|\.)?|"
@@ -38,66 +35,19 @@ _COUNTRIES = (
 _DOMAIN_ENDS = f"com|org|net|edu|gov|mil|int|info|biz|name|museum|app|dev|io|tv|{_COUNTRIES}"
 
 
-@dataclass(frozen=True)
-class Rule:
-    """One shape.
-
-    Attributes:
-        pattern: what to look for; the group `value`, where there is one, is the finding.
-        check: says whether a match is one; None: every match is.
-        context: words of which one must stand near; None: none is needed.
-        unless_checked: with `context`: a match that passes `check` needs no context, any other does.
-        needs: a character without which no match is possible, so that most texts are passed over quickly.
-    """
-
-    entity: str
-    pattern: re.Pattern[str]
-    trust: Trust = Trust.SHAPE
-    check: Check | None = None
-    context: re.Pattern[str] | None = None
-    unless_checked: bool = False
-    needs: re.Pattern[str] | None = None
-
-    def find(self, text: str) -> Iterator[Candidate]:
-        """Matches in the text that hold."""
-        if self.needs is not None and not self.needs.search(text):
-            return
-        for match in self.pattern.finditer(text):
-            group = "value" if "value" in self.pattern.groupindex else 0
-            start, end = match.span(group)
-            if start < end and self._holds(text, start, end):
-                yield Candidate(start, end, self.entity, self.trust)
-
-    def _holds(self, text: str, start: int, end: int) -> bool:
-        checked = self.check is None or self.check(text[start:end])
-        if self.context is None:
-            return checked
-        if self.unless_checked and checked:
-            return True
-        if not self.unless_checked and not checked:
-            return False
-        near = text[max(0, start - CONTEXT_BEFORE) : start], text[end : end + CONTEXT_AFTER]
-        return any(self.context.search(part) for part in near)
-
-
-def _pattern(text: str, flags: re.RegexFlag = re.IGNORECASE) -> re.Pattern[str]:
-    return re.compile(text, flags | re.VERBOSE)
-
-
-def _context(words: str) -> re.Pattern[str]:
-    return re.compile(rf"\b(?:{words})", re.IGNORECASE)
-
-
-_DIGIT = re.compile(r"\d")
 _AT = re.compile("@")
 _DOT = re.compile(r"\w\.\w|://")
+_TURN = re.compile(r"[Tt](?:urn|URN)")
+_LONG_NUMBER = re.compile(r"\d(?:[ -]?\d){11}")
+_CODES = re.compile(r"(?i:codes\s\d)")
+_ZIP = re.compile(r"[Zz][Ii][Pp]")
 _HEX = re.compile(r"[0-9A-Fa-f]{1,4}[:-][0-9A-Fa-f]")
-_CARD_WORDS = _context(r"cards?\b|credit|debit|cc\b|visa|master\s?card|amex|american express|discover|maestro|diners")
-_PHONE_WORDS = _context(
+_CARD_WORDS = context_of(r"cards?\b|credit|debit|cc\b|visa|master\s?card|amex|american express|discover|maestro|diners")
+_PHONE_WORDS = context_of(
     r"phones?\b|tel\b|tel[.:]|telephone|fax|mobile|cell|call|dial|text\b|message|voice\s?mail|reach|contact|number|whats\s?app|ring|voice|"
     r"home\b|office\b|work\b|pager|hotline|helpline|sms|line\b|ext\b"
 )
-_SSN_WORDS = _context(r"ssns?\b|social security|soc\.? sec|ss#|itin|taxpayer|tax\s?id")
+_SSN_WORDS = context_of(r"ssns?\b|social security|soc\.? sec|ss#|itin|taxpayer|tax\s?id")
 
 
 @functools.cache
@@ -106,13 +56,13 @@ def rules() -> tuple[Rule, ...]:
     return (
         Rule(
             "EMAIL_ADDRESS",
-            _pattern(r"@{0,3}[^\s@<>()\[\]{},;:\"'=|]{1,64}(?:@[\w-]{1,255}(?:\.[\w-]+)*)+"),
+            pattern_of(r"@{0,3}[^\s@<>()\[\]{},;:\"'=|]{1,64}(?:@[\w-]{1,255}(?:\.[\w-]+)*)+"),
             Trust.CHECKED,
             needs=_AT,
         ),
         Rule(
             "URL",
-            _pattern(
+            pattern_of(
                 rf"""(?<![\w@.-])(?:
                     (?:https?|ftps?|gopher|telnet|news|ldap|ssh|file)://[^\s<>"]+
                   | www\d?\.[\w-]+\.[^\s<>"]+
@@ -125,28 +75,29 @@ def rules() -> tuple[Rule, ...]:
         ),
         Rule(
             "IBAN_CODE",
-            _pattern(r"(?<!\w)[a-z]{2}\d{2}(?:[ -]?[a-z\d]{4}){2,7}(?:[ -]?[a-z\d]{1,3})?(?!\w)"),
+            pattern_of(r"(?<!\w)[a-z]{2}\d{2}(?:[ -]?[a-z\d]{4}){2,7}(?:[ -]?[a-z\d]{1,3})?(?!\w)"),
             Trust.CHECKED,
             check=_iban,
-            context=_context("iban"),
+            context=context_of("iban"),
             unless_checked=True,
-            needs=_DIGIT,
+            needs=DIGIT,
         ),
         Rule(
             "CREDIT_CARD",
             # Not a postal code with a telephone number after it, one in ten of which has a valid sum.
-            _pattern(r"(?<![\w+-])(?!\d{5}(?:-\d{4})?[ ]\d{3}[ -]\d{3}-)[2-6]\d{3}(?:[ -]?\d){9,15}(?![\w-])"),
+            pattern_of(r"(?<![\w+-])(?!\d{5}(?:-\d{4})?[ ]\d{3}[ -]\d{3}-)[2-6]\d{3}(?:[ -]?\d){9,15}(?![\w-])"),
             Trust.CHECKED,
             check=is_card,
             context=_CARD_WORDS,
             unless_checked=True,
-            needs=_DIGIT,
+            needs=DIGIT,
         ),
-        Rule("CREDIT_CARD", _pattern(r"(?<![\w-])\d{4}([ -])\d{4}\1\d{4}\1\d{1,7}(?![\w-])"), needs=_DIGIT),
-        Rule("CREDIT_CARD", _pattern(r"(?<![\w-])3\d{3}([ -])\d{6}\1\d{4,5}(?![\w-])"), needs=_DIGIT),
+        Rule("CREDIT_CARD", pattern_of(_CARD_BY_NAME), Trust.CHECKED, check=_card_digits, needs=_LONG_NUMBER),
+        Rule("CREDIT_CARD", pattern_of(r"(?<![\w-])\d{4}([ -])\d{4}\1\d{4}\1\d{1,7}(?![\w-])"), needs=DIGIT),
+        Rule("CREDIT_CARD", pattern_of(r"(?<![\w-])3\d{3}([ -])\d{6}\1\d{4,5}(?![\w-])"), needs=DIGIT),
         Rule(
             "IP_ADDRESS",
-            _pattern(
+            pattern_of(
                 r"""(?<![\w.:-])(?<!\+\d\d[ ])(?:
                     (?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?:/\d{1,2})?(?![\w-]|\.\d)
                   | (?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}(?![\w:])
@@ -154,88 +105,144 @@ def rules() -> tuple[Rule, ...]:
                 )"""
             ),
             Trust.CHECKED,
-            needs=_DIGIT,
+            needs=DIGIT,
         ),
         Rule(
             "MAC_ADDRESS",
-            _pattern(r"(?<![\w:-])[0-9a-f]{2}([:-])(?:[0-9a-f]{2}\1){4}[0-9a-f]{2}(?![\w:-])"),
+            pattern_of(r"(?<![\w:-])[0-9a-f]{2}([:-])(?:[0-9a-f]{2}\1){4}[0-9a-f]{2}(?![\w:-])"),
             Trust.CHECKED,
             needs=_HEX,
         ),
         Rule(
             "UUID",
-            _pattern(r"(?<![\w-])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![\w-])"),
+            pattern_of(r"(?<![\w-])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![\w-])"),
             Trust.CHECKED,
-            needs=_DIGIT,
+            needs=DIGIT,
         ),
         Rule(
             "CRYPTO",
-            _pattern(r"(?<!\w)(?:bc1|[13])[a-km-zA-HJ-NP-Z0-9]{25,59}(?!\w)", re.NOFLAG),
+            pattern_of(r"(?<!\w)(?:bc1|[13])[a-km-zA-HJ-NP-Z0-9]{25,59}(?!\w)", re.NOFLAG),
             check=_crypto,
-            needs=_DIGIT,
+            needs=DIGIT,
         ),
-        Rule("US_SSN", _pattern(r"(?<![\w-])\d{3}([-\ .])\d{2}\1\d{4}(?![\w-])"), Trust.CHECKED, needs=_DIGIT),
-        Rule("US_SSN", _pattern(r"(?<![\w-])\d{9}(?![\w-])"), context=_SSN_WORDS, needs=_DIGIT),
+        Rule("US_SSN", pattern_of(r"(?<![\w-])\d{3}([-\ .])\d{2}\1\d{4}(?![\w-])"), Trust.CHECKED, needs=DIGIT),
+        Rule("US_SSN", pattern_of(r"(?<![\w-])\d{9}(?![\w-])"), context=_SSN_WORDS, needs=DIGIT),
         Rule(
             "DATE_TIME",
-            _pattern(
+            pattern_of(
                 rf"""(?<![\w/.-])(?:
                     \d{{4}}([/.-])\d{{1,2}}\1\d{{1,2}} | \d{{1,2}}([/.-])\d{{1,2}}\2(?:\d{{4}}|\d{{2}})
                 )(?:[T\ ]\ ?{_CLOCK}(?:Z|\s?[+-]\d{{2}}:?\d{{2}})?)?(?![\w/-])"""
             ),
             Trust.CHECKED,
             check=_date,
-            needs=_DIGIT,
+            needs=DIGIT,
         ),
         Rule(
             "DATE_TIME",
-            _pattern(
+            pattern_of(
                 rf"""(?<!\w)(?:(?:{WEEKDAYS}|mon|tue|wed|thu|fri|sat|sun),?\s)?(?:
                     \d{{1,2}}{_ORDINAL}[\s-](?:of\s)?{MONTHS}(?:,?[\s-]'?\d{{2,4}})?
                   | {MONTHS}\s\d{{1,2}}{_ORDINAL}(?:,?\s\d{{4}})?
                   | {MONTHS},?\s\d{{4}}
                 )(?:,?\s(?:at\s)?{_CLOCK})?(?!\w|:\d)"""
             ),
-            needs=_DIGIT,
+            needs=DIGIT,
         ),
-        Rule("DATE_TIME", _pattern(rf"(?<!\w){WEEKDAYS}(?!\w)")),
+        Rule("DATE_TIME", pattern_of(rf"(?<!\w){WEEKDAYS}(?!\w)")),
+        Rule("DATE_TIME", pattern_of(_YEAR_ALONE), needs=_NEEDS_YEAR),
+        Rule("DATE_TIME", pattern_of(_YEAR_BEFORE_YEAR), needs=_NEEDS_YEAR),
+        Rule("DATE_TIME", pattern_of(_YEAR_AFTER_YEAR), needs=_NEEDS_YEAR),
+        *national_rules(),
+        *coordinate_rules(),
+        *nationality_rules(),
+        Rule("ZIP_CODE", pattern_of(_ZIP_BY_NAME), needs=DIGIT),
+        Rule("ZIP_CODE", pattern_of(_ZIP_SHORT), needs=_ZIP),
+        Rule("ZIP_CODE", pattern_of(_ZIP_AFTER_ZIP), needs=_CODES),
         Rule(
             "AGE",
-            _pattern(
+            pattern_of(
                 r"""(?<![\w.-])(?:
                     (?P<value>\d{1,3})(?=(?:[\s-]?(?:years?|yrs?|months?)[\s-]+(?:old|of\ age)\b|\s?y/?o\b))
                 )"""
             ),
-            needs=_DIGIT,
+            needs=DIGIT,
         ),
-        Rule("AGE", _pattern(r"\b(?:aged|age(?:\ is|\ of|:)?)\s(?P<value>\d{1,3})(?![\w.%-])"), needs=_DIGIT),
-        Rule("PHONE_NUMBER", _pattern(_PHONE_AMERICAN), Trust.CHECKED, check=_separated, needs=_DIGIT),
-        Rule("PHONE_NUMBER", _pattern(_PHONE_SURE), Trust.SHAPE, check=_phone, needs=_DIGIT),
-        Rule("PHONE_NUMBER", _pattern(_PHONE_GROUPS), Trust.LIKELY, check=_phone, needs=_DIGIT),
-        Rule("PHONE_NUMBER", _pattern(_PHONE_MAYBE), Trust.LIKELY, check=_phone, context=_PHONE_WORDS, needs=_DIGIT),
+        Rule("AGE", pattern_of(_AGE_TURNED), needs=_TURN),
+        Rule("AGE", pattern_of(r"\b(?:aged|age(?:\ is|\ of|:)?)\s(?P<value>\d{1,3})(?![\w.%-])"), needs=DIGIT),
+        Rule("PHONE_NUMBER", pattern_of(_PHONE_AMERICAN), Trust.CHECKED, check=_separated, needs=DIGIT),
+        Rule("PHONE_NUMBER", pattern_of(_PHONE_SURE), Trust.SHAPE, check=_phone, needs=DIGIT),
+        Rule("PHONE_NUMBER", pattern_of(_PHONE_GROUPS), Trust.LIKELY, check=_phone, needs=DIGIT),
+        Rule("PHONE_NUMBER", pattern_of(_PHONE_MAYBE), Trust.LIKELY, check=_phone, context=_PHONE_WORDS, needs=DIGIT),
         *_numbers_by_name(),
         Rule(
             "ZIP_CODE",
-            _pattern(
-                r"\b(?:zip|postal|post)[\s-]?codes?(?:\ is)?:?\s(?P<value>[A-Z]{0,2}\d[\dA-Z -]{2,8}[\dA-Z])(?!\w)"
+            pattern_of(
+                r"(?<![\w-])(?:[A-Z]{1,2}\d[A-Z\d]{0,2}\ \d[A-Z]{2}|[A-Z]\d[A-Z]\ \d[A-Z]\d)(?![\w-])", re.NOFLAG
             ),
             Trust.LIKELY,
-            needs=_DIGIT,
+            needs=DIGIT,
         ),
         Rule(
             "ZIP_CODE",
-            _pattern(r"(?<![\w-])(?:[A-Z]{1,2}\d[A-Z\d]{0,2}\ \d[A-Z]{2}|[A-Z]\d[A-Z]\ \d[A-Z]\d)(?![\w-])", re.NOFLAG),
+            pattern_of(r"\b[A-Z]{2},?\ +(?P<value>\d{5}(?:-\d{4})?)(?![\w-])", re.NOFLAG),
             Trust.LIKELY,
-            needs=_DIGIT,
-        ),
-        Rule(
-            "ZIP_CODE",
-            _pattern(r"\b[A-Z]{2},?\ +(?P<value>\d{5}(?:-\d{4})?)(?![\w-])", re.NOFLAG),
-            Trust.LIKELY,
-            needs=_DIGIT,
+            needs=DIGIT,
         ),
     )
 
+
+# What is called a card number, whatever its sum.
+_CARD_BY_NAME = r"""
+    (?:\bcards?|\bcc|visa|master\s?card|amex|maestro)\b
+    (?:\s?(?:numbers?|num\b|no\b\.?|nr\b\.?|\#))?(?:\s\([^()\n]{1,20}\))?
+    (?:\s(?:ends?|ending|begins?|beginning|starting)\s(?:in|with))?\s{0,2}(?:is|was|are|[:=\#])?:?\s{0,2}\#?
+    (?P<value>\d(?:[ -]?\d){11,18})(?![\w-]|[ ]\d)"""
+# Years of age: what follows keeps turns of a road, degrees and pages out.
+_AGE_TURNED = r"""
+    \b(?:turned|turning|(?<!\bthe\ )(?<!\bat\ )(?<!\bmy\ )(?<!\bour\ )(?<!\bin\ )(?<!\beach\ )(?<!\bof\ )turns?)
+    \s(?P<value>(?:1[01])?\d{1,2})(?!\w|[.,:/-]\d|,\s\d|\s?[%°])
+    (?=\s*(?:[.;!?)]|,|$)|\s(?:and|in|on|last|next|this|that|today|tomorrow|yesterday|soon|recently|when|while|before|
+        after|but|so|now|years?|just|ago|during|at|with|or|as|since|because|earlier|later|
+        {MONTHS}|{WEEKDAYS})\b(?!\s\d+\s(?:and|,)))""".replace("{MONTHS}", MONTHS).replace("{WEEKDAYS}", WEEKDAYS)
+_YEAR = r"(?:19\d\d|20[0-3]\d)"
+_NEEDS_YEAR = re.compile(rf"(?<!\d){_YEAR}(?!\d)")
+# A number of things may look like a year; a year of a range, or of a version, tells of nobody's life.
+_NO_YEAR = r"""
+    (?![\w%'\u2019]|[.,:/-]\d|-\w|\s?(?:to|until|through|\u2013|-)\s?\d|\s(?:of\s(?:the|them|these|those|our)|people|
+        persons|cases|words|lines|bytes|copies|units|feet|met(?:er|re)s|miles|patients|percent|times|rpm|hz|mhz|km|
+        dollars|euros|pounds|million|thousand|hours|minutes|days|pages|points|shares|samples|items|votes|steps|rows|
+        records|cells)\b)"""
+_BEFORE_YEAR = "|".join(
+    rf"(?<=\b{words}\s\d{{4}})"
+    for words in (
+        "in", "since", "born", "until", "till", r"class\sof", "spring", "summer", "autumn", "fall", "winter",
+        "christmas", r"spring\sof", r"summer\sof", r"autumn\sof", r"fall\sof", r"winter\sof", r"christmas\sof",
+        "early", "late", "mid",
+        "year", r"year\sof\sbirth", r"year\sof\sbirth:", "anno", "circa",
+    )
+)  # fmt: skip
+_YEAR_ALONE = rf"(?<!\w)(?P<value>{_YEAR})(?:{_BEFORE_YEAR}){_NO_YEAR}"
+_RANGE = r"\s(?:to|until|till|through|and|up\sto)\s"
+_YEAR_BEFORE_YEAR = rf"(?<!\w){_YEAR}(?:(?<=\bfrom\s\d{{4}})|(?<=\bbetween\s\d{{4}}))(?={_RANGE}{_YEAR}(?!\w|[.,]\d))"
+_YEAR_AFTER_YEAR = (
+    rf"(?<!\w){_YEAR}(?:(?<=\bfrom\s\d{{4}})|(?<=\bbetween\s\d{{4}})){_RANGE}(?P<value>{_YEAR})(?!\w|[.,]\d)"
+)
+# Postal codes of any state: British, Canadian, Irish, Dutch, with a state's letters before them, with hyphens, digits.
+_ZIP_LETTERS = r"""
+    (?:[A-Z]{1,2}\d[A-Z\d]?\s?\d[A-Z]{2} | [A-Z]\d[A-Z][\s-]?\d[A-Z]\d | [A-Z]\d[\dW]\s?[A-Z\d]{4}
+      | \d{4}\s?(?-i:[A-Z]{2}) | [A-Z]{1,3}[- ]?\d{3,6}(?:[ -]\d{2,4})?)"""
+_ZIP_DIGITS = r"(?:\d{5}[- ]\d{3,4} | \d{2}-\d{3} | \d{3}[- ]\d{2,4} | \d{3,8})"
+_ZIP_JOINT = r"(?:\s?(?:numbers?|no\b\.?|\#))?\s{0,2}(?:is|was|of|[:=\#])?:?\s{0,2}"
+_ZIP_NAMES = r"(?:(?:zip|postal|post|pin)[\s-]?codes?|zip\+4|plz|postleitzahl|eircode|code\spostal|c[oó]digo\spostal)"
+_ZIP_BY_NAME = rf"\b{_ZIP_NAMES}{_ZIP_JOINT}(?P<value>{_ZIP_LETTERS}|{_ZIP_DIGITS})(?!\w|[.,:/-]\d)"
+# Files are zipped, too: without the word "code" only the commonest forms.
+_ZIP_SHORT = rf"""
+    \bzips?{_ZIP_JOINT}(?P<value>\d{{5}}(?:-\d{{4}})?|[A-Z]\d[A-Z]\s\d[A-Z]\d|[A-Z]{{1,2}}\d[A-Z\d]?\s\d[A-Z]{{2}})
+    (?!\w|[.,:/-]\d|\s?(?:files?|archives?|bytes|[kmg]b)\b)"""
+_ZIP_AFTER_ZIP = (
+    rf"\b(?:zip|postal|post|pin)[\s-]?codes\s{_ZIP_DIGITS},?\s(?:and|or|to)\s(?P<value>{_ZIP_DIGITS})(?!\w|[.,]\d)"
+)
 
 _EXTENSION = r"(?:\s?(?:x|ext\.?|extension|/)\s?\d{1,5}(?!\w|-\d))?"
 # A number in the form of North America, whatever stands beside it.
@@ -281,7 +288,7 @@ def _numbers_by_name() -> Iterator[Rule]:
     for entity, words in _NAMED_NUMBERS.items():
         yield Rule(
             entity,
-            _pattern(
+            pattern_of(
                 rf"""\b(?:{words})
                     (?:\s?(?:numbers?|num\b|no\b\.?|nr\b\.?|id\b|code|\#))?
                     \s{{0,2}}(?:is|was|are|[:=\#])?:?\s{{0,2}}\#?
@@ -289,37 +296,30 @@ def _numbers_by_name() -> Iterator[Rule]:
             ),
             Trust.CHECKED,
             check=_four_digits,
-            needs=_DIGIT,
+            needs=DIGIT,
         )
 
 
-def _digits(text: str) -> str:
-    return re.sub(r"\D", "", text)
+def _card_digits(text: str) -> bool:
+    return 12 <= len(digits_in(text)) <= 19
 
 
 def _four_digits(text: str) -> bool:
-    return len(_digits(text)) >= 4
+    return len(digits_in(text)) >= 4
 
 
 def _iban(text: str) -> bool:
-    return bool(_presidio("IbanRecognizer").validate_result(re.sub(r"[ -]", "", text).upper()))
+    return bool(presidio("IbanRecognizer").validate_result(re.sub(r"[ -]", "", text).upper()))
 
 
 def is_card(text: str) -> bool:
     """Whether the digits are a card number: of a known issuer's kind, with a valid check digit (Luhn)."""
-    digits = _digits(text)
-    return digits[0] in "3456" and bool(_presidio("CreditCardRecognizer").validate_result(digits))
+    digits = digits_in(text)
+    return digits[0] in "3456" and bool(presidio("CreditCardRecognizer").validate_result(digits))
 
 
 def _crypto(text: str) -> bool:
-    return bool(_presidio("CryptoRecognizer").validate_result(text))
-
-
-@functools.cache
-def _presidio(name: str) -> Any:
-    from presidio_analyzer import predefined_recognizers
-
-    return getattr(predefined_recognizers, name)()
+    return bool(presidio("CryptoRecognizer").validate_result(text))
 
 
 def _date(text: str) -> bool:
@@ -337,12 +337,12 @@ def _separated(text: str) -> bool:
     return re.search(r"\d{7}", text) is None or "(" in text
 
 
-_MOST_DIGITS = 15
+_MOSTDIGITS = 15
 
 
 def _phone(text: str) -> bool:
     """Six to fifteen digits that are not two years; more are two numbers with the same beginning."""
     number = re.split(r"\s?(?:x|ext)", text, maxsplit=1, flags=re.IGNORECASE)[0]
-    if len(_digits(number)) > _MOST_DIGITS:
+    if len(digits_in(number)) > _MOSTDIGITS:
         number = number.rpartition("/")[0]
-    return 6 <= len(_digits(number)) <= _MOST_DIGITS and not _YEARS.fullmatch(number.strip())
+    return 6 <= len(digits_in(number)) <= _MOSTDIGITS and not _YEARS.fullmatch(number.strip())

@@ -1,0 +1,112 @@
+"""Nationalities and peoples: adjectives and plurals, in capitals or small letters.
+
+What belongs here: the list, the words around it that make it somebody's, and fictional ones. What does not: countries
+(`lists`) and what the language model marks by itself (`names`).
+
+The model knows nationalities by their capitals. Many people write without; so a list has to tell them. Adjectives are
+languages, food and firms as well ("in french", "Irish Times"): they count where a word for a person follows, or where
+somebody *is* one. Plurals of peoples are people.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+
+from dpsynth_platform.scrub.findings import Trust
+from dpsynth_platform.scrub.letters import words_of
+from dpsynth_platform.scrub.rule import Rule, any_of, pattern_of
+
+ENTITY = "NRP"
+
+# With a plural in s, which is a noun as well.
+_REGULAR = words_of(
+    """
+    Afghan African Albanian Algerian American Angolan Arab Argentinian Argentinean Armenian Asian Australian Austrian
+    Azerbaijani Bangladeshi Belarusian Belgian Bolivian Bosnian Brazilian Bulgarian Cambodian Cameroonian Canadian
+    Chilean Colombian Croatian Cuban Cypriot Czech Ecuadorian Egyptian Eritrean Estonian Ethiopian European Filipino
+    Georgian German Ghanaian Greek Guatemalan Haitian Honduran Hungarian Indian Indonesian Iranian Iraqi
+    Israeli Italian Jamaican Jordanian Kazakh Kenyan Korean Kosovar Kuwaiti Laotian Latvian Libyan Lithuanian
+    Macedonian Malaysian Mexican Moldovan Mongolian Moroccan Namibian Nepali Nicaraguan Nigerian Norwegian Pakistani
+    Palestinian Panamanian Paraguayan Persian Peruvian Romanian Russian Rwandan Salvadoran Saudi Scandinavian
+    Serbian Sicilian Singaporean Slovak Slovene Slovenian Somali Syrian Tanzanian Thai Tibetan Tunisian
+    Ugandan Ukrainian Uruguayan Uzbek Venezuelan Yemeni Yugoslav Zambian Zimbabwean
+    """
+)
+_ONLY_ADJECTIVES = words_of(
+    """
+    Argentine Basque British Burmese Catalan Chinese Congolese Danish Dutch English Finnish Flemish French Icelandic
+    Irish Japanese Kurdish Lebanese Maltese Nepalese Polish Portuguese Scottish Senegalese Spanish Sudanese Swedish
+    Swiss Taiwanese Turkish Vietnamese Welsh
+    """
+)
+# Nouns that are no adjectives; the singulars among them that are names as well count after an article alone.
+_NOUNS = words_of(
+    """
+    Brits Briton Britons Croat Croats Danes Dutchman Dutchmen Dutchwoman Englishman Englishmen Englishwoman Finns
+    Frenchman Frenchmen Frenchwoman Icelander Icelanders Irishman Irishmen Irishwoman Kurd Kurds Scots Scotsman Scotsmen
+    Serb Serbs Spaniard Spaniards Swede Swedes Turks Welshman Welshmen
+    """
+)
+_AFTER_ARTICLE = words_of("Brit Dane Finn Pole Scot Turk")
+_PLURALS = frozenset({f"{word}s" for word in _REGULAR} | _NOUNS | {"Poles"})
+_CAPITAL_ALONE = words_of("polish pole poles thai")
+"""Other words in small letters, but before a word for a person."""
+_FOLDED_PLURALS, _FOLDED_REGULAR, _FOLDED_AFTER_ARTICLE, _FOLDED_ADJECTIVES = (
+    frozenset(word.casefold() for word in words)
+    for words in (_PLURALS, _REGULAR, _AFTER_ARTICLE, _REGULAR | _ONLY_ADJECTIVES)
+)
+_PERSON = r"""
+    (?:m[ae]n|wom[ae]n|boys?|girls?|guys?|lad(?:y|ies)|people|persons?|citizens?|nationals?|immigrants?|emigrants?|
+    migrants?|refugees?|expats?|students?|nurses?|doctors?|soldiers?|tourists?|workers?|famil(?:y|ies)|
+    couples?|wife|wives|husbands?|mothers?|fathers?|mum|mom|dad|parents?|grand(?:mother|father|parents)|sons?|
+    daughters?|brothers?|sisters?|girlfriend|boyfriend|friends?|neighbou?rs?|colleagues?|patients?|guests?|
+    descent|origins?|nationality|ancestry|heritage|background|passports?|citizenship|blood|accent|surname|
+    community|descendants?|national\sid)
+"""
+_NO_THING = r"(?!language|class|course|lesson|food|restaurant|cuisine|car|speaking|and\b|or\b|the\b|for\b|to\b|of\b)"
+_SOMEBODYS = pattern_of(rf"(?:[\s-]born)?[\s-]{{1,2}}(?:{_NO_THING}\w+[\s-])?{_PERSON}(?!\w)")
+_IS_BEFORE = pattern_of(
+    r"""
+    \b(?:is|was|are|were|am|being|be|i'm|he's|she's|they're|we're|you're|half|part|originally|ethnic(?:ally)?|native|
+    partly|proud(?:ly)?)\s(?:an?\s|not\s|also\s|half\s|originally\s|actually\s)?\Z
+    """
+)
+_IS_AFTER = pattern_of(r"\s*(?:[.,;:!?)]|\Z|\n)|\s(?:and|or|but|by|like|who|from|too|as|because|so|while|with)\b")
+_THE_BEFORE = re.compile(r"\bthe\s\Z", re.IGNORECASE)
+_THEY_AFTER = pattern_of(
+    r"""
+    \s*(?:[.,;!?)]|\Z|\n)|\s(?:are|were|have|had|will|would|who|do|did|don't|didn't|can|could|should|and|in|on|at)\b
+    """
+)
+_ARTICLE_BEFORE = re.compile(r"\b(?:an?|another)\s\Z", re.IGNORECASE)
+_LONGEST_BEFORE = 30
+
+
+def nationality_rules() -> Iterator[Rule]:
+    """The rule: one pass over the text, and a look at the words around each nationality."""
+    words = any_of(_PLURALS | _REGULAR | _ONLY_ADJECTIVES | _AFTER_ARTICLE)
+    yield Rule(ENTITY, pattern_of(rf"(?<![\w-]){words}(?![\w])"), Trust.LIST, around=_is_somebodys)
+
+
+def _is_somebodys(text: str, start: int, end: int) -> bool:
+    word = text[start:end].casefold()
+    if word in _CAPITAL_ALONE and not text[start].isupper():
+        return word in _FOLDED_ADJECTIVES and _SOMEBODYS.match(text, end) is not None
+    if word in _FOLDED_PLURALS:
+        return not text.startswith("-", end)
+    before = text[max(0, start - _LONGEST_BEFORE) : start]
+    if word in _FOLDED_AFTER_ARTICLE:
+        return _ARTICLE_BEFORE.search(before) is not None
+    if _SOMEBODYS.match(text, end) or (_IS_AFTER.match(text, end) and _IS_BEFORE.search(before)):
+        return True
+    collective = word not in _FOLDED_REGULAR and _THEY_AFTER.match(text, end) and _THE_BEFORE.search(before)
+    return collective is not None and collective is not False
+
+
+def other_nationality(text: str, draw: random.Random) -> str:
+    """Another one; a plural for a plural."""
+    if text.casefold() in _FOLDED_PLURALS:
+        return draw.choice(sorted(_REGULAR)) + "s"
+    return draw.choice(sorted(_REGULAR | _ONLY_ADJECTIVES))

@@ -1276,7 +1276,7 @@ class Quality(_Part):
     holdout: float = Field(default=0.1, gt=0, le=0.5, description="Share of owners kept from the mechanism, for tests.")
 
 
-_SHARE = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
+_SHARE: Any = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
 
 
 class Release(_Part):

@@ -298,7 +298,25 @@ def test_signatures_are_read_in_one_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["x", "1", "A ", "a@", "1 ", "Ab ", "A-", "\n", "http://", "::1", "(1", "Von der ", "0-"]
+    "part",
+    [
+        "x",
+        "1",
+        "A ",
+        "a@",
+        "1 ",
+        "Ab ",
+        "A-",
+        "\n",
+        "http://",
+        "::1",
+        "(1",
+        "Von der ",
+        "0-",
+        "NI number ",
+        "12 N ",
+        "Mark! ",
+    ],
 )
 def test_time_grows_with_the_text_and_no_faster(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that is quadratic would take minutes here. The model is linear by design and left out."""

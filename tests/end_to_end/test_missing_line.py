@@ -1,4 +1,4 @@
-"""A column of which no value is as declared: said wherever it is seen, and refused where a contract asks."""
+"""A column of which hardly a value is as declared: said wherever it is seen, and refused where a contract asks."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ SPELLING = "MARKEDSPELLING"
 
 
 def misspelt() -> pa.Table:
-    """The small table, whose regions are none of the declared ones, as they are spelt."""
+    """The small table, whose regions but one are none of the declared ones, as they are spelt."""
     table = small_table()
-    region = [f"{SPELLING}-{value}" for value in table["region"].to_pylist()]
+    first, *others = table["region"].to_pylist()
+    region = [first, *(f"{SPELLING}-{value}" for value in others)]  # with none at all, the run would stop unpaid
     return table.set_column(table.schema.get_field_index("region"), "region", pa.array(region))
 
 

@@ -171,7 +171,7 @@ def test_a_dialect_is_for_csv_files(tables: Path) -> None:
 def test_another_dialect_is_another_run_and_the_usual_one_is_the_run_that_it_was(tmp_path: Path) -> None:
     table = written(tmp_path / "t.csv")
     usual, said, other = (
-        task_of(table, options(tmp_path, **given)).key(b"k" * 32)
+        task_of(table, options(tmp_path, **given)).keys(b"k" * 32)
         for given in ({}, {"csv_separator": ",", "csv_skip_blanks": False}, {"csv_encoding": "latin-1"})
     )
     assert usual == said != other

@@ -42,7 +42,7 @@ _WHOLE = re.compile(r"[-+]?[0-9][0-9_]*")
 _REAL = re.compile(r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _OTHER_BASE = re.compile(r"[-+]?(0[0-9_]+|0x[0-9a-fA-F_]+|0o[0-7]+|0b[01_]+)")
-_UNSAFE = re.compile("[\0\ud800-\udfff]")
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 _MERGE = object()
@@ -302,8 +302,8 @@ class _Reader:
 
 def _scalar(event: Any) -> Any:
     text: str = event.value
-    if _UNSAFE.search(text):
-        raise _Fault("a NUL or half of a character (\\0, \\uD800); accepted: whole characters", event.start_mark)
+    if _HALF.search(text):
+        raise _Fault("half of a character (\\uD800 to \\uDFFF); accepted: whole ones", event.start_mark)
     if not event.implicit[0]:  # quoted, or a block
         return text
     if _NULL.fullmatch(text):

@@ -42,6 +42,7 @@ _WHOLE = re.compile(r"[-+]?[0-9][0-9_]*")
 _REAL = re.compile(r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _OTHER_BASE = re.compile(r"[-+]?(0[0-9_]+|0x[0-9a-fA-F_]+|0o[0-7]+|0b[01_]+)")
+_BREAKS = re.compile("[\x85\u2028\u2029]")
 _HALF = re.compile("[\ud800-\udfff]")
 
 
@@ -126,8 +127,11 @@ def dump_inline(value: Any) -> str:
     """A value as it stands inside of braces or brackets, on one line; numbers as they were written."""
     if isinstance(value, Whole | Real):
         return value.written
-    # As the only item of a list, a value is quoted as it must be inside of braces.
-    text = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, allow_unicode=True, width=float("inf"))
+    # As the only item of a list, a value is quoted as it must be inside of braces. Line breaks of Unicode are escaped.
+    for unicode in (True, False):
+        text = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, allow_unicode=unicode, width=float("inf"))
+        if not _BREAKS.search(text):
+            break
     return text.strip()[1:-1]
 
 

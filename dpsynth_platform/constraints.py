@@ -194,7 +194,7 @@ def read_constraints(path: Path, texts: Collection[str] = ()) -> list[Constraint
     """
     from dpsynth_platform.contracts import validated  # late: a contract is made of these
 
-    document = read_yaml(path, nul=True)
+    document = read_yaml(path)
     check_quoted(document, texts, str(path))
     return list(validated(ConstraintsFile, document, str(path)).constraints)
 

@@ -271,7 +271,7 @@ def test_a_family_without_a_file(settings: Settings) -> None:
         (
             "family",
             "others",
-            "family: 'household-surveys' differs from the family's 'others'; accepted: others",
+            "household-surveys.yaml: family: 'others'; accepted: 'household-surveys', as the file is named",
         ),
         ("unit", "group", "census: privacy.unit: 'user' differs from the family's 'group'; accepted: group"),
         ("adjacency", "zero-out", "privacy.adjacency: 'add-or-remove' differs from the family's 'zero-out'"),

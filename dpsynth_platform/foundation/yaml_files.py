@@ -42,7 +42,7 @@ _WHOLE = re.compile(r"[-+]?[0-9][0-9_]*")
 _REAL = re.compile(r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _OTHER_BASE = re.compile(r"[-+]?(0[0-9_]+|0x[0-9a-fA-F_]+|0o[0-7]+|0b[01_]+)")
-_UNSAFE = re.compile("[\0\ud800-\udfff]")
+_BREAKS = re.compile("[\x85\u2028\u2029]")
 _HALF = re.compile("[\ud800-\udfff]")
 
 
@@ -101,17 +101,13 @@ class _Open(_Node):
     merged: list[dict[Any, Any]] = field(default_factory=list)
 
 
-def read_yaml(path: Path, *, nul: bool = False) -> dict[Any, Any]:
+def read_yaml(path: Path) -> dict[Any, Any]:
     """The mapping in a YAML file.
-
-    Args:
-        path: of the file.
-        nul: whether texts may hold NUL, as names and values of data may. Paths and PostgreSQL take none.
 
     Raises:
         ContractError: with the file, the line where there is one, what is wrong and what is accepted.
     """
-    document = _parsed(path, str(path), nul)
+    document = _parsed(path, str(path))
     if not isinstance(document, dict):
         raise ContractError(f"{path}: accepted is a mapping of keys to values, found {_kind(document)}")
     return document
@@ -131,8 +127,11 @@ def dump_inline(value: Any) -> str:
     """A value as it stands inside of braces or brackets, on one line; numbers as they were written."""
     if isinstance(value, Whole | Real):
         return value.written
-    # As the only item of a list, a value is quoted as it must be inside of braces.
-    text = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, allow_unicode=True, width=float("inf"))
+    # As the only item of a list, a value is quoted as it must be inside of braces. Line breaks of Unicode are escaped.
+    for unicode in (True, False):
+        text = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, allow_unicode=unicode, width=float("inf"))
+        if not _BREAKS.search(text):
+            break
     return text.strip()[1:-1]
 
 
@@ -160,7 +159,7 @@ def plain_number(value: Any) -> Any:
     return int(value) if isinstance(value, Whole) else float(value) if isinstance(value, Real) else value
 
 
-def _parsed(path: Path, where: str, nul: bool) -> Any:
+def _parsed(path: Path, where: str) -> Any:
     try:
         text = read_regular(path, MOST_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
@@ -171,13 +170,13 @@ def _parsed(path: Path, where: str, nul: bool) -> Any:
     except (OSError, ValueError) as error:
         problem = f"cannot be read: {file_problem(error)}"
     else:
-        return _read(text, where, nul)
+        return _read(text, where)
     raise ContractError(f"{where}: {problem}")
 
 
-def _read(text: str, where: str, nul: bool = False) -> Any:
+def _read(text: str, where: str) -> Any:
     try:
-        return _document(text, nul)
+        return _document(text)
     except _Fault as fault:
         line, problem = fault.line, fault.problem
     except yaml.YAMLError as error:
@@ -191,9 +190,9 @@ def _read(text: str, where: str, nul: bool = False) -> Any:
     raise ContractError(f"{where}{'' if line is None else f', line {line}'}: {problem}")
 
 
-def _document(text: str, nul: bool) -> Any:
+def _document(text: str) -> Any:
     """The first document's value, None where there is none. Reads events, so that depth costs no stack."""
-    reader = _Reader(nul)
+    reader = _Reader()
     documents = 0
     for event in yaml.parse(text, Loader=_PARSER):
         if isinstance(event, yaml.DocumentStartEvent):
@@ -208,9 +207,8 @@ def _document(text: str, nul: bool) -> Any:
 
 
 class _Reader:
-    def __init__(self, nul: bool) -> None:
+    def __init__(self) -> None:
         self.found: Any = None
-        self._nul = nul
         self._open: list[_Open] = []
         self._anchored: dict[str, _Node] = {}
         self._nodes = 0
@@ -224,7 +222,7 @@ class _Reader:
             tag = event.tag.replace("tag:yaml.org,2002:", "!!")
             raise _Fault(f"the tag {tag!r}; accepted: none (quote what is a text)", event.start_mark)
         if isinstance(event, yaml.ScalarEvent):
-            node = _Node(_scalar(event, self._nul))
+            node = _Node(_scalar(event))
             if event.anchor is not None:
                 self._anchored[event.anchor] = node
             self._add(node, event)
@@ -306,10 +304,10 @@ class _Reader:
         keys[value] = line
 
 
-def _scalar(event: Any, nul: bool) -> Any:
+def _scalar(event: Any) -> Any:
     text: str = event.value
-    if (_HALF if nul else _UNSAFE).search(text):
-        raise _Fault("a NUL or half of a character (\\0, \\uD800); accepted: whole characters", event.start_mark)
+    if _HALF.search(text):
+        raise _Fault("half of a character (\\uD800 to \\uDFFF); accepted: whole ones", event.start_mark)
     if not event.implicit[0]:  # quoted, or a block
         return text
     if _NULL.fullmatch(text):

@@ -102,7 +102,7 @@ def read_declared(schema: Path | None, constraints: Path | None) -> Declared:
     found: Sequence[Constraint] = ()
     texts: set[str] = set()
     if schema is not None:
-        document = read_yaml(schema, nul=True)
+        document = read_yaml(schema)
         read = validated(SchemaFile, document, str(schema))
         columns, found = dict(read.columns), read.constraints
         texts = {name for name, column in columns.items() if isinstance(column, CategoricalColumn)}

@@ -160,7 +160,7 @@ def test_a_read_only_ledger_is_named(ledger, url, monkeypatch):
         Database(url).write(refuse)
     directory = path_of(url).parent
     monkeypatch.setattr(database.os, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "denied")))
-    with pytest.raises(LedgerError, match=r"cannot be opened for writing \(PermissionError\)"):
+    with pytest.raises(LedgerError, match=r"cannot be opened for writing \(permission denied\)"):
         Ledger(f"sqlite:///{directory / 'other.db'}")
 
 

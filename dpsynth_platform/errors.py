@@ -158,6 +158,10 @@ class MechanismFailed(DpsynthError):
     code = "mechanism"
 
 
+class MechanismInterrupted(MechanismFailed):
+    """The worker of a mechanism that had started was told to end, as by Ctrl-C. The ledger entry stays spent."""
+
+
 class LaunchFailed(MechanismFailed):
     """A worker could not be started where the deployment wants it to run, or was lost there."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.errors import MechanismFailed, MechanismInterrupted
 from dpsynth_platform.permissions import private_directory
 from dpsynth_platform.restricted_log import new_log
 from dpsynth_platform.storage import check_room
@@ -67,6 +67,8 @@ class AcceleratorResource:
                 status = choice.open().run(Start(job.model_directory, log, session.get_bootstrap_env_vars()))
             failure = codes.code_of(status)
             if failure != codes.DONE:
-                raise MechanismFailed(f"{codes.meaning(failure)} ({failure}; restricted log {log.name})")
+                # Ctrl-C reaches all processes at once, and the worker may end before this one hears of it.
+                kind = MechanismInterrupted if failure == codes.INTERRUPTED else MechanismFailed
+                raise kind(f"{codes.meaning(failure)} ({failure}; restricted log {log.name})")
 
         return run

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from assets.guard import Caught, guarded, said_if_possible
-from dpsynth_platform.errors import BudgetExceeded, SourceError
+from dpsynth_platform.errors import BudgetExceeded, MechanismInterrupted, SourceError
 from dpsynth_platform.restricted_log import keep_traceback, new_log, note, output_to
 
 MARK = "Zaphodina-904-55-7731"
@@ -42,6 +42,8 @@ def test_a_value_passes(tmp_path: Path) -> None:
 def test_our_errors_keep_their_message_and_code(tmp_path: Path) -> None:
     done = caught(BudgetExceeded("epsilon 0.5 is left"), tmp_path)
     assert (done.code, done.interrupted) == ("budget", False)
+    ended = caught(MechanismInterrupted("the worker was interrupted"), tmp_path)
+    assert (ended.code, ended.interrupted) == ("mechanism", True)
     assert done.message.startswith("epsilon 0.5 is left (details: restricted log step-")
     assert (done.safe.code, str(done.safe)) == (
         "budget",

@@ -43,6 +43,8 @@ _NOT_READ = (".", "_")
 _LOGS = ("_delta_log", ".hoodie", "metadata/*.metadata.json")
 """What Delta, Hudi and Iceberg keep beside files of which some hold no rows any more."""
 _MAGIC = b"PAR1"
+MOST_ENTRIES = 100_000
+"""Of a directory, at any depth: more is a file system rather than a table."""
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 
@@ -63,9 +65,15 @@ def data_files(directory: Path) -> list[Path]:
     Raises:
         SourceError: a file or directory could be meant to be read, and is not.
     """
-    found = []
+    found: list[Path] = []
+    entries = 0
     for place, inner, names in os.walk(directory, onerror=_unreadable):
         here = Path(place)
+        entries += len(inner) + len(names)
+        if entries > MOST_ENTRIES:
+            raise _refused(
+                directory, f"has more than {MOST_ENTRIES:,} files and directories; accepted: the directory of one table"
+            )
         if log := next((log for log in _LOGS if next(here.glob(log), None)), None):
             raise _refused(
                 here,
@@ -91,7 +99,8 @@ def _holds_rows(path: Path) -> bool:
         raise _refused(path, "has a name of data and is no file; accepted: files, or this elsewhere")
     if name.endswith(_LEFTOVERS) or not path.is_file():
         return False
-    with path.open("rb") as file:
+    # Some files of the system wait for a reader's next message.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             return False
     raise _refused(path, f"is Parquet by its content and not by its name; accepted: {', '.join(_NAMES)}, or elsewhere")

@@ -15,6 +15,7 @@ from dpsynth_platform.lineage.redaction import safe_error
 DONE = "done"
 UNEXPECTED = "unexpected"
 KILLED = "killed"
+INTERRUPTED = "interrupted"
 
 _STATUS = {
     DONE: 0,
@@ -40,7 +41,7 @@ _STATUS = {
     "resume": 59,
     "claimed": 60,
     "credentials": 61,
-    "interrupted": 62,
+    INTERRUPTED: 62,
     "memory": 63,
     UNEXPECTED: 64,
     "checkpoint": 65,
@@ -67,7 +68,7 @@ _MEANINGS = {
     "stays so, another attempt needs the explicit word --spend-again",
     "training": "the model, its batches or its loss cannot be trained with differential privacy as they are",
     "checkpoint": "a checkpoint of the training could not be written",
-    "interrupted": "the worker was interrupted",
+    INTERRUPTED: "the worker was interrupted",
     "memory": "the worker ran out of memory",
     KILLED: "the worker was killed",
     "machine": "the machine refused the worker something (room on a disk, memory, open files); its restricted log says "
@@ -95,7 +96,7 @@ def meaning(code: str) -> str:
 def code_of_exception(error: BaseException) -> str:
     """Code for what stopped the worker. Nothing of the exception's text is told."""
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
+        return INTERRUPTED
     code = "memory" if isinstance(error, MemoryError) else safe_error(error)[0]
     return code if code in _STATUS else UNEXPECTED
 

@@ -190,11 +190,15 @@ def test_kills_in_the_mechanism(tmp_path, hold):
     assert ledger_of(deployment).verify().ok
 
 
-def test_cancelled_in_the_mechanism(tmp_path, hold):
-    """Ctrl-C: the command ends at once and cleanly, and what was started stays paid for."""
+@pytest.mark.parametrize("reached_first", ["all processes", "the worker"])
+def test_cancelled_in_the_mechanism(tmp_path, hold, reached_first):
+    """Ctrl-C: the command ends at once and cleanly, and what was started stays paid for, whichever process hears of it first."""
     deployment = small_deployment(tmp_path)
     command, worker = hold(deployment)
-    os.killpg(command.pid, signal.SIGINT)
+    if reached_first == "the worker":
+        os.kill(worker, signal.SIGINT)
+    else:
+        os.killpg(command.pid, signal.SIGINT)
     status, printed = ended(command)
     assert status == 1
     assert "Traceback" not in printed

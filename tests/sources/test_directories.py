@@ -13,6 +13,7 @@ import pytest
 
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.quality.files import read_file
+from dpsynth_platform.sources import directories
 from dpsynth_platform.sources.directories import data_files
 from dpsynth_platform.sources.tables import open_table
 from dpsynth_platform.synthesis.sources import open_source
@@ -212,3 +213,19 @@ def test_leftovers_do_not_change_what_a_run_is_named_by(tmp_path: Path) -> None:
     assert (left.version, clean.version in left.versions) == (clean.version, True)
     write(tmp_path / "2.parquet")
     assert open_source(tmp_path, {}).version != clean.version
+
+
+def test_a_whole_file_system_is_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directories, "MOST_ENTRIES", 5)
+    for name in "abcdef":
+        (tmp_path / name).mkdir()
+    with pytest.raises(SourceError, match=r"has more than 5 files and directories; accepted: the directory of one"):
+        data_files(tmp_path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "notes")
+    assert data_files(tmp_path) == []
+    os.mkfifo(tmp_path / "rows.parquet")
+    with pytest.raises(SourceError, match="has a name of data and is no file"):
+        data_files(tmp_path)

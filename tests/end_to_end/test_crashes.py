@@ -192,7 +192,7 @@ def test_kills_in_the_mechanism(tmp_path, hold):
 
 @pytest.mark.parametrize("reached_first", ["all processes", "the worker"])
 def test_cancelled_in_the_mechanism(tmp_path, hold, reached_first):
-    """Ctrl-C: the command ends at once and cleanly, and what was started stays paid for, whichever process hears of it first."""
+    """Ctrl-C: the command ends at once and cleanly, whichever process hears of it first; what was started stays paid."""
     deployment = small_deployment(tmp_path)
     command, worker = hold(deployment)
     if reached_first == "the worker":

@@ -192,7 +192,7 @@ def test_kills_in_the_mechanism(tmp_path, hold):
 
 @pytest.mark.parametrize("reached_first", ["all processes", "the worker"])
 def test_cancelled_in_the_mechanism(tmp_path, hold, reached_first):
-    """Ctrl-C: the command ends at once and cleanly, whichever process hears of it first; what was started stays paid."""
+    """Ctrl-C ends the command at once and cleanly, whichever process hears it first. What started stays paid for."""
     deployment = small_deployment(tmp_path)
     command, worker = hold(deployment)
     if reached_first == "the worker":

@@ -235,9 +235,10 @@ class _Reader:
     def close(self, event: Any) -> None:
         """The end of a collection."""
         done = self._open.pop()
-        for part in done.merged:  # own keys come first, then those of the first part
-            for key, value in part.items():
-                done.value.setdefault(key, value)
+        if done.merged:  # keys stand in PyYAML's order, since that of columns is part of a plan; own values win
+            own, done.value = done.value, {}
+            for part in (*reversed(done.merged), own):
+                done.value.update(part)
         if done.anchor is not None:
             self._anchored[done.anchor] = done
         self._put(done, event)

@@ -46,6 +46,7 @@ _MAGIC = b"PAR1"
 MOST_ENTRIES = 100_000
 """Of a directory, at any depth: more is a file system rather than a table."""
 _NULL = "__HIVE_DEFAULT_PARTITION__"
+_VALUE = re.compile("=[^/]+(?=/|$)")
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 
 
@@ -229,8 +230,13 @@ def _kind(type_: pa.DataType) -> str | None:
 
 
 def _apart(directory: Path, *files: Path) -> str:
-    return " and ".join(path.relative_to(directory).as_posix() for path in files)
+    return " and ".join(_shown(path.relative_to(directory)) for path in files)
 
 
 def _refused(place: Path, why: str) -> SourceError:
-    return SourceError(f"{place}: {why}")
+    return SourceError(f"{_shown(place)}: {why}")
+
+
+def _shown(path: Path) -> str:
+    """A path without what directories say of rows: `year=2023` is a value of the data."""
+    return _VALUE.sub("=...", path.as_posix())

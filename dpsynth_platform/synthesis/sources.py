@@ -80,11 +80,14 @@ class Source:
     def versions(self) -> tuple[str, ...]:
         """All names that the content may have had, `version` first.
 
-        A Delta table's versions that hold the same rows; a directory with what lies beside its files of rows.
+        A Delta table's versions that hold the same rows; a directory with what lies beside its files of rows, unless
+        leftovers were once read as rows.
         """
         if self.format == "delta":
             return self._delta_versions
-        return (self.version, digest_directory(self.path)) if self.path.is_dir() else (self.version,)
+        if self.path.is_dir() and data_files(self.path) == sorted(self.path.rglob("*.parquet")):
+            return self.version, digest_directory(self.path)
+        return (self.version,)
 
     @cached_property
     def _delta_versions(self) -> tuple[str, ...]:

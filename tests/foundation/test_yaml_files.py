@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dpsynth_platform.errors import ContractError
 from dpsynth_platform.foundation import yaml_files
@@ -212,3 +213,18 @@ def test_a_file_has_as_many_bytes_as_are_allowed(tmp_path: Path) -> None:
     assert read_regular(tmp_path / "file", 5) == b"12345"
     with pytest.raises(OSError, match="larger than 4 bytes"):
         read_regular(tmp_path / "file", 4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "base: &base {a: 1, b: 2}\nmade: {b: 3, c: 4, <<: *base}",
+        "x: &x {a: 1, b: 2}\ny: &y {c: 3, a: 4}\nmade: {d: 5, <<: [*x, *y], b: 6}",
+    ],
+)
+def test_merged_keys_stand_where_pyyaml_put_them(tmp_path: Path, text: str) -> None:
+    """The order of columns is part of a plan."""
+    path = tmp_path / "merged.yaml"
+    path.write_text(text)
+    expected = yaml.safe_load(text)["made"]
+    assert list(read_yaml(path)["made"].items()) == list(expected.items())

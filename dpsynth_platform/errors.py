@@ -11,6 +11,7 @@ process reports nothing but a code).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 
@@ -216,6 +217,10 @@ class NotificationFailed(DpsynthError):
     code = "notification"
 
 
+class NotUsable(OSError):
+    """A file of a kind or size that is not read. Its `strerror` is written by us, unlike that of libraries' errors."""
+
+
 def printable(text: str) -> str:
     """A text that every terminal, log and JSON file takes: names of files may hold bytes that are no UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -226,5 +231,8 @@ def file_problem(error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError):
         return "there is no such file or directory"
     if isinstance(error, OSError):
-        return (error.strerror or "the system does not say why").lower()
+        if isinstance(error, NotUsable):
+            return str(error.strerror)
+        # A library may put words of its own into `strerror`.
+        return os.strerror(error.errno).lower() if error.errno else "the system does not say why"
     return "it is no text in UTF-8"

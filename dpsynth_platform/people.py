@@ -47,6 +47,8 @@ _LOOKS = _words(
     yɣᶌʏỿꭚуүγ YУҮΥ zᴢ ZΖ
     """
 )
+_BARS_AND_RINGS = str.maketrans("I1|0", "lllO")
+"""ASCII characters that look like others of it, in capitals and small letters as they are written."""
 _LATIN_FORM = str.maketrans({letter: word[0] for word in _LOOKS for letter in word[1:]})
 # Unicode's recommended scripts (UAX #31, table 5), of which a name has one; and those that are written together (UTS
 # #39, 5.1, and Latin with these as in its level "highly restrictive").
@@ -83,8 +85,8 @@ def _looks(name: str) -> frozenset[str]:
     """What a name looks like: its key, and those of its Latin forms."""
     plain = unicodedata.normalize("NFKD", name)
     digits = "".join(str(unicodedata.decimal(item, item)) for item in plain)
-    forms = (digits, digits.upper(), digits.lower())
-    return frozenset((person_key(name), *(person_key(form.translate(_LATIN_FORM)) for form in forms)))
+    forms = [form.translate(_LATIN_FORM) for form in (digits, digits.upper(), digits.lower())]
+    return frozenset(person_key(form) for form in (name, *forms, forms[0].translate(_BARS_AND_RINGS)))
 
 
 def name_problem(name: str) -> str | None:

@@ -78,7 +78,8 @@ def synth_table(
     constraints: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file with `constraints:` as in a contract, in place of the schema's; other ones spend nothing."
+            help="YAML file with `constraints:` as in a contract, in place of the schema's; other ones spend nothing, "
+            "but for orders of dates and times."
         ),
     ] = None,
     owners: Annotated[

@@ -11,6 +11,8 @@ import os
 import stat
 from pathlib import Path
 
+from dpsynth_platform.errors import NotUsable
+
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -50,11 +52,11 @@ def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
         _refuse(os.fstat(descriptor).st_mode, path)
         content = file.read(most + 1)
     if len(content) > most:
-        raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
+        raise NotUsable(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
     return content
 
 
 def _refuse(mode: int, path: Path) -> None:
     kind = _KINDS.get(stat.S_IFMT(mode))
     if kind is not None:
-        raise OSError(errno.EINVAL, f"it is {kind}; accepted: a regular file", str(path))
+        raise NotUsable(errno.EINVAL, f"it is {kind}; accepted: a regular file", str(path))

@@ -23,6 +23,8 @@ from dpsynth_platform.ledger.records import ChainEvent, Head
 
 GENESIS = "0" * 64
 MAX_PAYLOAD = 64 * 1024
+LAST_YEAR = 2200
+"""Of an event: a first one of the year 9999 would leave no room for deadlines."""
 MOST_YEARS = 10
 """Between two events. A clock that is further ahead than that is wrong, and no event may carry its time."""
 
@@ -108,9 +110,11 @@ def append(connection: Connection, at: str, kind: str, subject: str, payload: Va
     """Adds an event to the chain's end. Only inside a writing transaction.
 
     Raises:
-        LedgerError: the payload is no JSON or too long, or the time is `MOST_YEARS` after the last event's.
+        LedgerError: the payload is no JSON or too long, or the time is after `LAST_YEAR`, or `MOST_YEARS` after the last event's.
     """
     last, before = head(connection), last_time(connection)
+    if _time(at).year > LAST_YEAR:
+        raise LedgerError(f"the clock of this machine says {at[:10]}. Nothing was changed. Set the clock right")
     if before is not None and _time(at) - before > dt.timedelta(days=366 * MOST_YEARS):
         raise LedgerError(
             f"the clock of this machine says {at[:10]}, and the ledger's last event is of {before:%Y-%m-%d}; accepted: "

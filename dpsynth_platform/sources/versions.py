@@ -63,12 +63,17 @@ class Log:
         if actions is None:
             return False
         metadata = None
+        files = {"add": 0, "remove": 0}
         for action in actions:
             for kind, about in action.items():
+                if kind in files:
+                    files[kind] += 1
                 if kind == "metaData":
                     metadata = about
                 elif kind not in _QUIET and not (kind in ("add", "remove") and about.get("dataChange") is False):
                     return False
+        if bool(files["add"]) != bool(files["remove"]):
+            return False  # whatever it says of itself: rows came or went
         return metadata is None or _columns(metadata) == self._columns_before(version)
 
     def _columns_before(self, version: int) -> Any:

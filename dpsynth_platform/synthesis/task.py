@@ -47,7 +47,8 @@ class Options:
         expected_units: a public estimate of the number of owners (of rows, where each is its own unit).
         method: a generator's name, or `auto` (`synth.automatic`).
         schema: a file with `columns:` as in a contract, and perhaps `constraints:`.
-        constraints: a file with `constraints:` in place of the schema's; other ones are no new spend.
+        constraints: a file with `constraints:` in place of the schema's; other ones are no new spend, but for
+            orders of dates and times.
         owners: the column that says whose a row is; None: each row is a unit of its own.
         contributions: the most rows that an owner keeps; with `owners`.
         weighting: what is counted: `rows`, or `owners`, whose rows weigh one row together (`privacy.units`).

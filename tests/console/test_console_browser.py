@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from browser_cases import DESK, PHONE, chromium, console, sign_in, visitor
-from filled_cases import PRODUCT, REFUSED, RELEASED, SECOND, WAITING, WHY_REFUSED, put_back
+from filled_cases import PRODUCT, REFUSED, SECOND, WAITING, WHY_REFUSED, put_back
 from view_cases import release_of
 
 from dpsynth_platform.console.proxy import USUAL_HEADERS
@@ -298,7 +298,7 @@ def test_a_tampered_dossier_shows_as_broken(served, browser, release):
 def test_a_session_that_has_ended_does_nothing_more(served, browser):
     ledger = Ledger(served.deployment.settings.ledger_url)
     with visitor(served, browser) as here:
-        here.open(f"/candidates/{RELEASED.dataset}/{RELEASED.period}")
+        here.open(f"/candidates/{REFUSED.dataset}/{REFUSED.period}")
         here.page.get_by_role("button", name="Refuse…").click()
         dialog = here.page.get_by_role("dialog")
         dialog.get_by_label("Reason").fill("too late")

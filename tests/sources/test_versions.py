@@ -93,6 +93,8 @@ COMPACTED = [remove("a.parquet", dataChange=False)]
         ([{"add": {"path": "b.parquet"}}], False),
         ([{"add": {"path": "b.parquet", "dataChange": "false"}}], False),
         ([*COMPACTED, {"add": {"path": "b.parquet", "dataChange": False}}], True),
+        ([{"add": {"path": "b.parquet", "dataChange": False}}], False),  # whose rows were in no file before
+        (COMPACTED, False),
         ([{"cdc": {"path": "c.parquet", "dataChange": False}}], False),
         ([{"somethingNew": {}}], False),
     ],

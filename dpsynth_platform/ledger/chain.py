@@ -110,7 +110,8 @@ def append(connection: Connection, at: str, kind: str, subject: str, payload: Va
     """Adds an event to the chain's end. Only inside a writing transaction.
 
     Raises:
-        LedgerError: the payload is no JSON or too long, or the time is after `LAST_YEAR`, or `MOST_YEARS` after the last event's.
+        LedgerError: the payload is no JSON or too long, or the time is after `LAST_YEAR`, or `MOST_YEARS` after the
+            last event's.
     """
     last, before = head(connection), last_time(connection)
     if _time(at).year > LAST_YEAR:

@@ -34,6 +34,10 @@ def contract_init(
         bool,
         typer.Option("--ask", help="Ask for what must not be guessed; Enter leaves a gap, Ctrl-D all that follow."),
     ] = False,
+    csv_header: Annotated[
+        bool,
+        typer.Option("--csv-header", help="Of a CSV file: its first line holds the names of the columns."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Drafts a contract from the names and types of a table's columns. What must not be guessed is left open.
@@ -47,7 +51,7 @@ def contract_init(
     shown, settings = Shown(as_json), Settings.from_environment()
     target = settings.contracts / f"{dataset_of(table)}.yaml" if out is None else out
     check_free(target)
-    draft = drafted(settings, table, dataset_of(target), family)
+    draft = drafted(settings, table, dataset_of(target), family, csv_header=csv_header)
     if ask:
         draft = asked(settings, draft, _answer, lambda problem: typer.echo(plain(problem), err=True))
     written = write(settings, draft, target)

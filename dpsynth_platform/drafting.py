@@ -27,6 +27,7 @@ from dpsynth_platform.foundation.yaml_files import dump_inline, parse_value
 from dpsynth_platform.planning import read_family
 from dpsynth_platform.settings import Settings
 from dpsynth_platform.synthesis.declaration import template
+from dpsynth_platform.synthesis.dialect import Dialect
 from dpsynth_platform.synthesis.sources import Source, open_source
 
 _LONGEST_NAME = 50
@@ -184,7 +185,7 @@ def new_family(dataset: str) -> str:
     return f"{dataset}-owners"
 
 
-def drafted(settings: Settings, table: Path, dataset: str, family: str | None) -> Drafted:
+def drafted(settings: Settings, table: Path, dataset: str, family: str | None, *, csv_header: bool = False) -> Drafted:
     """The draft for a table. Of the table, its schema is read; of a CSV file, its first line.
 
     Args:
@@ -192,12 +193,13 @@ def drafted(settings: Settings, table: Path, dataset: str, family: str | None) -
         table: a Parquet file or a directory of them, a Delta table, or a CSV file.
         dataset: what the contract calls it.
         family: which family it is of, where that is known.
+        csv_header: the word that a CSV file's first line holds the columns' names: its file cannot tell.
 
     Raises:
-        SourceError: there is no table that can be read.
-        ContractError: no family can have that name, or its file is unsound.
+        SourceError: there is no table that can be read, or nobody says that a CSV file has a header.
+        ContractError: `csv_header` is for no CSV file, no family can have that name, or its file is unsound.
     """
-    source = open_source(table, {})
+    source = open_source(table, {}, Dialect(header=csv_header))
     document: Document = {
         "dataset": dataset,
         "description": None,

@@ -150,6 +150,14 @@ def synth_table(
             help="Of a CSV file: whether blanks around fields are skipped, or belong to them.",
         ),
     ] = None,
+    csv_header: Annotated[
+        bool,
+        typer.Option(
+            "--csv-header",
+            help="Of a CSV file: its first line holds the names of the columns; for files of which none is declared or "
+            "given.",
+        ),
+    ] = False,
     accept_weak_guarantee: Annotated[str | None, typer.Option(help="Why epsilon may be above 10.")] = None,
     spend_again: Annotated[
         str | None,
@@ -184,6 +192,7 @@ def synth_table(
         csv_decimal=csv_decimal,
         csv_encoding=csv_encoding,
         csv_skip_blanks=csv_skip_blanks,
+        csv_header=csv_header,
         accept_weak_guarantee=accept_weak_guarantee,
         spend_again=spend_again,
     )

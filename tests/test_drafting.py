@@ -86,7 +86,7 @@ def test_other_values_make_the_same_draft(tmp_path: Path, format_: str) -> None:
     for first, rows in ((1, 3), (50_000, 300)):
         deployment = small_deployment(tmp_path / "home")
         table = table_of(deployment.settings.home / "tables", format_, people(first, rows))
-        draft = drafted(deployment.settings, table, "people", None)
+        draft = drafted(deployment.settings, table, "people", None, csv_header=format_ == "csv")
         drafts.append((draft.text(), draft.family_text()))
         shutil.rmtree(tmp_path / "home")
     assert drafts[0] == drafts[1]
@@ -98,7 +98,7 @@ def test_other_values_make_the_same_draft(tmp_path: Path, format_: str) -> None:
 def test_no_row_is_read(tmp_path: Path, deployment: Deployment, format_: str) -> None:
     """The draft is the same where there is nothing but a schema."""
     table = table_of(tmp_path / "tables", format_, people(1, 3))
-    whole = drafted(deployment.settings, table, "people", None).text()
+    whole = drafted(deployment.settings, table, "people", None, csv_header=format_ == "csv").text()
     if format_ == "delta":
         for file in table.glob("*.parquet"):
             file.unlink()
@@ -111,12 +111,13 @@ def test_no_row_is_read(tmp_path: Path, deployment: Deployment, format_: str) ->
         table.write_bytes(content[:4] + bytes(len(content) - footer - 4) + content[-footer:])
         with pytest.raises((OSError, pa.ArrowException)):
             pq.read_table(table)
-    assert drafted(deployment.settings, table, "people", None).text() == whole
+    assert drafted(deployment.settings, table, "people", None, csv_header=format_ == "csv").text() == whole
 
 
 @pytest.mark.parametrize("format_", FORMATS)
 def test_check_names_every_gap(tmp_path: Path, deployment: Deployment, format_: str) -> None:
-    draft = drafted(deployment.settings, table_of(tmp_path, format_, people(1, 3)), "people", None)
+    table = table_of(tmp_path, format_, people(1, 3))
+    draft = drafted(deployment.settings, table, "people", None, csv_header=format_ == "csv")
     assert yaml.safe_load(draft.text()) == draft.contract
     assert yaml.safe_load(draft.family_text()) == draft.budget
     written = write(deployment.settings, draft, tmp_path / "people.yaml")
@@ -360,8 +361,24 @@ def test_lists_of_owners_are_identifiers_once_they_are_named(tmp_path: Path, dep
 
 
 def test_a_first_line_that_is_no_header_is_in_no_draft(tmp_path: Path, deployment: Deployment) -> None:
-    for first in ("Maria Quillmarker,Aix", "Quillmarker,1980-05-01", "Quillmarker,Quillmarker", "a;Quillmarker;b"):
+    lines = ("Maria Quillmarker,Aix", "Quillmarker,1980-05-01", "Quillmarker,Quillmarker", "a;Quillmarker;b")
+    for first in (*lines, "Quillmarker,tulip,Wroclaw"):
         (tmp_path / "t.csv").write_text(f"{first}\n")
         with pytest.raises(SourceError) as caught:
             drafted(deployment.settings, tmp_path / "t.csv", "letters", None)
         assert "Quillmarker" not in str(caught.value)
+    assert "accepted: --csv-header" in str(caught.value)
+
+
+def test_a_header_is_said_of_a_csv_file_alone(
+    tmp_path: Path, deployment: Deployment, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.csv").write_text("name,flower,2019\n")
+    assert init(monkeypatch, deployment, tmp_path / "t.csv") == 1
+    said = capfd.readouterr()
+    assert "--csv-header" in said.err and "flower" not in said.out + said.err
+    assert init(monkeypatch, deployment, tmp_path / "t.csv", "--csv-header") == 0
+    assert "columns.flower.type: not filled in" in capfd.readouterr().out
+    table = table_of(tmp_path, "parquet", people(1, 3))
+    assert init(monkeypatch, deployment, table, "--csv-header", "--out", tmp_path / "c.yaml") == 1
+    assert "people.parquet is no CSV file (.csv)" in " ".join(capfd.readouterr().err.split())

@@ -171,13 +171,15 @@ def test_the_draft_of_a_schema_can_be_kept_as_it_is(
 ) -> None:
     (tmp_path / "people.csv").write_text("age,old\n1,yes\n")
     asked = ("--out", "out", "--epsilon", "2", "--delta", "1e-5")
-    for file in ("people.parquet", "people.csv"):
-        words = CliRunner().invoke(app, ["synth", "table", file, *asked]).stderr
+    status, text = use("people.csv", *asked)
+    assert status == 1 and "accepted: --csv-header" in " ".join(text.split()) and "age" not in text
+    for file, header in (("people.parquet", ()), ("people.csv", ("--csv-header",))):
+        words = CliRunner().invoke(app, ["synth", "table", file, *asked, *header]).stderr
         draft = capfd.readouterr().out
         assert set(yaml.safe_load(draft)["columns"]) >= {"age", "old"}
         assert draft.count("float, min: , max: ") == file.endswith(".csv")
         assert words.startswith(f"{file}: nothing is declared of: age")
-    status, text = use("people.csv", *asked, "--json")
+    status, text = use("people.csv", *asked, "--csv-header", "--json")
     error = json.loads(text)["error"]
     assert (status, error["code"]) == (1, "contract")
     assert "nothing is declared of: age, old" in error["message"]

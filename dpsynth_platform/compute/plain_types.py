@@ -1,6 +1,6 @@
 """Arrow columns as plain values, and back: what a type means, however its values are laid out in memory.
 
-What belongs here: the plain type of each Arrow type, and casts to and from it; whole numbers as the texts that
+What belongs here: the plain type of each Arrow type, and casts to and from it; texts in the forms that
 categories are compared by. What does not: which types a declaration accepts (`scrub`, `synth.tabular.restore`), and
 what a Delta table can hold (`synthesis.delta_types`).
 
@@ -101,3 +101,16 @@ def whole_texts(column: pa.Array) -> pa.Array:
         return column.cast(pa.string())
     texts = pc.replace_substring_regex(column, _WHOLE, r"\1\2")
     return pc.if_else(pc.equal(texts, "-0"), pa.scalar("0", texts.type), texts)
+
+
+def bare(texts: pa.Array, quote: str) -> pa.Array:
+    """Texts without blanks around them, and without the quotes inside of those."""
+    trimmed = pc.utf8_trim_whitespace(texts)
+    if not quote:
+        return trimmed
+    inside = pc.and_(
+        pc.greater_equal(pc.utf8_length(trimmed), 2),
+        pc.and_(pc.starts_with(trimmed, quote), pc.ends_with(trimmed, quote)),
+    )
+    unquoted = pc.replace_substring(pc.utf8_slice_codeunits(trimmed, 1, -1), quote * 2, quote)
+    return pc.if_else(inside, unquoted, trimmed)

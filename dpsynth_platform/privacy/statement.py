@@ -793,8 +793,9 @@ def _not_covered(contract: DataContract, tuning: Tuning, attempts: int, elsewher
             if contract.written is None
             else f"Of the texts, {contract.written} is published as a language model writes it."
         ),
-        "Whether a column that the contract declares as ordinary values looks like personal data, or has no value that "
-        "is listed, which stops a run: seen by the operator.",
+        "Whether a column that the contract declares as ordinary values looks like personal data, has no or hardly any "
+        "value that is listed, or has values that are listed but for blanks or quotes around them, which stops a run: "
+        "seen by the operator.",
         "Whether one of the contract's own patterns takes too long on a text, which is then masked as a whole, or on "
         "texts of many owners, which stops a run: counted for the operator.",
         "Exact numbers that somebody looked at outside of runs to choose the contract's parameters: the platform "

@@ -214,7 +214,7 @@ def scrub_batches(
         SourceError: see `check_source_schema`, at once, before a batch is read; or, while batches are taken: a batch
             of another schema, a column that stays and looks like personal data (see `columns`), patterns of the
             contract that take too long on texts of `owners.LEAST_OWNERS` owners; or, after the last batch, no row had
-            an owner, or no value of a column is as declared (see `matching`).
+            an owner, or hardly a value of a column is as declared (see `matching`).
     """
     check_source_schema(contract, schema)
     read = _read_schema(contract, schema)
@@ -239,7 +239,7 @@ def looked_through(
 
     Raises:
         SourceError: while batches are taken: one of another schema, or a column looks like personal data (`columns`);
-            or, after the last batch, no value of a column is as declared (`matching`).
+            or, after the last batch, hardly a value of a column is as declared (`matching`).
     """
     scan, matching, done = ColumnScan(contract), MatchCheck(contract, schema), 0
     for batch in batches:
@@ -405,7 +405,7 @@ class _Scrubber:
         )
 
     def check_matches(self) -> None:
-        """Refuses columns of which no value is as declared, once all rows are read. Raises `SourceError`."""
+        """Refuses columns of which hardly a value is as declared, once all rows are read. Raises `SourceError`."""
         self._matching.check()
 
     def finish(self, chunk: _Chunk, found: Findings) -> pa.RecordBatch:

@@ -12,7 +12,7 @@ and are not asked.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,14 +114,11 @@ def undeclared(source: Source, declared: Mapping[str, Column], owners: str | Non
     """Columns of which more must be known than their type.
 
     Raises:
-        SourceError: a column is declared, or named as the owners', that the table does not have; or a CSV file's first
-            line may be no header.
+        SourceError: a column is declared, or named as the owners', that the table does not have.
     """
     named = (*declared, *([] if owners is None else [owners]))
     strangers = [name for name in named if name not in source.found]
     open_ = [name for name in source.schema.names if name not in declared and _known(source, name, owners) is None]
-    if strangers or open_:
-        _refuse_headless(source, named)
     if strangers:
         raise SourceError(
             f"{source.path}: there is no column {', '.join(map(repr, strangers))}; accepted: {', '.join(source.found)}"
@@ -129,26 +126,6 @@ def undeclared(source: Source, declared: Mapping[str, Column], owners: str | Non
     if owners is not None and owners not in source.schema.names:
         raise SourceError(f"{source.path}: --owners {owners!r} is declared ignore: true; accepted: another column")
     return open_
-
-
-def _refuse_headless(source: Source, named: Collection[str]) -> None:
-    """Refuses a CSV file whose first line may be no header, so that it is not shown and nothing is called by it.
-
-    Args:
-        source: the table.
-        named: columns that somebody named; where one stands in the line, it is a header.
-
-    Raises:
-        SourceError: it may be none.
-    """
-    if source.format != "csv" or any(name in source.found for name in named):
-        return
-    if named or source.is_headless():
-        why = "has no name that is declared" if named else "has a name that is a value in its own column"
-        raise SourceError(
-            f"{source.path}: its first line {why}, so it may be no header (it is not shown); accepted: a first line "
-            "with the names of the columns, or --schema that declares one of them"
-        )
 
 
 def refuse_undeclared(source: Source, names: list[str]) -> SchemaMissing:

@@ -1,38 +1,31 @@
 """How a CSV file is written: its separator, quotes, decimal mark, encoding and blanks; and the names in its first line.
 
 What belongs here: the dialect that somebody declares, what of a first line says that the file is of another one, and
-whether that line is a header at all. What does not: rows (`sources`), and what a field stands for (`texts`).
+whose word says that the line is a header. What does not: rows (`sources`), and what a field stands for (`texts`).
 
 A dialect is declared and not found out: rows are not asked. What looks like another one is refused, with the option to
-give. Of a first line that is no header nothing is shown, since it is a row of somebody's values.
+give. Nothing in a file tells a header from a row of ordinary words. So its first line is a header where somebody says
+so: by a name in it that they know, or by `header`. Of any other nothing is shown, since it may be somebody's values.
 """
 
 from __future__ import annotations
 
 import codecs
-import re
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dpsynth_platform.compute.plain_types import bare
 from dpsynth_platform.errors import ContractError, SourceError, file_problem
 from dpsynth_platform.foundation.regular_files import check_regular
 from dpsynth_platform.lineage.redaction import reason_of
-from dpsynth_platform.quality.files import looks_like_data
 
 SEPARATORS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
 """What stands between fields in most files, and how it is given as an option."""
 _LONGEST_HEADER = 1 << 24
-_DATA = re.compile(
-    r"[\s$€£¥]*[-+]?\d[\d.,' ]*\s*[%$€£¥]?|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?|\d{1,2}:\d{2}.*|0x[\da-f]+|"
-    r"true|false|yes|null|nan|n/a|[\da-f]{8}-[\da-f]{4}-[\da-f]{4}-[\da-f]{4}-[\da-f]{12}",
-    re.IGNORECASE | re.DOTALL,
-)
-"""Numbers as people write them, dates, times, words for true and missing, UUIDs: values, and no names of columns."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +38,7 @@ class Dialect:
         decimal: the decimal mark of numbers, `.` or `,`.
         encoding: of the file, by a name that Python knows.
         skip_blanks: whether blanks around fields are no part of them; None: they are, unless they look otherwise.
+        header: somebody's word that a file's first line holds the columns' names. It changes no value that is read.
     """
 
     separator: str | None = None
@@ -52,6 +46,7 @@ class Dialect:
     decimal: str = "."
     encoding: str = "utf-8"
     skip_blanks: bool | None = None
+    header: bool = False
 
     def __post_init__(self) -> None:
         """Refuses what no file can be read by. Raises `ContractError`."""
@@ -81,6 +76,7 @@ class Dialect:
     def declared(self) -> dict[str, Any]:
         """What is read otherwise than by default; empty: nothing is."""
         found = asdict(self) | {"separator": self.delimiter, "encoding": codecs.lookup(self.encoding).name}
+        del found["header"]
         usual = asdict(Dialect()) | {"separator": ",", "skip_blanks": False}
         return {key: value for key, value in found.items() if (value or False) != (usual[key] or False)}
 
@@ -125,20 +121,22 @@ class Dialect:
 
         Args:
             path: of the file.
-            known: names of columns that are declared; where one stands in the line, it is a header.
+            known: names of columns that somebody gives; where one stands in the line, it is a header.
 
         Raises:
-            SourceError: it cannot be read, is no header, or is of another dialect. Nothing of it is shown.
+            SourceError: it cannot be read, is of another dialect, or nobody says that it is a header. Nothing of it is
+                shown.
         """
         problem, accepted = "the file is empty", self.accepted
         try:
             check_regular(path)
             header = self._first_line(path)
             if header.strip():
-                names = self._parsed(header)
-                problem, accepted = self._doubts(names, known) or ("", "")
+                raw = self._parsed(header)
+                names = list(self.fields(pa.array(raw, pa.string())).to_pylist())
+                problem, accepted = self._other_dialect(raw) or self._no_header(names, known) or ("", "")
                 if not problem:
-                    return list(self.fields(pa.array(names, pa.string())).to_pylist())
+                    return names
         except OSError as error:
             problem = file_problem(error)
         except UnicodeError:
@@ -170,8 +168,8 @@ class Dialect:
         _, parsing = self.options(1)
         return list(csv.read_csv(pa.BufferReader(header.encode()), parse_options=parsing).column_names)
 
-    def _doubts(self, names: list[str], known: Collection[str]) -> tuple[str, str] | None:
-        """Why a first line is no header of this dialect, and what is accepted; None: nothing speaks against it."""
+    def _other_dialect(self, names: list[str]) -> tuple[str, str] | None:
+        """What in a first line speaks for another dialect, and what is accepted; None: nothing does."""
         mine = SEPARATORS.get(self.delimiter, repr(self.delimiter))
         for mark, shown in SEPARATORS.items():
             marks = sum(name.count(mark) for name in names)
@@ -191,43 +189,30 @@ class Dialect:
                 "names in its first line have blanks around them",
                 "--csv-skip-blanks, or --csv-keep-blanks where blanks are part of names and values",
             )
-        for place, name in enumerate(names):
-            if not name.strip() or (is_no_name(name) and not any(other in known for other in names)):
-                return (
-                    f"its first line is no header, since what stands in place {place + 1} of it is empty or looks like "
-                    "a value (it is not shown)",
-                    "a first line with the names of the columns, or --schema that declares one of them",
-                )
+        return None
+
+    def _no_header(self, names: list[str], known: Collection[str]) -> tuple[str, str] | None:
+        """Why a first line is not taken for a header, and what is accepted; None: it is one."""
+        if not (self.header or any(name in known for name in names)):
+            why = "it has none of the names that are declared or given" if known else "nothing says so"
+            return (
+                f"its first line may be no header, since {why} (it is not shown)",
+                "--csv-header, if it holds the names of the columns, or --schema that declares one of them",
+            )
+        empty = next((place for place, name in enumerate(names) if not name.strip()), None)
+        if empty is not None:
+            return (
+                f"place {empty + 1} of its first line is empty (the line is not shown)",
+                "a first line with the names of the columns",
+            )
         twice = next((place for place, name in enumerate(names) if name in names[:place]), None)
         if twice is not None:
             first = names.index(names[twice])
             return (
-                f"columns {first + 1} and {twice + 1} of its first line have the same name, or it is no header (it is "
-                "not shown)",
+                f"columns {first + 1} and {twice + 1} of its first line have the same name (the line is not shown)",
                 "a first line with distinct names of the columns",
             )
         return None
-
-
-def bare(texts: pa.Array, quote: str) -> pa.Array:
-    """Texts without blanks around them, and without the quotes inside of those."""
-    trimmed = pc.utf8_trim_whitespace(texts)
-    if not quote:
-        return trimmed
-    inside = pc.and_(
-        pc.greater_equal(pc.utf8_length(trimmed), 2),
-        pc.and_(pc.starts_with(trimmed, quote), pc.ends_with(trimmed, quote)),
-    )
-    unquoted = pc.replace_substring(pc.utf8_slice_codeunits(trimmed, 1, -1), quote * 2, quote)
-    return pc.if_else(inside, unquoted, trimmed)
-
-
-def is_no_name(name: str) -> bool:
-    """Whether what stands in a first line is empty or looks like a value, so that the line is no header."""
-    from dpsynth_platform.scrub.columns import looks_like
-
-    text = name.strip()
-    return looks_like_data(text) or _DATA.fullmatch(text) is not None or looks_like(text) is not None
 
 
 def _is_mark(text: str) -> bool:

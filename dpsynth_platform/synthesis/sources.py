@@ -33,7 +33,7 @@ from dpsynth_platform.sources.delta import open_delta
 from dpsynth_platform.sources.directories import data_files
 from dpsynth_platform.sources.tables import is_delta, open_table
 from dpsynth_platform.storage import digest_directory, digest_files
-from dpsynth_platform.synthesis.dialect import Dialect, bare
+from dpsynth_platform.synthesis.dialect import Dialect
 from dpsynth_platform.synthesis.texts import MOMENT, values_of
 
 Format = Literal["parquet", "csv", "delta"]
@@ -145,20 +145,6 @@ class Source:
             accepted = self.dialect.accepted if self.format == "csv" else "a table with rows"
             raise SourceError(f"{self.path}: {problem or 'the table has no rows'}; accepted: {accepted}")
 
-    def is_headless(self) -> bool:
-        """Whether a name of a CSV file's first line stands in a row, too, in its own place: then it may be no header.
-
-        Looks at the first rows, and shows nothing of them.
-        """
-        try:
-            first = next(iter(self._texts()), None)
-            return first is not None and any(
-                pc.any(pc.equal(self._decoded(texts, name), name)).as_py()
-                for texts, name in zip(first.columns, self.found, strict=True)
-            )
-        except (SourceError, OSError, ValueError, pa.ArrowException):
-            return False
-
     def _columnar(self, items: Sequence[pa.Field]) -> Iterator[pa.RecordBatch]:
         yield from open_table(self.path).batches([item.name for item in items])
 
@@ -192,7 +178,7 @@ class Source:
     def _read(self, fields: pa.Array, item: pa.Field) -> pa.Array:
         texts, declared = self._decoded(fields, item.name), self.declared.get(item.name)
         if isinstance(declared, CategoricalColumn):
-            texts = self._categories(texts, item.name, declared)
+            texts = self._categories(texts, declared)
         elif isinstance(declared, TimeColumn):
             texts = pc.utf8_trim_whitespace(texts)
         try:
@@ -205,48 +191,32 @@ class Source:
             "--csv-decimal), dates as 2026-01-31, true or false; or another type"
         )
 
-    def _categories(self, texts: pa.Array, name: str, declared: CategoricalColumn) -> pa.Array:
-        """Texts of a column with listed values, whole numbers with a point.
-
-        Raises:
-            SourceError: some differ from a listed value by blanks or quotes around them alone.
-        """
+    def _categories(self, texts: pa.Array, declared: CategoricalColumn) -> pa.Array:
+        """Texts of a column with listed values, whole numbers with a point."""
         if declared.whole_numbers and self.dialect.decimal != ".":
             texts = pc.replace_substring_regex(texts, rf"^(\s*-?[0-9]+){self.dialect.decimal}(0*\s*)$", r"\1.\2")
-        if self.dialect.skip_blanks is not None or not declared.listed:
-            return texts
-        listed = pa.array(declared.listed, pa.string())
-        unlisted = pc.invert(pc.is_in(texts, value_set=listed))
-        blanks = pc.is_in(pc.utf8_trim_whitespace(texts), value_set=listed)
-        quotes = pc.or_(*(pc.is_in(bare(texts, quote), value_set=listed) for quote in ("'", '"')))
-        for near, shown, option in (
-            (blanks, "blanks", "--csv-skip-blanks"),
-            (quotes, "quotes", "--csv-quote or --csv-skip-blanks"),
-        ):
-            if near is blanks and declared.whole_numbers:
-                continue  # blanks are no part of a number
-            if pc.any(pc.and_(unlisted, near)).as_py():
-                raise SourceError(
-                    f"{self.path}: column {name!r} has values that are listed but for {shown} around them; accepted: "
-                    f"{option}, or --csv-keep-blanks, which takes them for other values"
-                )
         return texts
 
 
-def open_source(path: Path, declared: Mapping[str, Column], dialect: Dialect | None = None) -> Source:
+def open_source(
+    path: Path, declared: Mapping[str, Column], dialect: Dialect | None = None, named: Collection[str] = ()
+) -> Source:
     """The table at a path; reads metadata only, of a CSV file its first line. What is ignored is no part of its schema.
 
     Args:
         declared: columns of which something is declared; only a CSV file's types follow from it.
         dialect: of a CSV file; None: the usual one.
+        named: names of columns that somebody gives beside those that are declared: a CSV file's first line with one of
+            these or those is a header.
 
     Raises:
-        SourceError: there is no table that can be read, or two columns have the same name.
+        SourceError: there is no table that can be read, two columns have the same name, or nobody says that a CSV file
+            has a header.
         ContractError: a dialect is declared of a table that is no CSV file.
     """
     if path.suffix.lower() == ".csv":
         dialect = dialect or Dialect()
-        names = dialect.names(path, declared)
+        names = dialect.names(path, {*declared, *named})
         schema = pa.schema([pa.field(name, _csv_type(declared.get(name))) for name in names])
         source = Source(path, "csv", schema, dialect, declared, tuple(names))
     else:

@@ -283,8 +283,9 @@ def _not_covered(run: Run) -> list[str]:
     return [
         *([run.assumed] if run.assumed else []),
         "Whether the table can be read as declared (present, readable, with a header, not empty, of these types, with "
-        "an owner in some row), whether a column of ordinary values looks like personal data, and whether none of a "
-        "column's values is listed, which stop a run: seen by whoever runs it.",
+        "an owner in some row), whether a column of ordinary values looks like personal data, whether none or hardly "
+        "any of a column's values is listed, and whether values are listed but for blanks or quotes around them, which "
+        "stop a run: seen by whoever runs it.",
         "When the run took place and how long its steps took: seen by whoever runs it.",
         "Whether the table holds the same as at an earlier run with these options, and so whether the run was paid for "
         "anew or refused: seen by whoever runs it, and in the number of runs below.",

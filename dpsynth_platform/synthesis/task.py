@@ -70,6 +70,8 @@ class Options:
         csv_encoding: such as `cp1252`.
         csv_skip_blanks: whether blanks around fields are skipped; None: no, and what looks as if they had to be is
             refused.
+        csv_header: the word that its first line holds the columns' names; needed where none of them is declared or
+            given. The run is the same with and without.
         accept_weak_guarantee: why epsilon may be above 10.
         spend_again: id of a started ledger entry that left nothing: the explicit word for another spend.
         runner: who asks; None: the deployment's user.
@@ -97,6 +99,7 @@ class Options:
     csv_decimal: str = "."
     csv_encoding: str = "utf-8"
     csv_skip_blanks: bool | None = None
+    csv_header: bool = False
     accept_weak_guarantee: str | None = None
     spend_again: str | None = None
     runner: str | None = None
@@ -104,7 +107,14 @@ class Options:
     @property
     def dialect(self) -> Dialect:
         """Of a CSV file. Raises `ContractError` if there can be none such."""
-        return Dialect(self.csv_separator, self.csv_quote, self.csv_decimal, self.csv_encoding, self.csv_skip_blanks)
+        return Dialect(
+            self.csv_separator,
+            self.csv_quote,
+            self.csv_decimal,
+            self.csv_encoding,
+            self.csv_skip_blanks,
+            self.csv_header,
+        )
 
 
 @dataclass(frozen=True)
@@ -183,7 +193,9 @@ def task_of(table: Path, options: Options) -> Task:
     files = (Path(name) if name else None for name in (options.schema, options.constraints))
     known = declaration.read_declared(*files)
     declared = known.columns
-    source = open_source(table, declared, options.dialect)
+    named = {name for constraint in known.constraints for name in constraint.columns}
+    named |= {name for name in (options.owners, options.target) if name is not None}
+    source = open_source(table, declared, options.dialect, named)
     missing = declaration.undeclared(source, declared, options.owners)
     if missing and options.learn_values:
         declared |= declaration.learned_columns(source, missing)
@@ -192,7 +204,7 @@ def task_of(table: Path, options: Options) -> Task:
         raise declaration.refuse_undeclared(source, missing)
     if missing:
         declared |= assumed.assumed_columns(source, missing)
-        source = open_source(table, declared, options.dialect)
+        source = open_source(table, declared, options.dialect, named)
     columns = declaration.complete(source, declared, options.owners)
     row = None if options.owners is not None else declaration.row_column(source)
     if row:

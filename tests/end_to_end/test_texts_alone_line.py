@@ -56,7 +56,7 @@ def drafted_deployment(root: Path, file: Path) -> Deployment:
     deployment = notes_deployment(root, generate={"rows": 60, "text": WRITTEN})
     known = deployment.contract
     csv.write_csv(letters_table().select(["person", "visit", "letter"]), file)
-    contract = drafted(deployment.settings, file, "people", "tests").contract
+    contract = drafted(deployment.settings, file, "people", "tests", csv_header=True).contract
     assert contract["columns"] == {"person": {"type": None}, "visit": {"type": None}, "letter": {"type": None}}
     for name, kind in (("person", "identifier"), ("visit", "identifier"), ("letter", "text")):
         contract["columns"][name]["type"] = kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from dpsynth_platform.errors import ContractError, DpsynthError
+from dpsynth_platform.scrub.owners import LEAST_OWNERS
 from dpsynth_platform.synthesis import Options, run, synthesize
 from dpsynth_platform.synthesis.dialect import Dialect
 from dpsynth_platform.synthesis.rows import bounded_rows
@@ -57,8 +59,8 @@ def options(directory: Path, columns: Any = None, **others: Any) -> Options:
 def prepared(directory: Path, asked: Options, table: str = "t.csv") -> list[dict[str, Any]]:
     """The first two rows as a mechanism would read them."""
     task = task_of(directory / table, asked)
-    (directory / "work").mkdir(exist_ok=True)
-    place, _ = bounded_rows(task, Vault(directory / "keys"), directory / "work", lambda *_: None)
+    work = Path(tempfile.mkdtemp(dir=directory))
+    place, _ = bounded_rows(task, Vault(work / "keys"), work, lambda *_: None)
     from dpsynth_platform.storage import read_table
 
     found = pa.Table.from_batches(read_table(place, columns=list(task.contract.modelled))).to_pylist()
@@ -116,30 +118,35 @@ def test_another_dialect_is_refused_with_the_option_to_give(
     assert "unexpected" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        (
-            "Aix,1,1, yes",
-            "column 'ok' has values that are listed but for blanks around them; accepted: --csv-skip-blanks",
-        ),
-        ("Aix,1,1,'yes'", "column 'ok' has values that are listed but for quotes around them; accepted: --csv-quote"),
-        ('Aix,1,1, "yes"', "column 'ok' has values that are listed but for quotes around them"),
-    ],
-)
-def test_what_is_listed_but_for_blanks_or_quotes_is_refused(tmp_path: Path, row: str, words: str) -> None:
+@pytest.mark.parametrize("text", [" yes", "'yes'", ' "yes"'])
+@pytest.mark.parametrize("given", [{}, {"csv_skip_blanks": False}], ids=str)
+def test_what_is_listed_but_for_blanks_or_quotes_is_refused(tmp_path: Path, text: str, given: dict[str, Any]) -> None:
     table = written(tmp_path / "t.csv")
-    table.write_text(table.read_text() + row + "\n")
+    table.write_text(table.read_text() + f"Aix,1,1,{text}\n" * (LEAST_OWNERS - 1))
+    assert prepared(tmp_path, options(tmp_path, **given)) == PLAIN
+    table.write_text(table.read_text() + f"Aix,1,1,{text}\n")
     with pytest.raises(DpsynthError) as caught:
-        synthesize(table, tmp_path / "out", options(tmp_path))
-    assert words in str(caught.value)
-    assert prepared(tmp_path, options(tmp_path, csv_skip_blanks=False)) == PLAIN
+        synthesize(table, tmp_path / "out", options(tmp_path, **given))
+    assert "columns.ok.values: some of the column's values are listed but for blanks or quotes" in str(caught.value)
+    assert "--csv-skip-blanks or --csv-quote" in str(caught.value)
+    columns = SCHEMA | {"ok": {"type": "categorical", "values": ["yes", "no", text]}}
+    assert prepared(tmp_path, options(tmp_path, columns, **given)) == PLAIN
+    if "'" not in text:
+        assert prepared(tmp_path, options(tmp_path, csv_skip_blanks=True)) == PLAIN
+
+
+def test_a_single_row_with_blanks_stops_no_run(tmp_path: Path) -> None:
+    table = written(tmp_path / "t.csv")
+    table.write_text(table.read_text() + "Aix,1,1, yes\n")
+    assert prepared(tmp_path, options(tmp_path)) == PLAIN
 
 
 def test_a_column_of_other_values_is_refused(tmp_path: Path) -> None:
     table = written(tmp_path / "t.csv")
     columns = SCHEMA | {"ok": {"type": "categorical", "values": ["Yes", "No"]}}
-    with pytest.raises(DpsynthError, match=r"columns\.ok\.values: none of the column's values is listed"):
+    with pytest.raises(
+        DpsynthError, match=r"columns\.ok\.values: none, or hardly any, of the column's values is listed"
+    ):
         synthesize(table, tmp_path / "out", options(tmp_path, columns))
 
 
@@ -172,7 +179,11 @@ def test_another_dialect_is_another_run_and_the_usual_one_is_the_run_that_it_was
     table = written(tmp_path / "t.csv")
     usual, said, other = (
         task_of(table, options(tmp_path, **given)).keys(b"k" * 32)
-        for given in ({}, {"csv_separator": ",", "csv_skip_blanks": False}, {"csv_encoding": "latin-1"})
+        for given in (
+            {},
+            {"csv_separator": ",", "csv_skip_blanks": False, "csv_header": True},
+            {"csv_encoding": "latin-1"},
+        )
     )
     assert usual == said != other
     assert Dialect().declared == {}
@@ -192,11 +203,18 @@ def test_another_dialect_is_another_run_and_the_usual_one_is_the_run_that_it_was
         f"{MARK},,blue",
         f"{MARK},{MARK},blue",
         f"{MARK},Aix,blue",  # a city that comes again
+        f"{MARK},tulip,blue",  # words that no row repeats
     ],
 )
 @pytest.mark.parametrize(
     "given",
-    [{"schema": None}, {}, {"schema": None, "learn_values": True}, {"schema": None, "assume_public_domain": True}],
+    [
+        {"schema": None},
+        {},
+        {"schema": None, "owners": "person", "contributions": 1},
+        {"schema": None, "learn_values": True},
+        {"schema": None, "assume_public_domain": True},
+    ],
     ids=str,
 )
 def test_a_first_line_that_is_no_header_is_not_shown(tmp_path: Path, first: str, given: dict[str, Any]) -> None:
@@ -210,11 +228,45 @@ def test_a_first_line_that_is_no_header_is_not_shown(tmp_path: Path, first: str,
         assert value not in said
 
 
-def test_a_declared_name_in_the_first_line_makes_it_a_header(tmp_path: Path) -> None:
+CONSTRAINT = {"constraints": [{"forbid": {"city": "Aix", "2019": "1"}}]}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"csv_header": True},
+        {"target": "city", "method": "aim"},
+        {"owners": "city", "contributions": 1},
+        {"constraints": CONSTRAINT},
+    ],
+    ids=str,
+)
+def test_somebodys_word_makes_a_first_line_a_header(tmp_path: Path, given: dict[str, Any]) -> None:
     table = tmp_path / "t.csv"
     table.write_text("city,2019,Grace Period\nAix,1,2\n")
-    with pytest.raises(DpsynthError, match="is no header"):
-        open_source(table, {})
+    with pytest.raises(
+        DpsynthError, match=r"may be no header, since nothing says so \(it is not shown\); accepted: --csv-"
+    ):
+        task_of(table, options(tmp_path, schema=None))
+    if "constraints" in given:
+        (tmp_path / "rules.yaml").write_text(yaml.safe_dump(given["constraints"]))
+        given = {"constraints": tmp_path / "rules.yaml"}
+    with pytest.raises(ContractError, match=r"nothing is declared of: (city, )?2019, Grace Period"):
+        task_of(table, options(tmp_path, schema=None, **given))
     columns = {"city": SCHEMA["city"]}
     with pytest.raises(ContractError, match="nothing is declared of: 2019, Grace Period"):
         task_of(table, options(tmp_path, columns))
+    columns = {"town": SCHEMA["city"]}
+    with pytest.raises(DpsynthError, match="it has none of the names that are declared or given"):
+        task_of(table, options(tmp_path, columns))
+    with pytest.raises(DpsynthError, match=r"there is no column 'town'; accepted: city, 2019, Grace Period"):
+        task_of(table, options(tmp_path, columns, csv_header=True))
+
+
+@pytest.mark.parametrize(
+    ("first", "words"), [("a,,b", "place 2 of its first line is empty"), ("a,b,a", "columns 1 and 3 of its first line")]
+)
+def test_no_word_makes_up_for_names(tmp_path: Path, first: str, words: str) -> None:
+    (tmp_path / "t.csv").write_text(f"{first}\n1,2,3\n")
+    with pytest.raises(DpsynthError, match=words):
+        task_of(tmp_path / "t.csv", options(tmp_path, schema=None, csv_header=True))

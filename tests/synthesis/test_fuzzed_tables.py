@@ -214,6 +214,7 @@ fields = st.one_of(
             *ASKED,
             {"csv_separator": ";"},
             {"csv_separator": "tab", "csv_encoding": "latin-1"},
+            {"csv_header": True},
             {"csv_skip_blanks": True},
             {"csv_skip_blanks": False, "csv_quote": ""},
             {"csv_encoding": "utf-16"},

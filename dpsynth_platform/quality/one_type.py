@@ -177,7 +177,20 @@ def _agreed(
     if kind is None or kind in ("texts", "booleans"):
         return _as_categories(name, whole, own, untyped)
     wanted: Kind = kind
-    return {key: _as(name, key, part, own[key], wanted) for key, part in whole.items()}
+    agreed = {key: _as(name, key, part, own[key], wanted) for key, part in whole.items()}
+    typed = next(key for key in (*(key for key in own if key not in untyped), *own) if own[key] is not None)
+    return _as_days(agreed) if pa.types.is_date(whole[typed].type) else agreed
+
+
+def _as_days(parts: dict[str, pa.Array]) -> dict[str, pa.Array]:
+    """Days beside a column of days, also where another table keeps moments, unless some are within a day."""
+    found = {}
+    for key, part in parts.items():
+        days = part.cast(pa.timestamp("us"), safe=False).cast(pa.date32(), safe=False)
+        if not pc.all(pc.equal(days.cast(pa.timestamp("us")), part.cast(pa.timestamp("us"), safe=False))).as_py():
+            return parts
+        found[key] = days
+    return found
 
 
 def plain(column: pa.ChunkedArray) -> pa.Array:

@@ -55,6 +55,7 @@ def models(draw):
         total=100.0,
         cover=(),
         groups=(),
+        missing=(),
     )
 
 
@@ -266,6 +267,7 @@ def model_of(*columns, **potentials):
         total=100.0,
         cover=(),
         groups=(),
+        missing=(),
         conditions=Conditions(),
     )
 

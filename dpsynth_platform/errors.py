@@ -11,6 +11,7 @@ process reports nothing but a code).
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 
@@ -233,6 +234,7 @@ def file_problem(error: OSError | ValueError) -> str:
     if isinstance(error, OSError):
         if isinstance(error, NotUsable):
             return str(error.strerror)
-        # A library may put words of its own into `strerror`.
-        return os.strerror(error.errno).lower() if error.errno else "the system does not say why"
+        # A library may put words of its own into `strerror`, and numbers of its own into `errno`.
+        known = error.errno in errno.errorcode and type(error).__module__ == "builtins"
+        return os.strerror(error.errno).lower() if known else "the system does not say why"
     return "it is no text in UTF-8"

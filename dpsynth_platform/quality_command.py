@@ -36,7 +36,9 @@ def quality_table(
     drop: Annotated[list[str] | None, typer.Option(help=f"Columns to leave out, such as ids, {SEVERAL}.")] = None,
     schema: Annotated[
         Path | None,
-        typer.Option(help="YAML file with `columns:` as in a contract: what each holds; ids and texts are left out."),
+        typer.Option(
+            help="YAML file with `columns:` as in a contract: what each holds; without ids, texts and what is ignored."
+        ),
     ] = None,
     ascending: Annotated[
         list[str] | None,

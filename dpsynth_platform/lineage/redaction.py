@@ -10,8 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import ssl
 from collections.abc import Iterator
 from itertools import islice
+from socket import gaierror
 
 from dpsynth_platform.errors import DpsynthError
 
@@ -132,7 +134,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _number_of(error: BaseException) -> int | None:
-    if isinstance(error, OSError) and isinstance(error.errno, int):
+    # Errors of TLS and of looking up names have numbers of their own.
+    if isinstance(error, OSError) and isinstance(error.errno, int) and not isinstance(error, ssl.SSLError | gaierror):
         lost = str(error.strerror).startswith("No usable temporary directory found in")  # Python's `tempfile`
         return _NO_TEMPORARY if lost else error.errno
     library = type(error).__module__.partition(".")[0] in _LIBRARIES

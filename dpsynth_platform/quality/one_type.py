@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.contracts import Column, IdentifierColumn, TextColumn
+from dpsynth_platform.contracts import Column, IdentifierColumn, IgnoredColumn, TextColumn
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.quality.files import is_text, read_file
 from dpsynth_platform.synth.tabular.scales import Scale
@@ -64,13 +64,14 @@ def read_tables(
         paths: by the name that errors call each table; the first one is that which the others are compared with.
         without: columns that are left out where they are there.
         categorical: columns whose numbers are codes.
-        declared: what is declared of columns; those of ids and texts are left out, too.
+        declared: what is declared of columns; ids, texts and what is ignored are left out, too.
 
     Raises:
         SourceError: a file cannot be read, or the tables cannot be compared.
     """
     known = declared or {}
-    left_out = {*without, *(name for name, item in known.items() if isinstance(item, IdentifierColumn | TextColumn))}
+    unread = (IdentifierColumn, IgnoredColumn, TextColumn)
+    left_out = {*without, *(name for name, item in known.items() if isinstance(item, unread))}
     untyped = [name for name, path in paths.items() if path.suffix.lower() in _UNTYPED]
     tables = {name: read_file(path, without=left_out) for name, path in paths.items() if name not in untyped}
     coded = [*categorical, *(name for name, item in known.items() if item.type == "categorical")]
@@ -179,7 +180,8 @@ def _agreed(
     wanted: Kind = kind
     agreed = {key: _as(name, key, part, own[key], wanted) for key, part in whole.items()}
     typed = next(key for key in (*(key for key in own if key not in untyped), *own) if own[key] is not None)
-    return _as_days(agreed) if pa.types.is_date(whole[typed].type) else agreed
+    days = pa.types.is_date(whole[typed].type) or (wanted == "moments" and own[typed] == "texts")
+    return _as_days(agreed) if days else agreed
 
 
 def _as_days(parts: dict[str, pa.Array]) -> dict[str, pa.Array]:

@@ -50,6 +50,21 @@ _VALUE = re.compile("=[^/]+(?=/|$)")
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 
 
+def check_no_part(path: Path) -> None:
+    """Refuses files and directories that are part of a table with a log of its own: some of their rows may be gone.
+
+    Raises:
+        SourceError: it lies inside of such a table.
+    """
+    for place in path.resolve().parents:
+        if any(next(place.glob(log), None) for log in _LOGS):
+            raise _refused(
+                path,
+                f"is part of the table {_shown(place)}, some of whose files may hold no rows any more; accepted: "
+                "that table's own path, of a Delta table, or Parquet files that are no part of one",
+            )
+
+
 def open_directory(directory: Path) -> FileTable | None:
     """The table in a directory of Parquet files, or None if there is no such file; reads metadata only.
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dpsynth_platform.errors import SourceError
 from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.sources.delta import DeltaProblem, NoDeltaTable, open_delta
-from dpsynth_platform.sources.directories import open_directory
+from dpsynth_platform.sources.directories import check_no_part, open_directory
 from dpsynth_platform.sources.files import FileTable
 
 
@@ -38,6 +38,7 @@ def open_table(path: Path, *, also: str = "") -> FileTable:
     try:
         if is_delta(path):
             return open_delta(str(path)).table
+        check_no_part(path)
         if path.is_file():
             return FileTable(ds.dataset(str(path), format="parquet"))
         if path.is_dir() and (table := open_directory(path)) is not None:

@@ -11,6 +11,7 @@ so: by a name in it that they know, or by `header`. Of any other nothing is show
 from __future__ import annotations
 
 import codecs
+import csv
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from dpsynth_platform.lineage.redaction import reason_of
 SEPARATORS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
 """What stands between fields in most files, and how it is given as an option."""
 _LONGEST_HEADER = 1 << 24
+_LONGEST_FIELD = 1 << 30
+"""Longer than any that Arrow takes."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +108,13 @@ class Dialect:
 
     def options(self, block_bytes: int) -> tuple[Any, Any]:
         """Arrow's options for reading and parsing."""
-        from pyarrow import csv
+        from pyarrow import csv as arrow_csv
 
-        reading = csv.ReadOptions(block_size=block_bytes, encoding="utf8" if self.utf8 else self.encoding)
+        reading = arrow_csv.ReadOptions(block_size=block_bytes, encoding="utf8" if self.utf8 else self.encoding)
         # With line breaks in values, rows are told apart before blocks are: where one ends hangs on no other row.
-        parsing = csv.ParseOptions(delimiter=self.delimiter, quote_char=self.quote or False, newlines_in_values=True)
+        parsing = arrow_csv.ParseOptions(
+            delimiter=self.delimiter, quote_char=self.quote or False, newlines_in_values=True
+        )
         return reading, parsing
 
     def fields(self, texts: pa.Array) -> pa.Array:
@@ -150,6 +155,33 @@ class Dialect:
         """The fields of a file's first line as they stand there. Raises what reading raises."""
         return self._parsed(self._first_line(path))
 
+    def check_quotes(self, path: Path) -> None:
+        """Refuses a file in which a quote is not closed, or is closed inside of a field: rows would vanish in a field.
+
+        Arrow reads on to the next quote, and to the end of the file where there is none.
+
+        Raises:
+            SourceError: what is wrong and what is accepted; nothing of the file.
+            OSError, UnicodeError: it cannot be read.
+        """
+        if not self.quote:
+            return
+        limit = csv.field_size_limit(_LONGEST_FIELD)
+        try:
+            with path.open(encoding="utf-8-sig" if self.utf8 else self.encoding, errors="replace", newline="") as text:
+                for _ in csv.reader(text, delimiter=self.delimiter, quotechar=self.quote, strict=True):
+                    pass
+            return
+        except csv.Error:
+            pass  # outside, so that nothing of the file is the error's context
+        finally:
+            csv.field_size_limit(limit)
+        raise SourceError(
+            f"{path}: a quote ({self.quote}) in it is not closed, or is closed inside of a field, so that rows would be "
+            "lost; accepted: quotes around whole fields, doubled inside of them; --csv-quote with another one, or '' "
+            "where quotes are part of values"
+        )
+
     def _first_line(self, path: Path) -> str:
         """Up to the first end of a line, which may be a carriage return."""
         line = self._line_feed(path).rstrip("\r\n").partition("\r")[0]
@@ -163,10 +195,10 @@ class Dialect:
             return text.readline(_LONGEST_HEADER)
 
     def _parsed(self, header: str) -> list[str]:
-        from pyarrow import csv
+        from pyarrow import csv as arrow_csv
 
         _, parsing = self.options(1)
-        return list(csv.read_csv(pa.BufferReader(header.encode()), parse_options=parsing).column_names)
+        return list(arrow_csv.read_csv(pa.BufferReader(header.encode()), parse_options=parsing).column_names)
 
     def _other_dialect(self, names: list[str]) -> tuple[str, str] | None:
         """What in a first line speaks for another dialect, and what is accepted; None: nothing does."""
@@ -198,12 +230,6 @@ class Dialect:
             return (
                 f"its first line may be no header, since {why} (it is not shown)",
                 "--csv-header, if it holds the names of the columns, or --schema that declares one of them",
-            )
-        empty = next((place for place, name in enumerate(names) if not name.strip()), None)
-        if empty is not None:
-            return (
-                f"place {empty + 1} of its first line is empty (the line is not shown)",
-                "a first line with the names of the columns",
             )
         twice = next((place for place, name in enumerate(names) if name in names[:place]), None)
         if twice is not None:

@@ -149,6 +149,7 @@ class Source:
         yield from open_table(self.path).batches([item.name for item in items])
 
     def _csv(self, items: Sequence[pa.Field]) -> Iterator[pa.RecordBatch]:
+        self.dialect.check_quotes(self.path)
         for batch in self._texts():
             columns = [self._read(batch.column(self.found.index(item.name)), item) for item in items]
             yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(items))
@@ -256,6 +257,7 @@ def _guessed_csv(source: Source) -> pa.Table:
     reading, parsing = source.dialect.options(_GUESSED_BYTES)
     converting = csv.ConvertOptions(decimal_point=source.dialect.decimal)
     try:
+        source.dialect.check_quotes(source.path)
         table = csv.read_csv(source.path, reading, parsing, converting).rename_columns(list(source.found))
         return pa.table({name: _guessed(source, table[name].combine_chunks()) for name in source.schema.names})
     except (OSError, ValueError, pa.ArrowException) as error:

@@ -387,7 +387,7 @@ class Domain:
     @property
     def nullable(self) -> tuple[str, ...]:
         """Names of the other columns, whose missing values are released as such."""
-        return tuple(column.name for column in self if column.nullable)
+        return tuple(column.name for column in self if column.nullable and column.part_of is None)
 
     @property
     def preparation(self) -> str:

@@ -81,6 +81,8 @@ def missing_shares(domain: Domain, one_way: Sequence[NoisyCounts]) -> tuple[Miss
     of_total = 1 / sum(1 / variance for variance in variances)
     found = []
     for column, noisy, variance in zip(domain, one_way, variances, strict=True):
+        if column.part_of is not None:
+            continue  # an hour is missing where its moment is
         count = float(noisy.counts[column.missing])
         own, shared = noisy.variance, noisy.variance * of_total / variance
         share = min(max(count / total, 0.0), 1.0)

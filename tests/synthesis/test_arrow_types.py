@@ -26,7 +26,7 @@ from dpsynth_platform.synth.tabular.restore import release_schema
 from dpsynth_platform.synthesis import Options, synthesize
 from dpsynth_platform.synthesis.task import task_of
 
-ROWS = 40
+ROWS = 80  # of which each value that occurs is in 20 or more, so that no run stops
 MOMENT = dt.datetime(2024, 2, 29, 12, 30)
 NUMBERS = [1, 2, 3, None]
 TEXTS = ["1", "2", "3", None]

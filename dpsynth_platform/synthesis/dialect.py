@@ -177,9 +177,9 @@ class Dialect:
         finally:
             csv.field_size_limit(limit)
         raise SourceError(
-            f"{path}: a quote ({self.quote}) in it is not closed, or is closed inside of a field, so that rows would be "
-            "lost; accepted: quotes around whole fields, doubled inside of them; --csv-quote with another one, or '' "
-            "where quotes are part of values"
+            f"{path}: a quote ({self.quote}) in it is not closed, or is closed inside of a field, so that rows would "
+            "be lost; accepted: quotes around whole fields, doubled inside of them; --csv-quote with another one, or "
+            "'' where quotes are part of values"
         )
 
     def _first_line(self, path: Path) -> str:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -239,3 +240,15 @@ def test_values_in_names_of_directories_are_not_shown(tmp_path: Path) -> None:
     assert "Zaphodina" not in text
     (tmp_path / "illness=Zaphodina" / "1.parquet").write_bytes(b"PAR1")
     assert "Zaphodina" not in refusal(tmp_path)
+
+
+def test_parts_of_a_table_with_a_log_are_refused(tmp_path: Path) -> None:
+    """Its files hold rows that were deleted, and rows that stand in another file, too."""
+    root = tmp_path / "delta"
+    for _ in range(2):
+        deltalake.write_deltalake(str(root), pa.table({"year": [2023], "a": [1]}), mode="append", partition_by=["year"])
+    deltalake.DeltaTable(str(root)).optimize.compact()
+    assert "is part of the table" in refusal(root / "year=2023")
+    (file, *_) = (root / "year=2023").glob("*.parquet")
+    assert "accepted: that table's own path" in refusal(file)
+    assert open_table(root).to_table().num_rows == 2

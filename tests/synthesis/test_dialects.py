@@ -264,9 +264,40 @@ def test_somebodys_word_makes_a_first_line_a_header(tmp_path: Path, given: dict[
 
 
 @pytest.mark.parametrize(
-    ("first", "words"), [("a,,b", "place 2 of its first line is empty"), ("a,b,a", "columns 1 and 3 of its first line")]
+    ("first", "words"), [("a,,", "columns 2 and 3 of its first line"), ("a,b,a", "columns 1 and 3 of its first line")]
 )
 def test_no_word_makes_up_for_names(tmp_path: Path, first: str, words: str) -> None:
     (tmp_path / "t.csv").write_text(f"{first}\n1,2,3\n")
     with pytest.raises(DpsynthError, match=words):
         task_of(tmp_path / "t.csv", options(tmp_path, schema=None, csv_header=True))
+
+
+def test_the_column_without_a_name_that_pandas_and_r_write_is_left_out(tmp_path: Path) -> None:
+    rows = "\n".join(",".join((str(number), *row)) for number, row in enumerate(ROWS))
+    (tmp_path / "t.csv").write_text(f",{','.join(SCHEMA)}\n{rows}\n")
+    assert prepared(tmp_path, options(tmp_path, SCHEMA | {"": {"ignore": True}})) == PLAIN
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {1: 'Aix,1,1,"yes'},
+        {1: 'Aix,1,1,"yes', 40: 'Aix,1,1,"no'},
+        {1: 'Aix,1,1,"yes', 40: '"Aix",1,1,no'},
+        {30: r'"say \"Aix\"",1,1,yes'},
+    ],
+)
+def test_quotes_that_swallow_rows_are_refused(tmp_path: Path, rows: dict[int, str]) -> None:
+    table = written(tmp_path / "t.csv")
+    lines = table.read_text().splitlines()
+    table.write_text("\n".join(rows.get(number, line) for number, line in enumerate(lines)) + "\n")
+    with pytest.raises(DpsynthError, match=r"a quote .* is not closed, or is closed inside of a field") as caught:
+        synthesize(table, tmp_path / "out", options(tmp_path))
+    assert "Aix" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_quotes_around_line_breaks_and_inside_of_values_are_read(tmp_path: Path) -> None:
+    table = written(tmp_path / "t.csv")
+    table.write_text(table.read_text() + '"Aix\n,1,1,yes\n""",1,1,yes\nA"ix,1,1,"no"\n')
+    assert prepared(tmp_path, options(tmp_path)) == PLAIN

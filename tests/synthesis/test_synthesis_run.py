@@ -606,3 +606,17 @@ def test_a_column_of_which_hardly_a_value_is_declared_is_named(make: Make, table
     assert said in made.statement.read_text()
     assert json.loads(made.statement.with_suffix(".json").read_text())["mostly_missing"] == [said]
     assert make("other.parquet", out="other", schema=schema).mostly_missing == (said,)  # by the counts that are there
+
+
+def test_a_moment_that_may_be_missing_is_one_column(make: Make, tables: Path) -> None:
+    """Its hour and weekday are counted, too, and are nobody's columns."""
+    year = pa.array(range(0, 400 * 86_000_000_000, 86_000_000_000), pa.int64()).cast(pa.timestamp("us"))
+    when = pc.if_else(pa.array([number % 5 > 0 for number in range(400)]), year, pa.scalar(None, year.type))
+    pq.write_table(pa.table({"when": when}), tables / "moments.parquet")
+    schema = tables / "moments.yaml"
+    schema.write_text(
+        "columns: {when: {type: datetime, min: 1970-01-01T00:00:00, max: 1971-12-31T00:00:00, nullable: true}}"
+    )
+    made = make("moments.parquet", schema=schema, owners=None, contributions=None, rows=1000)
+    assert (made.filled, made.mostly_missing) == ((), ())
+    assert 100 < pq.read_table(made.synthetic)["when"].null_count < 300

@@ -235,6 +235,7 @@ def file_problem(error: OSError | ValueError) -> str:
         if isinstance(error, NotUsable):
             return str(error.strerror)
         # A library may put words of its own into `strerror`, and numbers of its own into `errno`.
-        known = error.errno in errno.errorcode and type(error).__module__ == "builtins"
-        return os.strerror(error.errno).lower() if known else "the system does not say why"
+        number = error.errno or 0
+        known = number in errno.errorcode and type(error).__module__ == "builtins"
+        return os.strerror(number).lower() if known else "the system does not say why"
     return "it is no text in UTF-8"

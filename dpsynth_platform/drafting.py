@@ -91,7 +91,7 @@ _COLUMN_NOTES = (
     "A whole number may be a code, too (categorical, with values), or an id (identifier).",
     "ignore: true leaves a column out, as one of lists, structs or bytes, which no type reads. Lists of owners' ids",
     "  are of type identifier, with fixed-graph.",
-    "nullable: true where values may miss; without, a drawn value stands in the place of each that does.",
+    "nullable: true where values may miss; without, rows are drawn like those that lack none.",
 )
 _FAMILY_HEAD = """\
 # A draft of the budget of all datasets about the same people. It is for whoever answers for them, and not for whoever

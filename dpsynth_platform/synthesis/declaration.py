@@ -149,7 +149,7 @@ def refuse_undeclared(source: Source, names: list[str]) -> SchemaMissing:
         "# Numbers outside of min and max are clamped, values that are not listed count as missing.\n"
         "# values: learned, in place of a list: those that many rows have are learned, with a part of the budget.\n"
         "# {type: text} leaves a column empty, {ignore: true} leaves it out, {type: identifier} makes fresh ids.\n"
-        "# nullable: true lets values miss; without it, a drawn value stands in the place of each that is missing.\n"
+        "# nullable: true lets values miss; without it, rows are drawn like those that lack none.\n"
         "columns:\n" + "\n".join(lines),
     )
 

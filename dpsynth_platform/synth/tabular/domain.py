@@ -532,9 +532,9 @@ def filled_in_words(filled: Sequence[str], nullable: Sequence[str]) -> str:
     if len(filled) > max(MOST_NAMED, len(nullable)):
         names = f"all columns but {', '.join(nullable)}" if nullable else "all columns"
     return (
-        f"Missing values of {names} are not kept as such: not declared as nullable. Rows are drawn like those of the "
-        "data that have a value which is listed or learned. What goes along with a missing one in other columns becomes "
-        "rare, too: where only retired people lack an income, few are retired. nullable: true keeps missing values."
+        f"Missing values of {names} are not kept as such: not declared as nullable. Rows are drawn like those that lack "
+        "none and have listed or learned values. What goes along with a missing value becomes rare: where only retired "
+        "people lack an income, few are retired. nullable: true keeps them."
     )
 
 

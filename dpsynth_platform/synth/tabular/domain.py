@@ -533,8 +533,8 @@ def filled_in_words(filled: Sequence[str], nullable: Sequence[str]) -> str:
         names = f"all columns but {', '.join(nullable)}" if nullable else "all columns"
     return (
         f"Missing values of {names} are not kept as such: not declared as nullable. Rows are drawn like those that "
-        "lack none and have listed or learned values. What goes along with a missing value becomes rare: where only retired "
-        "people lack an income, few are retired. nullable: true keeps them."
+        "lack none and have listed or learned values. What goes along with a missing value becomes rare: where only "
+        "retired people lack an income, few are retired. nullable: true keeps them."
     )
 
 

@@ -246,7 +246,7 @@ def _fit(
         if endpoint is not None:
             endpoint.write(job / "endpoint.json")
             writes["endpoint"] = str(job / "endpoint.json")
-        # All that can be told beforehand is known here: after the start, a full disk costs what the mechanism costs.
+        # All that can be checked beforehand has been here: after the start, a full disk costs what the mechanism costs.
         data, owners = digest_directory(inputs.table), digest_file(job / "participants")
         check_room(directory, _MODEL_BYTES)
         if not resume:

@@ -79,7 +79,7 @@ def mean_log_probabilities(targets: Sequence[str], texts: Iterable[str], order: 
 def reference_attack(evidence: TextEvidence) -> Floats:
     """How much likelier each target is among the released texts than among the reference; needs a reference.
 
-    The difference of logarithms is the ratio of Meeus et al., and can be told from 0 for long texts, too. SynBench's
+    The difference of logarithms is the ratio of Meeus et al., and differs from 0 for long texts, too. SynBench's
     attack is another: it subtracts probabilities, and its reference is the mean of four models, of which two were made
     with the target (Sun et al. 2025, section 3, stages 2 and 3). Here one reference stands for all, without targets.
     """

@@ -7,7 +7,7 @@ sealed plan, with noise of its own, over the same people and the canaries. Nothi
 from assets import model
 from assets.roles import ATTACKED
 from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.storage import AUDITED
+from dpsynth_platform.foundation.storage import AUDITED
 
 
 def body(step: StepContext) -> Outcome:

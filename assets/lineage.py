@@ -15,7 +15,8 @@ import pyarrow as pa
 from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet
 
 from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.storage import MODELS, Place, StepRecord, Storage
 from dpsynth_platform.lineage import columns, facets, naming
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
 from dpsynth_platform.lineage.columns import ColumnDescent
@@ -24,7 +25,6 @@ from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import tier
-from dpsynth_platform.storage import MODELS, Place, StepRecord, Storage
 from dpsynth_platform.synth.interface import SealedPlan
 
 READS_SOURCE = ("raw", "scrubbed")

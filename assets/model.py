@@ -16,17 +16,24 @@ from pathlib import Path
 from assets.roles import Role, attacked_role, released_role, roles_of
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.compute.choice import write_choice
-from dpsynth_platform.contracts import TEXT_METHODS, DataContract
-from dpsynth_platform.digests import digest_file
-from dpsynth_platform.erasure import honoured
-from dpsynth_platform.errors import MechanismFailed, SpendRepeated, StaleInput
+from dpsynth_platform.contracts.contract import TEXT_METHODS, DataContract
+from dpsynth_platform.foundation.digests import digest_file
+from dpsynth_platform.foundation.errors import MechanismFailed, SpendRepeated, StaleInput
+from dpsynth_platform.foundation.storage import (
+    HeldByAnother,
+    StepRecord,
+    check_room,
+    digest_directory,
+    held,
+    write_durably,
+)
 from dpsynth_platform.ledger.grants import issue_grant
 from dpsynth_platform.ledger.owners import Participants
 from dpsynth_platform.ledger.records import Entry
+from dpsynth_platform.lifecycle.erasure import honoured
+from dpsynth_platform.lifecycle.retention import HANDED
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.retention import HANDED
 from dpsynth_platform.scrub.fingerprints import write_fingerprints
-from dpsynth_platform.storage import HeldByAnother, StepRecord, check_room, digest_directory, held, write_durably
 from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.text.base_models import BaseModel
 from dpsynth_platform.synth.text.endpoint_access import Access, transport_of

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from assets.shown import picture, table
 from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.contracts import DataContract, leaves_out_in_silence
+from dpsynth_platform.contracts.contract import DataContract, leaves_out_in_silence
+from dpsynth_platform.foundation.storage import StepRecord, read_table, table_schema
 from dpsynth_platform.scrub.fingerprints import flat_owners, owner_column, read_fingerprints
-from dpsynth_platform.storage import StepRecord, read_table, table_schema
 
 
 def body(step: StepContext) -> Outcome:

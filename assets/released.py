@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.storage import AUDITED, TEXTS_DRAWN, read_table, table_schema
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lineage import naming
 from dpsynth_platform.release.commitments import NonceBook
@@ -36,7 +37,6 @@ from dpsynth_platform.release.layout import DOSSIER
 from dpsynth_platform.release.publish import Published, publish
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.reviewers import write_reviewers_dossier
-from dpsynth_platform.storage import AUDITED, TEXTS_DRAWN, read_table, table_schema
 from dpsynth_platform.synth.tabular.missing import read_missing
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.planning import audited_key
-from dpsynth_platform.storage import AUDITED
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.storage import AUDITED
+from dpsynth_platform.synth.planning import audited_key
 
 
 @dataclass(frozen=True)

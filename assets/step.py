@@ -11,26 +11,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_platform import owner_keys
-from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.errors import StaleInput
-from dpsynth_platform.storage import Place, StepRecord, Storage
+from dpsynth_platform.contracts.contract import DataContract, FamilyBudget
+from dpsynth_platform.foundation.errors import StaleInput
+from dpsynth_platform.foundation.storage import Place, StepRecord, Storage
+from dpsynth_platform.lifecycle import owner_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet, RunFacet
 
     from dpsynth_platform.compute.choice import EngineChoice
-    from dpsynth_platform.erasure import Erasure
     from dpsynth_platform.ledger.records import Account, CostRequest, Entry
     from dpsynth_platform.ledger.store import Ledger
+    from dpsynth_platform.lifecycle.erasure import Erasure
     from dpsynth_platform.lineage.clearance import Clearance
     from dpsynth_platform.lineage.emitter import StepRun
     from dpsynth_platform.lineage.store import LineageStore
     from dpsynth_platform.release.publish import Published
     from dpsynth_platform.scrub.scrub import ScrubKeys
+    from dpsynth_platform.secrets.vault import Vault
     from dpsynth_platform.synth.interface import SealedPlan
-    from dpsynth_platform.vault import Vault
     from dpsynth_platform.worker.job import WorkerJob
 
 Fields = tuple[tuple[str, str, str], ...]
@@ -174,7 +174,7 @@ class StepContext:
         To the ledger owners of other keys would be strangers. Where participants come from the ledger, read them first:
         then they are of the keys that this finds.
         """
-        from dpsynth_platform.erasure import honoured
+        from dpsynth_platform.lifecycle.erasure import honoured
 
         account = self.account()
         if not self.keyed_alike(scrubbed, account):
@@ -195,7 +195,7 @@ class StepContext:
 
     def erasure(self, account: Account) -> Erasure | None:
         """The last request for erasure in the account's namespace."""
-        from dpsynth_platform.erasure import erasure_of
+        from dpsynth_platform.lifecycle.erasure import erasure_of
 
         return erasure_of(self.ledger, account.namespace)
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.storage import TEXTS_DRAWN, table_schema, write_durably, write_table
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.storage import TEXTS_DRAWN, table_schema, write_durably, write_table
 from dpsynth_platform.synth.interface import Drawing, generator
 from dpsynth_platform.synth.tabular.missing import (
     MOSTLY_MISSING,

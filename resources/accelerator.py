@@ -6,10 +6,10 @@ from pathlib import Path
 
 import dagster as dg
 
-from dpsynth_platform.errors import MechanismFailed, MechanismInterrupted
-from dpsynth_platform.permissions import private_directory
-from dpsynth_platform.restricted_log import new_log
-from dpsynth_platform.storage import check_room
+from dpsynth_platform.foundation.errors import MechanismFailed, MechanismInterrupted
+from dpsynth_platform.foundation.permissions import private_directory
+from dpsynth_platform.foundation.restricted_log import new_log
+from dpsynth_platform.foundation.storage import check_room
 from dpsynth_platform.worker import codes
 from dpsynth_platform.worker.choice import WorkerChoice, worker_choice
 from dpsynth_platform.worker.job import WorkerJob

@@ -6,8 +6,8 @@ on, recorded or not).
 
 import dagster as dg
 
-from dpsynth_platform.restricted_log import logs_of
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.restricted_log import logs_of
+from dpsynth_platform.foundation.settings import Settings
 from sensors.safe import safe_tick
 
 

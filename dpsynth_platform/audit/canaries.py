@@ -31,14 +31,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ContractError, SourceError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ContractError, SourceError
+from dpsynth_platform.foundation.storage import read_table, write_table
 from dpsynth_platform.scrub.fingerprints import (
     OWNER_COLUMN,
     RECORD_COLUMN,
     owner_column,
 )
-from dpsynth_platform.storage import read_table, write_table
 from dpsynth_platform.synth.tabular.domain import Codes, ColumnDomain, Domain, domain_of
 
 OWNER = OWNER_COLUMN

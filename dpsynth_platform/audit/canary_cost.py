@@ -23,9 +23,9 @@ import pyarrow as pa
 
 from dpsynth_platform.audit.attacks import RUN, runs_of
 from dpsynth_platform.audit.canaries import CanarySet
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.privacy.figures import number_of
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.figures import number_of
 
 if TYPE_CHECKING:  # whoever reads a report needs none of what makes it
     from dpsynth_platform.synth.tabular.measurements import NoisyCounts

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from dpsynth_platform.audit import bounds
 from dpsynth_platform.audit.attacks import ATTACKS, TEXT_ATTACKS, TEXT_LIKELIHOOD, TEXT_OVERLAP, Attack
-from dpsynth_platform.contracts import DataContract, RateLimit
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.contracts.contract import DataContract, RateLimit
+from dpsynth_platform.foundation.errors import ContractError
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from dpsynth_platform.choices import choice_for, tagged
 from dpsynth_platform.compute.engine import Engine
-from dpsynth_platform.errors import ConfigurationError, ContractError
-from dpsynth_platform.storage import write_durably
+from dpsynth_platform.contracts.deployment_choices import choice_for, tagged
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
+from dpsynth_platform.foundation.storage import write_durably
 
 
 def _matching(pattern: str, accepted: str) -> AfterValidator:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, or_, select
 
-from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.foundation.errors import LineageRefused
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import ChainEvent
 from dpsynth_platform.lineage import graph_rows as rows

@@ -21,16 +21,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.foundation.errors import LineageRefused
+from dpsynth_platform.foundation.redaction import reason_of, safe_error
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.lineage import naming, outbox
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.nodes import OpenRun
 from dpsynth_platform.lineage.outbox import Receiver, Report, TargetStatus, told_of
 from dpsynth_platform.lineage.receivers import Client, RecordFile, StandardTransport, standard_client
 from dpsynth_platform.lineage.record import JsonLines, run_event
-from dpsynth_platform.lineage.redaction import reason_of, safe_error
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.settings import Settings
 
 if TYPE_CHECKING:
     from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet, OutputDatasetFacet, RunFacet

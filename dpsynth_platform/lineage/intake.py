@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.foundation.errors import LineageRefused
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.naming import canonical as canonical_name
 

@@ -24,7 +24,8 @@ from typing import Any
 
 from sqlalchemy import Connection, insert
 
-from dpsynth_platform.errors import LineageRefused
+from dpsynth_platform.foundation.errors import LineageRefused
+from dpsynth_platform.foundation.people import person_key, recorded, recorded_name
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger import rows as ledger_rows
 from dpsynth_platform.ledger.database import Database
@@ -50,7 +51,6 @@ from dpsynth_platform.lineage.nodes import (
     Use,
 )
 from dpsynth_platform.lineage.walks import walk
-from dpsynth_platform.people import person_key, recorded, recorded_name
 
 PURPOSES: tuple[Purpose, ...] = ("train", "evaluate", "other")
 _PAGE = 500

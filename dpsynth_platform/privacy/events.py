@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import attr
 from dp_accounting import dp_event
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.units import (
     Sensitivity,
     check_adjacency,

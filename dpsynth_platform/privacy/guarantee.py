@@ -10,12 +10,12 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpsynth_platform.errors import AccountingError
-from dpsynth_platform.privacy.figures import number_of, upper_bound
+from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.privacy.units import UNITS, Sensitivity, count_sensitivity
 
 if TYPE_CHECKING:
-    from dpsynth_platform.contracts import DataContract
+    from dpsynth_platform.contracts.contract import DataContract
 
 Tier = Literal["strong", "reasonable", "weak"]
 

@@ -18,8 +18,9 @@ from urllib.parse import urlsplit
 
 from dp_accounting import dp_event
 
-from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.contracts.contract import DataContract, FamilyBudget
+from dpsynth_platform.foundation.errors import AccountingError
+from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.privacy.accounting import EPSILON_STEP, EpsilonResult, cost, epsilon
 from dpsynth_platform.privacy.events import (
     BoundedRangeSelectionEvent,
@@ -38,7 +39,6 @@ from dpsynth_platform.privacy.events import (
     matches_claim,
     twice,
 )
-from dpsynth_platform.privacy.figures import number_of, upper_bound
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.units import RECORD_PARTS, group_guarantee
 

@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.errors import SourceError, file_problem
+from dpsynth_platform.foundation.errors import SourceError, file_problem
+from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.foundation.regular_files import check_regular
-from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.sources.tables import open_table
 
 OR_CSV = ", a CSV file (.csv)"

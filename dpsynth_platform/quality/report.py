@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.closeness import Closeness, measure_closeness
 from dpsynth_platform.quality.columns import CELL_BINS, Column, cells, coded, declared, of_tables, row_counts
 from dpsynth_platform.quality.fairness import Fairness, Protected, measure_fairness

@@ -20,8 +20,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from dpsynth_platform.digests import canonical_digest, canonical_json, digest_file
-from dpsynth_platform.errors import VerificationFailed
+from dpsynth_platform.foundation.digests import canonical_digest, canonical_json, digest_file
+from dpsynth_platform.foundation.errors import VerificationFailed
 from dpsynth_platform.release import layout, signature
 
 STATEMENT = "https://in-toto.io/Statement/v1"

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from dpsynth_platform.privacy.figures import upper_bound
+from dpsynth_platform.foundation.figures import upper_bound
 from dpsynth_platform.release import layout
 
 CROISSANT_VERSION = "http://mlcommons.org/croissant/1.1"

@@ -18,19 +18,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import LedgerError, ReleaseRefused, StaleInput
+from dpsynth_platform.contracts.contract import DataContract, FamilyBudget
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import LedgerError, ReleaseRefused, StaleInput
+from dpsynth_platform.foundation.figures import moment
+from dpsynth_platform.foundation.people import same_person
+from dpsynth_platform.foundation.redaction import reason_of
+from dpsynth_platform.foundation.storage import AUDITED, MODELS, STEPS, Place, StepRecord, Storage, digest_directory
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import ChainEvent
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.lifecycle.retention import EXPIRED
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
-from dpsynth_platform.lineage.redaction import reason_of
-from dpsynth_platform.people import same_person
-from dpsynth_platform.planning import audited_key, mechanism_keys
-from dpsynth_platform.privacy.figures import moment
-from dpsynth_platform.retention import EXPIRED
-from dpsynth_platform.storage import AUDITED, MODELS, STEPS, Place, StepRecord, Storage, digest_directory
+from dpsynth_platform.synth.planning import audited_key, mechanism_keys
 from dpsynth_platform.synth.tabular.missing import check_missing, read_missing
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import whole_texts
-from dpsynth_platform.contracts import (
+from dpsynth_platform.contracts.contract import (
     EPOCH,
     Column,
     DataContract,

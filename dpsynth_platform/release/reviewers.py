@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ReleaseRefused, StaleInput
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ReleaseRefused, StaleInput
+from dpsynth_platform.foundation.storage import STEPS, Place, StepRecord, Storage, digest_directory, write_durably
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.overlaps import Overlaps
 from dpsynth_platform.release import evidence, schema
 from dpsynth_platform.release.evidence import Candidate
-from dpsynth_platform.storage import STEPS, Place, StepRecord, Storage, digest_directory, write_durably
 
 if TYPE_CHECKING:
     from dpsynth_platform.privacy.statement import PrivacyStatement

@@ -12,7 +12,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
-from dpsynth_platform.errors import VerificationFailed
+from dpsynth_platform.foundation.errors import VerificationFailed
 
 RAW_BYTES = 32
 

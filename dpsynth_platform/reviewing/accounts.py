@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_platform.errors import ConfigurationError, LedgerError
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place
+from dpsynth_platform.foundation.errors import ConfigurationError, LedgerError
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Place
 
 if TYPE_CHECKING:
     from dpsynth_platform.ledger.records import Account

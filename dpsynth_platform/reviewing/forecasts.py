@@ -12,14 +12,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.contracts import DataContract, FamilyBudget
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import BudgetExceeded, ContractError, LedgerError, SourceError
+from dpsynth_platform.contracts.contract import DataContract, FamilyBudget
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import BudgetExceeded, ContractError, LedgerError, SourceError
+from dpsynth_platform.foundation.figures import number_of, rounded, upper_bound
+from dpsynth_platform.foundation.settings import Settings, embedded_ledger
+from dpsynth_platform.foundation.storage import Place, StepRecord, Storage
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import Account, CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.clearance import Clearance, clear
-from dpsynth_platform.planning import (
+from dpsynth_platform.privacy.guarantee import Guarantee, tier
+from dpsynth_platform.reviewing import accounts
+from dpsynth_platform.sources.source import PinnedSource, at_version, pin
+from dpsynth_platform.synth.planning import (
     changes,
     check_choice,
     check_period,
@@ -29,12 +35,6 @@ from dpsynth_platform.planning import (
     plan_release,
     run_key,
 )
-from dpsynth_platform.privacy.figures import number_of, rounded, upper_bound
-from dpsynth_platform.privacy.guarantee import Guarantee, tier
-from dpsynth_platform.reviewing import accounts
-from dpsynth_platform.settings import Settings, embedded_ledger
-from dpsynth_platform.source import PinnedSource, at_version, pin
-from dpsynth_platform.storage import Place, StepRecord, Storage
 from dpsynth_platform.synth.tabular.domain import Domain, filled_in_words
 from dpsynth_platform.synth.tabular.missing import MOSTLY_MISSING
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpsynth_platform.errors import ConfigurationError, VerificationFailed, file_problem
+from dpsynth_platform.foundation.errors import ConfigurationError, VerificationFailed, file_problem
 from dpsynth_platform.foundation.regular_files import read_regular
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.release.heads import WITHDRAWN, KnownChain
@@ -22,8 +23,7 @@ from dpsynth_platform.release.tombstone import is_withdrawn
 from dpsynth_platform.release.verify import VerificationReport, verify_release, verify_releases
 from dpsynth_platform.reviewing import accounts, releases
 from dpsynth_platform.reviewing.kept import Kept, state_of, tree_state
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.vault import SIGNING_KEY, Vault
+from dpsynth_platform.secrets.vault import SIGNING_KEY, Vault
 
 if TYPE_CHECKING:
     from dpsynth_platform.reviewing.chronicle import Chronicle

@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import whole_texts
-from dpsynth_platform.contracts import CategoricalColumn, DataContract, FloatColumn, IntegerColumn
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.contracts.contract import CategoricalColumn, DataContract, FloatColumn, IntegerColumn
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub.clues import name_words
 from dpsynth_platform.scrub.letters import LOWER, UPPER
 from dpsynth_platform.scrub.owners import OwnerCount, RowOwners

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.foundation.regular_files import check_regular
-from dpsynth_platform.lineage.redaction import reason_of
 from dpsynth_platform.scrub.findings import ENTITY_TYPES, Finding
 
 CLASSES: Mapping[str, str] = {

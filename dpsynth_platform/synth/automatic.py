@@ -33,9 +33,9 @@ import math
 import statistics
 from dataclasses import dataclass
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ContractError
-from dpsynth_platform.privacy.figures import rounded
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.figures import rounded
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import DECLARED
 from dpsynth_platform.synth.tabular.attributes import planned_domain

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from dpsynth_platform.constraints import Constraint, Values
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import ContractError, GrantRefused
+from dpsynth_platform.contracts.constraints import Constraint, Values
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.units import WEIGHTINGS
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed
 
 if TYPE_CHECKING:
     from torch import Tensor

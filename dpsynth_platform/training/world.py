@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch import distributed as processes
 
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.training.interface import Batch, Examples, TrainingState
 
 

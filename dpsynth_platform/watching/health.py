@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpsynth_platform.backup.witnesses import missing_from, published_ahead
-from dpsynth_platform.errors import DpsynthError, file_problem
+from dpsynth_platform.foundation.errors import DpsynthError, file_problem
+from dpsynth_platform.foundation.figures import moment
+from dpsynth_platform.foundation.redaction import safe_error
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Storage
 from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.database import Database
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.lineage.redaction import safe_error
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.privacy.figures import moment
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.reviewing.catalogue import catalogue
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Storage
 
 MOST_SKEW = dt.timedelta(minutes=5)
 """How far the ledger's time may be ahead of this machine's clock."""

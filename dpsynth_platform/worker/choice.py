@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
-from dpsynth_platform.choices import choice_for, tagged
+from dpsynth_platform.contracts.deployment_choices import choice_for, tagged
 from dpsynth_platform.worker.launch import Launcher
 
 _NAME = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"

@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from dpsynth_platform.errors import ConfigurationError, LaunchFailed
+from dpsynth_platform.foundation.errors import ConfigurationError, LaunchFailed
 from dpsynth_platform.worker.choice import KubernetesChoice
 from dpsynth_platform.worker.cluster import Unanswered, end_of, to_its_end, wait_until_gone
 from dpsynth_platform.worker.codes import status_of

@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from dpsynth_platform.errors import DpsynthError
-from dpsynth_platform.restricted_log import print_unfailing
+from dpsynth_platform.foundation.errors import DpsynthError
+from dpsynth_platform.foundation.restricted_log import print_unfailing
 
 HEARTBEAT_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.errors import ConfigurationError, LaunchFailed
+from dpsynth_platform.foundation.errors import ConfigurationError, LaunchFailed
 from dpsynth_platform.worker.choice import RayChoice, bytes_of
 from dpsynth_platform.worker.cluster import POLL_SECONDS, Unanswered, end_of, to_its_end, wait_until_gone
 from dpsynth_platform.worker.launch import KEPT, LOOPBACK, Start, command

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_platform.contracts import Cap, DataContract, FamilyBudget, parse_contract
+from dpsynth_platform.contracts.contract import Cap, DataContract, FamilyBudget, parse_contract
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.ledger.owners import Participants
 from dpsynth_platform.ledger.records import CostRequest, Entry

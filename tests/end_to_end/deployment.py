@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import write_table
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import write_table
 
 LEVELS = [f"level-{number:02d}" for number in range(24)]
 CONTRACT: dict[str, Any] = {

@@ -22,20 +22,20 @@ from dpsynth_platform.audit.canaries import is_canary, read_canaries
 from dpsynth_platform.console.roles import ALLOWED
 from dpsynth_platform.console.views import datasets, families, releases
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.figures import upper_bound
+from dpsynth_platform.foundation.storage import MODELS, digest_directory, read_table, steps_of
 from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.records import Entry
+from dpsynth_platform.lifecycle.retention import due
 from dpsynth_platform.lineage.records import SyntheticRecord
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.planning import audited_key, load_dataset
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json, twice
-from dpsynth_platform.privacy.figures import upper_bound
 from dpsynth_platform.release.evidence import candidate_of
 from dpsynth_platform.release.verify import verify_release
-from dpsynth_platform.retention import due
 from dpsynth_platform.reviewing.forecasts import forecast
-from dpsynth_platform.storage import MODELS, digest_directory, read_table, steps_of
+from dpsynth_platform.synth.planning import audited_key, load_dataset
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries
 from dpsynth_platform.worker.job import WorkerJob
 

@@ -12,11 +12,11 @@ from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from text_line_cases import declare_base_public, text_deployment
 
 from dpsynth_platform.audit.canaries import is_canary, read_canaries
-from dpsynth_platform.planning import audited_key
+from dpsynth_platform.foundation.storage import read_table, steps_of
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json, twice
 from dpsynth_platform.reviewing import verification
-from dpsynth_platform.storage import read_table, steps_of
+from dpsynth_platform.synth.planning import audited_key
 from dpsynth_platform.training.journal import StepJournal
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries
 

@@ -9,9 +9,9 @@ import pytest
 from clearance_cases import contract_of, guarded, line, spend, verdict
 from event_cases import dataset, event, model, name, own
 
-from dpsynth_platform.errors import ConfigurationError, LineageRefused
+from dpsynth_platform.foundation.errors import ConfigurationError, LineageRefused
 from dpsynth_platform.ledger import Ledger
-from dpsynth_platform.ledger_words import in_words
+from dpsynth_platform.ledger.words import in_words
 from dpsynth_platform.lineage.nodes import Node
 from dpsynth_platform.lineage.store import LineageStore
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dpsynth_platform.errors import BudgetExceeded
+from dpsynth_platform.foundation.errors import BudgetExceeded
 from dpsynth_platform.lineage import naming
 from dpsynth_platform.lineage.emitter import DatasetRef, LineageEmitter, StepRun, standard_client
 

@@ -11,7 +11,7 @@ import pytest
 from event_cases import TEAM, dataset, event, model, name, own
 from sent_cases import BASE, sent, whole
 
-from dpsynth_platform.errors import ConfigurationError, LineageRefused
+from dpsynth_platform.foundation.errors import ConfigurationError, LineageRefused
 from dpsynth_platform.lineage import ingest
 from dpsynth_platform.lineage.store import LineageStore
 

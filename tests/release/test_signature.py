@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from dpsynth_platform.errors import VerificationFailed
+from dpsynth_platform.foundation.errors import VerificationFailed
 from dpsynth_platform.release import signature
 
 

@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 from synth_cases import grant_for, people
 
-from dpsynth_platform.errors import MechanismFailed
+from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular.compression import ColumnStates, compress
 from dpsynth_platform.synth.tabular.conditioning import releasable

@@ -19,7 +19,7 @@ import pyarrow as pa
 from dpsynth_platform.audit.attacks import alike_cells
 from dpsynth_platform.audit.bounds import Alike
 from dpsynth_platform.audit.registry import Need
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.tabular.domain import Codes, Domain
 

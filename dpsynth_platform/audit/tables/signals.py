@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dpsynth_platform.audit.attacks import Floats
 from dpsynth_platform.audit.tables.evidence import Evidence
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.synth.tabular.model import Model, log_likelihood
 
 if TYPE_CHECKING:

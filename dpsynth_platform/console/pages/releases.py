@@ -19,7 +19,7 @@ from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import candidates
 from dpsynth_platform.console.views import releases as views
 from dpsynth_platform.console.views.listing import ReleaseState
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.settings import Settings
 
 _AFTER_WITHDRAWAL = "A release of this content was withdrawn before; I approve it all the same."
 

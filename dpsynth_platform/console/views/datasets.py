@@ -14,16 +14,16 @@ from dpsynth_platform.console.views.base import Paged, View, require
 from dpsynth_platform.console.views.dossiers import CountView, GuaranteeView, guarantee_view, may_see_counts
 from dpsynth_platform.console.views.families import EntryRow, entry_row
 from dpsynth_platform.console.views.listing import Listed, ReleaseRow, row_of
-from dpsynth_platform.contract_words import column_words, contract_words
-from dpsynth_platform.contracts import DataContract, leaves_out_in_silence
-from dpsynth_platform.errors import NotFound
+from dpsynth_platform.contracts.contract import DataContract, leaves_out_in_silence
+from dpsynth_platform.foundation.errors import NotFound
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import STEPS, Place, Storage
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release.evidence import evidence_steps
 from dpsynth_platform.release.reviewers import counts_of
 from dpsynth_platform.reviewing import catalogue
 from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import STEPS, Place, Storage
+from dpsynth_platform.reviewing.contract_words import column_words, contract_words
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.shown import Row
 from dpsynth_platform.quality.text.corpora import Corpus, corpus_of
 from dpsynth_platform.quality.text.report import TextQualityReport, measure_texts

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.report import NOTICE, markdown_row
 from dpsynth_platform.quality.text.corpora import Corpus, check_labels
 from dpsynth_platform.quality.text.mauve import EXPLAINED_VARIANCE, SCALING, default_clusters

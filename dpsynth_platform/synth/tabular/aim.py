@@ -41,7 +41,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import (
     PrecisionBudget,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dpsynth_platform.errors import AccountingError
+from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.privacy.selection import PrecisionBudget
 from dpsynth_platform.synth.interface import Progress
 from dpsynth_platform.synth.tabular.counting import Records

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import calibrate_selection
 from dpsynth_platform.synth.interface import Progress, SealedPlan

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dpsynth_platform.errors import GrantRefused
+from dpsynth_platform.foundation.errors import GrantRefused
 from dpsynth_platform.privacy.partitions import Learning
 from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.synth.tabular.counting import Records

@@ -22,10 +22,10 @@ import pyarrow as pa
 from dp_accounting import dp_event
 
 from dpsynth_platform.compute.engine import Engine
-from dpsynth_platform.constraints import Constraint, Values
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import ContractError, GrantRefused
+from dpsynth_platform.contracts.constraints import Constraint, Values
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.events import event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.partitions import learned_beside

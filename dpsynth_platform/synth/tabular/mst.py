@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from dp_accounting import dp_event
 
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.privacy.events import mst_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.mst import MstBudget, calibrate_mst

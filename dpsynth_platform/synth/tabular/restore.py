@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpsynth_platform.compute.plain_types import laid_out, plain_type
-from dpsynth_platform.contracts import (
+from dpsynth_platform.contracts.contract import (
     CategoricalColumn,
     DataContract,
     DateColumn,
@@ -35,7 +35,7 @@ from dpsynth_platform.contracts import (
     IntegerColumn,
     TextColumn,
 )
-from dpsynth_platform.errors import ContractError
+from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.scrub.fitting import fits
 from dpsynth_platform.scrub.owners import is_id_list
 

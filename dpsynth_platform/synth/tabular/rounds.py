@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from dp_accounting import dp_event
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import AccountingError, ContractError
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.errors import AccountingError, ContractError
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.selection import PrecisionBudget, SelectionBudget, selection_event
 from dpsynth_platform.synth.tabular.drawing import Draws

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dpsynth_platform.contracts import (
+from dpsynth_platform.contracts.contract import (
     DEFAULT_BASE_MODEL,
     TRAINED_METHODS,
     DataContract,
@@ -33,9 +33,9 @@ from dpsynth_platform.contracts import (
     batch_size,
     training_units,
 )
-from dpsynth_platform.errors import ContractError
-from dpsynth_platform.privacy.figures import rounded
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.figures import rounded
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.synth.automatic import Choice
 
 LEAST_EPSILON, LEAST_EPSILON_FOR_BUNDLED = 1.0, 0.5

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.synth.text.base_models import no_bars
 

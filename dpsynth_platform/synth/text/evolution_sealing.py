@@ -19,9 +19,9 @@ from typing import Any
 import pyarrow as pa
 from dp_accounting import dp_event
 
-from dpsynth_platform.contracts import DataContract, Evolution
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import ContractError, GrantRefused
+from dpsynth_platform.contracts.contract import DataContract, Evolution
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.calibration import noise_for
 from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent, event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee

@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import ContractError, GrantRefused
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import ContractError, GrantRefused
 from dpsynth_platform.privacy.events import DpEvent, event_to_json
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.synth.interface import SealedPlan

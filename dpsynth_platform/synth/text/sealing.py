@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dpsynth_platform.contracts import (
+from dpsynth_platform.contracts.contract import (
     KEYWORDS_COLUMN,
     TOPIC_LEVELS,
     CategoricalColumn,
@@ -29,8 +29,8 @@ from dpsynth_platform.contracts import (
     told_values,
     training_units,
 )
-from dpsynth_platform.digests import canonical_digest
-from dpsynth_platform.errors import AccountingError, ContractError, GrantRefused
+from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.errors import AccountingError, ContractError, GrantRefused
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.calibration import noise_for
 from dpsynth_platform.privacy.events import DpEvent, event_to_json, histogram_event

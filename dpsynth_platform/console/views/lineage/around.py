@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import View, require
 from dpsynth_platform.console.views.lineage.nodes import About, GraphNode, node_called, step_of, store_of
-from dpsynth_platform.errors import NotFound
+from dpsynth_platform.foundation.errors import NotFound
+from dpsynth_platform.foundation.figures import number_of
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import STEPS, Place
 from dpsynth_platform.lineage import neighbourhood as near
 from dpsynth_platform.lineage.nodes import Node
-from dpsynth_platform.privacy.figures import number_of
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import STEPS, Place
 
 MOST_NODES = 150
 """Nodes that one drawing shows in each direction."""

@@ -13,10 +13,10 @@ from itertools import pairwise
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import View, require
 from dpsynth_platform.console.views.lineage.nodes import About, GraphNode, node_called, store_of
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.lineage import neighbourhood as near
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.reviewing.chronicle import chronicle
-from dpsynth_platform.settings import Settings
 
 MOST_FOUND = 50
 

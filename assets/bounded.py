@@ -8,7 +8,8 @@ from dataclasses import asdict
 
 from assets.roles import roles_of
 from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.contracts.contract import DataContract, leaves_out_in_silence
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import leaves_out_in_silence
 from dpsynth_platform.foundation.storage import StepRecord, table_schema
 
 

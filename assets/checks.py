@@ -10,7 +10,8 @@ import dagster as dg
 
 import resources as res
 from assets.guard import guarded, passed
-from dpsynth_platform.contracts.contract import DataContract, FamilyBudget
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.restricted_log import logs_of
 from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.lineage.clearance import clear

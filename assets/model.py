@@ -16,7 +16,8 @@ from pathlib import Path
 from assets.roles import Role, attacked_role, released_role, roles_of
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.compute.choice import write_choice
-from dpsynth_platform.contracts.contract import TEXT_METHODS, DataContract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.generation import TEXT_METHODS
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import MechanismFailed, SpendRepeated, StaleInput
 from dpsynth_platform.foundation.storage import (

@@ -6,7 +6,7 @@ What belongs here: everything that happens before a record is read. What does no
 import base64
 
 from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.contracts.contract import TEXT_METHODS
+from dpsynth_platform.contracts.generation import TEXT_METHODS
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.storage import StepRecord
 from dpsynth_platform.release.dossier import expected_errors

@@ -15,7 +15,8 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 import resources as res
 from assets.checks import build_checks
 from assets.line import build_line, partitions_of
-from dpsynth_platform.contracts.contract import DataContract, FamilyBudget
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.restricted_log import logs_of
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.operations.forking import PRELOADING

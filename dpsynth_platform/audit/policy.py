@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from dpsynth_platform.audit import bounds
 from dpsynth_platform.audit.attacks import ATTACKS, TEXT_ATTACKS, TEXT_LIKELIHOOD, TEXT_OVERLAP, Attack
-from dpsynth_platform.contracts.contract import DataContract, RateLimit
+from dpsynth_platform.contracts.audit import RateLimit
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import ContractError
 
 

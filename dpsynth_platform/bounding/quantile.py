@@ -22,7 +22,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from dpsynth_platform.contracts.contract import MOST_CONTRIBUTIONS
+from dpsynth_platform.contracts.privacy import MOST_CONTRIBUTIONS
 from dpsynth_platform.foundation.errors import BoundingError
 from dpsynth_platform.privacy.events import BoundedRangeSelectionEvent, DpEvent
 from dpsynth_platform.privacy.units import check_adjacency, replaces

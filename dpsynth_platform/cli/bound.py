@@ -133,7 +133,7 @@ def bound_learn(
 
 def _question(quantile: float, at_most: int, epsilon: float) -> Question:
     """What is asked, if it can be. Raises `BoundingError` naming the option."""
-    from dpsynth_platform.contracts.contract import MOST_CONTRIBUTIONS
+    from dpsynth_platform.contracts.privacy import MOST_CONTRIBUTIONS
     from dpsynth_platform.operations.bound_learning import Question
     from dpsynth_platform.privacy.events import PARAMETERS
 
@@ -149,7 +149,7 @@ def _question(quantile: float, at_most: int, epsilon: float) -> Question:
 
 def _choice(name: EngineName, memory: str | None, threads: int, master: str | None) -> EngineChoice:
     from dpsynth_platform.compute.choice import DuckDBChoice, SparkChoice
-    from dpsynth_platform.contracts.contract import validated
+    from dpsynth_platform.contracts.validation import validated
 
     given: dict[str, str | int] = {} if memory is None else {"memory": memory}
     if name is EngineName.spark:

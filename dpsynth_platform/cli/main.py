@@ -286,7 +286,7 @@ def contract_check(
 @command
 def contract_schema(as_json: Json = False) -> None:
     """Prints the JSON schema of a contract file, for editors."""
-    from dpsynth_platform.contracts.contract import contract_json_schema
+    from dpsynth_platform.contracts.loading import contract_json_schema
 
     schema = contract_json_schema()
     shown = Shown(as_json)

@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from dpsynth_platform.console.roles import ROLES, Role
-from dpsynth_platform.contracts.contract import validated
+from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, file_problem
 from dpsynth_platform.foundation.permissions import PRIVATE_UMASK
 from dpsynth_platform.foundation.regular_files import read_regular

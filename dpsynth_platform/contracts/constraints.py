@@ -192,7 +192,7 @@ def read_constraints(path: Path, texts: Collection[str] = ()) -> list[Constraint
     Raises:
         ContractError: a line for each fault.
     """
-    from dpsynth_platform.contracts.contract import validated  # late: a contract is made of these
+    from dpsynth_platform.contracts.validation import validated  # late: a contract is made of these
 
     document = read_yaml(path)
     check_quoted(document, texts, str(path))

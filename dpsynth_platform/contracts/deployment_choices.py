@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from dpsynth_platform.contracts.contract import validated
+from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
 from dpsynth_platform.foundation.yaml_files import read_yaml
 

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_platform.contracts.contract import DataContract, load_family
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.isolated_deployment import deployment_apart
+from dpsynth_platform.contracts.loading import load_family
 from dpsynth_platform.demo.line import REVIEWER, DemoFailed, make_source, to_look_further
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.foundation.settings import Settings

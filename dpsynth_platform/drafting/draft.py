@@ -21,7 +21,8 @@ from typing import Any
 import pyarrow as pa
 
 from dpsynth_platform.compute.plain_types import plain_type
-from dpsynth_platform.contracts.contract import FamilyBudget, draft_contract
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.contracts.loading import draft_contract
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, file_problem, printable
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.yaml_files import dump_inline, parse_value

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dpsynth_platform.contracts.contract import LEARNED
+from dpsynth_platform.contracts.columns import LEARNED
 from dpsynth_platform.drafting.draft import Document, Drafted, of_family
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.settings import Settings

@@ -20,7 +20,7 @@ from dpsynth_platform.ledger.filter import Cost, RenyiFilter, add_up
 from dpsynth_platform.ledger.records import Account, CostRequest
 
 if TYPE_CHECKING:
-    from dpsynth_platform.contracts.contract import FamilyBudget
+    from dpsynth_platform.contracts.family import FamilyBudget
 
 
 def terms_of(family: FamilyBudget, key_ids: Sequence[str]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpsynth_platform.contracts.contract import FamilyBudget
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.ledger.records import Account, ChainEvent
 from dpsynth_platform.ledger.store import Ledger

@@ -18,7 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_platform.contracts.contract import DataContract, Retention
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.release import Retention
 from dpsynth_platform.foundation.restricted_log import logs_of
 from dpsynth_platform.foundation.scratch import abandoned, last_written
 from dpsynth_platform.foundation.storage import (

@@ -45,7 +45,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpsynth_platform.contracts.contract import DataContract, FamilyBudget
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ClearanceRefused
 from dpsynth_platform.foundation.figures import number_of, upper_bound

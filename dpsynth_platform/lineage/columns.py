@@ -18,7 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dpsynth_platform.contracts.contract import Column, DataContract
+from dpsynth_platform.contracts.columns import Column
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.lineage.naming import DatasetName
 
 if TYPE_CHECKING:

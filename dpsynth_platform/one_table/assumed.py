@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import ValidationError
 
-from dpsynth_platform.contracts.contract import (
+from dpsynth_platform.contracts.columns import (
     EPOCH,
     BooleanColumn,
     CategoricalColumn,

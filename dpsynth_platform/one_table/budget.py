@@ -17,7 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_platform.contracts.contract import MOST_CAP, Cap, DataContract, FamilyBudget
+from dpsynth_platform.contracts.base import MOST_CAP
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import Cap, FamilyBudget
 from dpsynth_platform.foundation.errors import BudgetExceeded, LedgerError
 from dpsynth_platform.foundation.settings import embedded_ledger
 from dpsynth_platform.ledger.chain import BOUND

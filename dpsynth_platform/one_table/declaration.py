@@ -22,17 +22,11 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from dpsynth_platform.compute.plain_types import plain_type
+from dpsynth_platform.contracts.columns import BooleanColumn, CategoricalColumn, Column, IdentifierColumn, TextColumn
 from dpsynth_platform.contracts.constraints import MOST_CONSTRAINTS, Constraint, check_quoted, read_constraints
-from dpsynth_platform.contracts.contract import (
-    BooleanColumn,
-    CategoricalColumn,
-    Column,
-    DataContract,
-    IdentifierColumn,
-    TextColumn,
-    parse_contract,
-    validated,
-)
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.errors import ContractError, SchemaMissing, SourceError
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.one_table.sources import Source

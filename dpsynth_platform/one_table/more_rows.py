@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dpsynth_platform.contracts.base import MOST_ROWS
 from dpsynth_platform.contracts.constraints import Constraint, Values, canonical_values, read_constraints
-from dpsynth_platform.contracts.contract import MOST_ROWS
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, MechanismFailed
 from dpsynth_platform.foundation.permissions import private_files
 from dpsynth_platform.foundation.storage import digest_directory, write_durably

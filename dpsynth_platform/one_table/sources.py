@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import plain, plain_schema
-from dpsynth_platform.contracts.contract import RESERVED_COLUMNS, CategoricalColumn, Column, TimeColumn
+from dpsynth_platform.contracts.columns import RESERVED_COLUMNS, CategoricalColumn, Column, TimeColumn
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.foundation.redaction import reason_of

@@ -13,8 +13,10 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
+from dpsynth_platform.contracts.base import MOST_CAP, MOST_UNITS
+from dpsynth_platform.contracts.columns import IdentifierColumn
 from dpsynth_platform.contracts.constraints import Constraint
-from dpsynth_platform.contracts.contract import MOST_CAP, MOST_UNITS, DataContract, IdentifierColumn
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.ledger.records import CostRequest

@@ -16,8 +16,11 @@ from typing import Any
 
 import dagster as dg
 
-from dpsynth_platform.contracts.contract import MOST_BATCH, DataContract, load_family, told_values
+from dpsynth_platform.contracts.columns import conditioning_values as told_values
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.generation import MOST_BATCH
 from dpsynth_platform.contracts.isolated_deployment import deployment_apart
+from dpsynth_platform.contracts.loading import load_family
 from dpsynth_platform.foundation.errors import DpsynthError
 from dpsynth_platform.foundation.restricted_log import output_to
 from dpsynth_platform.foundation.settings import Settings

@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 from dp_accounting import dp_event
 
-from dpsynth_platform.contracts.contract import DataContract, FamilyBudget
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.privacy.accounting import EPSILON_STEP, EpsilonResult, cost, epsilon

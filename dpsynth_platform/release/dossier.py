@@ -20,7 +20,8 @@ from xml.etree import ElementTree
 
 import pyarrow as pa
 
-from dpsynth_platform.contracts.contract import DataContract, FamilyBudget
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lineage.clearance import Clearance

@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from dpsynth_platform.contracts.contract import DataContract, FamilyBudget
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import LedgerError, ReleaseRefused, StaleInput
 from dpsynth_platform.foundation.figures import moment

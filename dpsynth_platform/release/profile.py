@@ -16,16 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import whole_texts
-from dpsynth_platform.contracts.contract import (
+from dpsynth_platform.contracts.columns import (
     EPOCH,
     Column,
-    DataContract,
     DateColumn,
     DatetimeColumn,
     FloatColumn,
     IntegerColumn,
     TimeColumn,
 )
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.synth.tabular.domain import domain_of
 
 BINS = 24

@@ -11,7 +11,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_platform.contracts.contract import DataContract, FamilyBudget
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.errors import ContractError, printable
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Place, StepRecord, Storage

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dpsynth_platform.contracts.contract import (
-    INFERENCE_METHODS,
+from dpsynth_platform.contracts.columns import (
     BooleanColumn,
     CategoricalColumn,
     Column,
-    DataContract,
     IdentifierColumn,
     IgnoredColumn,
-    Release,
     TextColumn,
 )
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.generation import INFERENCE_METHODS
+from dpsynth_platform.contracts.release import Release
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.privacy.guarantee import tier
 from dpsynth_platform.privacy.statement import HIDDEN

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_platform.contracts.contract import DataContract, FamilyBudget
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.foundation.figures import moment

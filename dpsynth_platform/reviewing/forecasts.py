@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsynth_platform.contracts.contract import DataContract, FamilyBudget
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import BudgetExceeded, ContractError, LedgerError, SourceError
 from dpsynth_platform.foundation.figures import number_of, rounded, upper_bound

@@ -24,7 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dpsynth_platform.compute.plain_types import whole_texts
-from dpsynth_platform.contracts.contract import CategoricalColumn, DataContract, FloatColumn, IntegerColumn
+from dpsynth_platform.contracts.columns import CategoricalColumn, FloatColumn, IntegerColumn
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub.clues import name_words
 from dpsynth_platform.scrub.letters import LOWER, UPPER

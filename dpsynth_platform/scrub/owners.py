@@ -19,7 +19,7 @@ from typing import Any, overload
 
 import pyarrow as pa
 
-from dpsynth_platform.contracts.contract import Privacy
+from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.scrub.fingerprints import FingerprintKeys, canonical_text, owner_fingerprint
 
 RowOwners = tuple[str, ...]

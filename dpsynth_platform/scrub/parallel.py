@@ -21,7 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from types import TracebackType
 
-from dpsynth_platform.contracts.contract import Scrub
+from dpsynth_platform.contracts.scrubbing import Scrub
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.permissions import no_core_dumps
 from dpsynth_platform.scrub.batches import Item, batches_of

@@ -15,16 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsynth_platform.contracts.contract import (
-    DataContract,
-    FamilyBudget,
-    Privacy,
-    check_family,
-    draft_contract,
-    family_faults,
-    load_contract,
-    load_family,
-)
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget, check_family, family_faults
+from dpsynth_platform.contracts.loading import draft_contract, load_contract, load_family
+from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, DpsynthError, file_problem, printable
 from dpsynth_platform.foundation.settings import Settings

@@ -212,7 +212,7 @@ class _Filler:
 
     def add(self, place: Place, family: str, *, publish: bool) -> None:
         """One more candidate, published or waiting."""
-        from dpsynth_platform.contracts.contract import load_family
+        from dpsynth_platform.contracts.loading import load_family
 
         first = self._template
         self._ledger.open_account(load_family(self._settings.families / f"{family}.yaml"), self._key_ids)

@@ -214,7 +214,7 @@ def memory(rows: Sequence[int]) -> None:
 
 def one_table(rows: int) -> None:
     """Scrubs one table, made as it is read, and prints what that took."""
-    from dpsynth_platform.contracts.contract import parse_contract
+    from dpsynth_platform.contracts.loading import parse_contract
     from dpsynth_platform.scrub.fingerprints import FingerprintKeys
     from dpsynth_platform.scrub.scrub import ScrubKeys, scrub_batches
 

@@ -28,7 +28,8 @@ import pyarrow as pa
 import torch
 from text_cells import NO_NOISE, SCHEMA, UNTRAINED, VOTES, Cell, Effort, Source, of_owners
 
-from dpsynth_platform.contracts.contract import DataContract, parse_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.privacy.guarantee import Guarantee

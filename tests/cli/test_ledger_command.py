@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from dpsynth_platform.cli.ledger import authority_app
-from dpsynth_platform.contracts.contract import FamilyBudget
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.errors import LedgerError
 from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.ledger import Ledger

@@ -5,7 +5,8 @@ import datetime as dt
 import pytest
 from pydantic import TypeAdapter
 
-from dpsynth_platform.contracts.contract import Column, DatetimeColumn, FloatColumn, TimeColumn, parse_contract
+from dpsynth_platform.contracts.columns import Column, DatetimeColumn, FloatColumn, TimeColumn
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.yaml_files import parse_value
 

@@ -13,15 +13,9 @@ import jsonschema
 import pytest
 import yaml
 
-from dpsynth_platform.contracts.contract import (
-    DataContract,
-    FamilyBudget,
-    check_family,
-    contract_json_schema,
-    load_contract,
-    load_family,
-    parse_contract,
-)
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget, check_family
+from dpsynth_platform.contracts.loading import contract_json_schema, load_contract, load_family, parse_contract
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT

@@ -7,13 +7,10 @@ from typing import Any
 import pytest
 
 from dpsynth_platform.audit.policy import attacks_on, check_gates
-from dpsynth_platform.contracts.contract import (
-    DEFAULT_BASE_MODEL,
-    DataContract,
-    parse_contract,
-    told_values,
-    training_units,
-)
+from dpsynth_platform.contracts.columns import conditioning_values as told_values
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.generation import DEFAULT_BASE_MODEL, training_units
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.errors import ContractError
 
 MAIL: dict[str, Any] = {

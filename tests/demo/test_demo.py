@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from dpsynth_platform.contracts.contract import DataContract, load_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import load_contract
 from dpsynth_platform.demo import adult as adult_module
 from dpsynth_platform.demo.adult import fetch_adult, read_adult
 from dpsynth_platform.demo.census import census_table, prepare_census

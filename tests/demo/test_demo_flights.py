@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 import pytest
 
 from dpsynth_platform.cli.terminal import Shown
-from dpsynth_platform.contracts.contract import DataContract, FamilyBudget, load_contract, load_family
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.contracts.loading import load_contract, load_family
 from dpsynth_platform.demo import flights as flights_module
 from dpsynth_platform.demo import year as demonstration_year
 from dpsynth_platform.demo.flights import find_flights, flights_table, prepare_flights

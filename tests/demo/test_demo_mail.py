@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from dpsynth_platform.contracts.contract import check_family, load_contract, load_family
+from dpsynth_platform.contracts.family import check_family
+from dpsynth_platform.contracts.loading import load_contract, load_family
 from dpsynth_platform.demo import mail as module
 from dpsynth_platform.demo.line import _declared
 from dpsynth_platform.demo.mail import BODY_CHARACTERS, Mail, fetch_mail, mail_table, prepare_mail, read_mail

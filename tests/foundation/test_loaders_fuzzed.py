@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from dpsynth_platform.compute.choice import engine_choice
 from dpsynth_platform.console.configuration import console_settings
 from dpsynth_platform.contracts.constraints import read_constraints
-from dpsynth_platform.contracts.contract import load_contract, load_family
+from dpsynth_platform.contracts.loading import load_contract, load_family
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT, Settings
 from dpsynth_platform.foundation.yaml_files import dump, read_yaml

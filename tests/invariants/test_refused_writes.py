@@ -17,7 +17,8 @@ import pytest
 import yaml
 from deployment import CONTRACT, FAMILY
 
-from dpsynth_platform.contracts.contract import DataContract, FamilyBudget
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.errors import DpsynthError
 from dpsynth_platform.foundation.redaction import safe_error
 from dpsynth_platform.foundation.restricted_log import keep_traceback, new_log, output_to
@@ -200,7 +201,7 @@ def test_a_traceback_that_is_refused_is_said(tmp_path: Path, number: int) -> Non
 
 def test_contracts_are_not_written_over_a_refusal(tmp_path: Path) -> None:
     """The deployment's own files are read only: a contract that cannot be read is named with the reason."""
-    from dpsynth_platform.contracts.contract import load_contract
+    from dpsynth_platform.contracts.loading import load_contract
     from dpsynth_platform.foundation.errors import ContractError
 
     file = tmp_path / "people.yaml"

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from letters_cases import LETTERS, PLACE, with_ledger
 
-from dpsynth_platform.contracts.contract import FamilyBudget
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.errors import ConfigurationError, NotFound
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import EXAMPLES, Place, Storage, held

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpsynth_platform.contracts.contract import FamilyBudget
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.errors import ConfigurationError, LedgerError
 from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.ledger.records import Account

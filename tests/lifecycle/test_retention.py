@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from letters_cases import LETTERS, PLACE
 
-from dpsynth_platform.contracts.contract import DataContract, parse_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.errors import LedgerError, PurgeFailed, StaleInput
 from dpsynth_platform.foundation.scratch import abandoned, scratch_directory
 from dpsynth_platform.foundation.settings import Settings

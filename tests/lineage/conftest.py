@@ -16,7 +16,8 @@ from ledger_cases import KEYS
 from referencing import Registry, Resource
 
 from dpsynth_platform.contracts import contract as contracts
-from dpsynth_platform.contracts.contract import DataContract, parse_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.lineage import custom_facets as own_facets
 from dpsynth_platform.lineage.emitter import LineageEmitter

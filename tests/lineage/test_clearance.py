@@ -25,7 +25,7 @@ from ledger_cases import KEYS, people
 from openlineage.client.serde import Serde
 
 from assets.lineage import without_links
-from dpsynth_platform.contracts.contract import FamilyBudget
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.lineage.clearance import Clearance, clear
 from dpsynth_platform.lineage.naming import dataset_name

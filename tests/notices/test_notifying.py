@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsynth_platform.cli import main as cli
-from dpsynth_platform.contracts.contract import FamilyBudget
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.errors import BudgetExceeded, LedgerError, NotificationFailed
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger import chain

@@ -17,7 +17,7 @@ import torch
 import yaml
 
 from dpsynth_platform.compute.plain_types import laid_out, plain, plain_type
-from dpsynth_platform.contracts.contract import parse_contract
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.errors import DpsynthError, SourceError
 from dpsynth_platform.one_table import Options, synthesize
 from dpsynth_platform.one_table.task import task_of

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpsynth_platform.compute.plain_types import plain_type
-from dpsynth_platform.contracts.contract import Column
+from dpsynth_platform.contracts.columns import Column
 from dpsynth_platform.foundation.errors import DpsynthError
 from dpsynth_platform.one_table import Options
 from dpsynth_platform.one_table.declaration import SchemaFile

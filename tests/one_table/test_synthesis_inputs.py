@@ -13,7 +13,8 @@ import yaml
 from pydantic import TypeAdapter
 from synthesis_cases import SECRET, Make, people
 
-from dpsynth_platform.contracts.contract import ColumnName, IntegerColumn
+from dpsynth_platform.contracts.base import ColumnName
+from dpsynth_platform.contracts.columns import IntegerColumn
 from dpsynth_platform.foundation.errors import ContractError, DpsynthError, SourceError
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.one_table import Options, rows, run

@@ -17,7 +17,7 @@ import pytest
 from synthesis_cases import SCHEMA, Make, people
 
 from dpsynth_platform.compute.choice import DuckDBChoice
-from dpsynth_platform.contracts.contract import Cap, FamilyBudget
+from dpsynth_platform.contracts.family import Cap, FamilyBudget
 from dpsynth_platform.foundation.errors import BudgetExceeded, DpsynthError, LedgerError
 from dpsynth_platform.foundation.settings import embedded_ledger
 from dpsynth_platform.ledger import chain

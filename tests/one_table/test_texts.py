@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import csv
 
-from dpsynth_platform.contracts.contract import (
+from dpsynth_platform.contracts.columns import (
     BooleanColumn,
     Column,
     DateColumn,

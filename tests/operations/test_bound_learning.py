@@ -14,7 +14,9 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from dpsynth_platform.contracts.contract import DataContract, FamilyBudget, parse_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.errors import BoundingError, BudgetExceeded, LedgerError, SpendRepeated, StaleInput
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 from dpsynth_platform.foundation.storage import Place, StepRecord, Storage, write_table

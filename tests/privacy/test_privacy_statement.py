@@ -6,7 +6,7 @@ from dp_accounting import dp_event
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpsynth_platform.contracts.contract import load_contract, load_family
+from dpsynth_platform.contracts.loading import load_contract, load_family
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.figures import upper_bound
 from dpsynth_platform.privacy.accounting import epsilon

@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dpsynth_platform.cli.main import app
-from dpsynth_platform.contracts.contract import DataContract, parse_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.moments import measure_moments, of_tables
 from dpsynth_platform.quality.report import measure_quality, measure_tables

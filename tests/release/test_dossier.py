@@ -11,7 +11,9 @@ from xml.etree import ElementTree
 import pyarrow as pa
 import pytest
 
-from dpsynth_platform.contracts.contract import DataContract, DateColumn, FloatColumn, IntegerColumn, Scrub
+from dpsynth_platform.contracts.columns import DateColumn, FloatColumn, IntegerColumn
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.scrubbing import Scrub
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.release import page
 from dpsynth_platform.release.dossier import (

@@ -7,7 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dpsynth_platform.contracts.contract import DataContract, Privacy, parse_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub.fingerprints import FingerprintKeys, owner_fingerprint
 from dpsynth_platform.scrub.owners import OwnerReader, listed_values

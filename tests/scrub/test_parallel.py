@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsynth_platform.contracts.contract import Scrub
+from dpsynth_platform.contracts.scrubbing import Scrub
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub import parallel
 from dpsynth_platform.scrub.detection import Document, text_detector

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsynth_platform.contracts.contract import FamilyBudget
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.errors import ConfigurationError, LedgerError
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.secrets.files import FileKeeper

@@ -12,7 +12,8 @@ import pytest
 from delta_cases import add, commit, field, mapped, metadata, protocol
 from deltalake import DeltaTable, write_deltalake
 
-from dpsynth_platform.contracts.contract import DataContract, parse_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.sources import source

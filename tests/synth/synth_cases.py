@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 
-from dpsynth_platform.contracts.contract import parse_contract
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.storage import write_table
 
 DOCUMENT = {

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from dpsynth_platform.contracts.contract import DataContract, parse_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT, Settings
 from dpsynth_platform.sources.source import PinnedSource

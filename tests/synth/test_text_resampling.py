@@ -10,7 +10,8 @@ import pytest
 from text_cases import WORDS, save_model
 from text_line_cases import TEXTS, public_model
 
-from dpsynth_platform.contracts.contract import DataContract, parse_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.errors import (
     AccountingError,
     ContractError,

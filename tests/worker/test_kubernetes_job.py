@@ -19,7 +19,7 @@ import pytest
 import yaml
 from worker_cases import ROOT, is_running, make_job, pipes_environment, wait_until
 
-from dpsynth_platform.contracts.contract import validated
+from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.errors import ConfigurationError, LaunchFailed
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 from dpsynth_platform.worker import cluster, codes, kubernetes_job

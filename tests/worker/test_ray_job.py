@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from worker_cases import ROOT, is_running, make_job, pipes_environment, wait_until
 
-from dpsynth_platform.contracts.contract import validated
+from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.worker import cluster, codes, ray_job
 from dpsynth_platform.worker.choice import RayChoice

@@ -17,7 +17,7 @@ from dagster_pipes import encode_param
 from text_cases import save_model
 
 from dpsynth_platform.audit.canaries import RESERVED_PREFIX
-from dpsynth_platform.contracts.contract import parse_contract
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.storage import digest_directory, write_table
 from dpsynth_platform.ledger.grants import issue_grant

@@ -14,7 +14,8 @@ from dpsynth_platform.console.views.base import Paged, View, require
 from dpsynth_platform.console.views.dossiers import CountView, GuaranteeView, guarantee_view, may_see_counts
 from dpsynth_platform.console.views.families import EntryRow, entry_row
 from dpsynth_platform.console.views.listing import Listed, ReleaseRow, row_of
-from dpsynth_platform.contracts.contract import DataContract, leaves_out_in_silence
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import leaves_out_in_silence
 from dpsynth_platform.foundation.errors import NotFound
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import STEPS, Place, Storage

@@ -13,7 +13,7 @@ from typing import Any
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import View, part
-from dpsynth_platform.contracts.contract import leaves_out_in_silence
+from dpsynth_platform.contracts.family import leaves_out_in_silence
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.foundation.figures import upper_bound
 from dpsynth_platform.foundation.settings import Settings

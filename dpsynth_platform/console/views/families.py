@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views.base import Paged, View, part, require
-from dpsynth_platform.contracts.contract import FamilyBudget
+from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.errors import LedgerError, NotFound
 from dpsynth_platform.foundation.figures import moment, number_of
 from dpsynth_platform.foundation.settings import Settings

@@ -24,9 +24,8 @@ import numpy as np
 import pyarrow as pa
 
 from dpsynth_platform.compute.plain_types import laid_out, plain_type
-from dpsynth_platform.contracts.contract import (
+from dpsynth_platform.contracts.columns import (
     CategoricalColumn,
-    DataContract,
     DateColumn,
     DatetimeColumn,
     FloatColumn,
@@ -35,6 +34,7 @@ from dpsynth_platform.contracts.contract import (
     IntegerColumn,
     TextColumn,
 )
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.scrub.fitting import fits
 from dpsynth_platform.scrub.owners import is_id_list

@@ -25,10 +25,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dpsynth_platform.contracts.contract import (
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.generation import (
     DEFAULT_BASE_MODEL,
     TRAINED_METHODS,
-    DataContract,
     Training,
     batch_size,
     training_units,

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dpsynth_platform.contracts.contract import KEYWORDS_COLUMN
+from dpsynth_platform.contracts.generation import KEYWORDS_COLUMN
 from dpsynth_platform.foundation.permissions import private_files
 from dpsynth_platform.foundation.storage import read_table, table_schema, write_table
 from dpsynth_platform.lifecycle.retention import HANDED

@@ -33,7 +33,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dpsynth_platform.contracts.constraints import Constraint, Values
-from dpsynth_platform.contracts.contract import KEYWORDS_COLUMN, DataContract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.generation import KEYWORDS_COLUMN
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused, MechanismFailed, StaleInput
 from dpsynth_platform.foundation.figures import upper_bound
 from dpsynth_platform.foundation.restricted_log import note

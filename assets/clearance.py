@@ -115,8 +115,8 @@ def _standing_entry(step: StepContext, raw: StepRecord, role: Role) -> Entry | N
 def _reserve(
     step: StepContext, contract: DataContract, raw: StepRecord, due: Sequence[Role], word: str | None
 ) -> list[Entry]:
-    from dpsynth_platform.backup.witnesses import check_not_behind
     from dpsynth_platform.bounding.single_owner import holdout_mask
+    from dpsynth_platform.reviewing.ledger_witnesses import check_not_behind
 
     check_not_behind(step.storage, step.ledger)
     (scrubbed,) = step.same_run(raw, "scrubbed")

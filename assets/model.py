@@ -21,6 +21,7 @@ from dpsynth_platform.contracts.generation import TEXT_METHODS
 from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import MechanismFailed, SpendRepeated, StaleInput
 from dpsynth_platform.foundation.storage import (
+    HANDED,
     HeldByAnother,
     StepRecord,
     check_room,
@@ -32,7 +33,6 @@ from dpsynth_platform.ledger.grants import issue_grant
 from dpsynth_platform.ledger.owners import Participants
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.lifecycle.erasure import honoured
-from dpsynth_platform.lifecycle.retention import HANDED
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.scrub.fingerprints import write_fingerprints
 from dpsynth_platform.synth.interface import SealedPlan, generator

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.release_layout import DOSSIER
 from dpsynth_platform.foundation.storage import AUDITED, TEXTS_DRAWN, read_table, table_schema
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lineage import naming
@@ -33,7 +34,6 @@ from dpsynth_platform.release.evidence import (
     check_unchanged,
     statement_of,
 )
-from dpsynth_platform.release.layout import DOSSIER
 from dpsynth_platform.release.publish import Published, publish
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.reviewers import write_reviewers_dossier

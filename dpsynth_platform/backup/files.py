@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from dpsynth_platform.foundation.permissions import private_directory, private_files
+from dpsynth_platform.foundation.release_layout import regular_files
 from dpsynth_platform.foundation.storage import sync
-from dpsynth_platform.release.layout import regular_files
 
 
 def copy_missing(source: Path, target: Path) -> None:

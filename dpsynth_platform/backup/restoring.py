@@ -27,16 +27,17 @@ from dpsynth_platform.backup.manifest import BESIDE, LEDGER, Manifest, read_mani
 from dpsynth_platform.foundation.errors import BackupRefused, ConfigurationError, LedgerError, file_problem
 from dpsynth_platform.foundation.permissions import private_directory
 from dpsynth_platform.foundation.settings import Settings, embedded_ledger
+from dpsynth_platform.foundation.signature import read_public_key
 from dpsynth_platform.foundation.storage import HeldByAnother, held
+from dpsynth_platform.ledger import lineage_tables as tables
 from dpsynth_platform.ledger import verification
 from dpsynth_platform.ledger.database import Database
 from dpsynth_platform.ledger.records import Account, Head
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lifecycle.owner_keys import keys_in_use
-from dpsynth_platform.lineage import outbox, tables
+from dpsynth_platform.lineage import outbox
 from dpsynth_platform.lineage.record import JsonLines
 from dpsynth_platform.release.register import Register
-from dpsynth_platform.release.signature import read_public_key
 from dpsynth_platform.reviewing.verification import LedgerVerification, verify_ledger
 from dpsynth_platform.secrets.vault import SIGNING_KEY, Vault
 

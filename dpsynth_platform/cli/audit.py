@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.audit.tables.attributes import Inferred
     from dpsynth_platform.audit.tables.copies import Copies
     from dpsynth_platform.audit.texts.reconstruction import Reconstructed
-    from dpsynth_platform.synth.interface import Progress
+    from dpsynth_platform.foundation.progress import Progress
 
 REPORT, ROC, SCORES = "report.json", "roc.svg", "scores.parquet"
 
@@ -387,9 +387,9 @@ def _write(directory: Path, audit: OwnAudit, scored: list[Scored], included: Coi
 
 def _document(what: str, period: str | None) -> dict[str, Any]:
     """The report of a file or directory, of a dataset's audit step, or of a release."""
+    from dpsynth_platform.foundation.release_layout import DOSSIER
     from dpsynth_platform.foundation.storage import Place, Storage
     from dpsynth_platform.release.evidence import audit_report
-    from dpsynth_platform.release.layout import DOSSIER
     from dpsynth_platform.reviewing.verification import find_release
 
     path = Path(what)

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpsynth_platform.cli.terminal import Json, Shown, command
+from dpsynth_platform.contracts.privacy import WEAK_EPSILON
 from dpsynth_platform.foundation.errors import ConfigurationError, LedgerError, file_problem
 from dpsynth_platform.foundation.people import acting, recorded
 from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.foundation.settings import Settings
-from dpsynth_platform.privacy.guarantee import WEAK_DELTA, WEAK_EPSILON
+from dpsynth_platform.privacy.guarantee import WEAK_DELTA
 
 if TYPE_CHECKING:
     from dpsynth_platform.ledger.export import ExportReport
@@ -164,8 +165,8 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Writes the ledger for an auditor, signed: chain, accounts and entries; nothing of owners."""
+    from dpsynth_platform.foundation.signature import fingerprint
     from dpsynth_platform.ledger.export import sign_export
-    from dpsynth_platform.release.signature import fingerprint
     from dpsynth_platform.reviewing import accounts
     from dpsynth_platform.secrets.vault import Vault
 

@@ -35,10 +35,10 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Precision, recall, F1 and F2 by entity type, for exact and for overlapping spans. Prints no text."""
+    from dpsynth_platform.contracts.scrubbing import ENTITY_TYPES
     from dpsynth_platform.scrub.detection import Document
     from dpsynth_platform.scrub.evaluation import evaluate as measure
     from dpsynth_platform.scrub.evaluation import read_gold
-    from dpsynth_platform.scrub.findings import ENTITY_TYPES
     from dpsynth_platform.scrub.parallel import ParallelDetector
     from dpsynth_platform.scrub.scrub import LIMITS
     from dpsynth_platform.synth.planning import load_dataset

@@ -33,7 +33,7 @@ from dpsynth_platform.foundation.settings import Settings, terminal_copy
 from dpsynth_platform.foundation.volumes import require_encrypted
 
 if TYPE_CHECKING:
-    from dpsynth_platform.synth.interface import Progress as Told
+    from dpsynth_platform.foundation.progress import Progress as Told
 
 BLOCKED = 3
 WIDE = 160

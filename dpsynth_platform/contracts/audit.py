@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 
 from dpsynth_platform.contracts.base import Part
 
+COLUMN_ATTACKS = ("measurements", "likelihood", "nearest rows")
+"""Names of the attacks on the columns of canaries (`audit.attacks`)."""
+
 
 class RateLimit(Part):
     """How many of the included an attacker may find at one rate of false alarms, for an audit to pass."""

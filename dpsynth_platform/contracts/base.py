@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
@@ -20,7 +20,7 @@ MOST_UNITS = 10**15
 MOST_CAP = 1000.0
 """The largest epsilon of a family's cap."""
 
-LONGEST_SHOWN = 200
+_LONGEST_SHOWN = 200
 
 
 def duration_of(duration: str) -> dt.timedelta:
@@ -39,3 +39,11 @@ def refuse(faults: Iterable[str]) -> None:
     """Raises all faults as the one error that pydantic lets a validator raise, a line each."""
     if lines := list(faults):
         raise ValueError("\n".join(lines))
+
+
+def shown_value(value: Any) -> str:
+    """A value of a contract in a message; an empty key is a gap of a draft."""
+    if value is None:
+        return "not filled in"
+    shown = f"a {type(value).__name__}" if isinstance(value, (dict, list)) else repr(value)
+    return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."

@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, field_validator, model_validator
 
-from dpsynth_platform.contracts.base import Part
+from dpsynth_platform.contracts.base import Part, shown_value
 from dpsynth_platform.contracts.privacy import Privacy
-from dpsynth_platform.contracts.validation import _shown
 from dpsynth_platform.foundation.yaml_files import text_of
 
 PiiAction = Literal["drop", "mask", "hash", "replace"]
@@ -132,7 +131,7 @@ class DateColumn(_Column, _Binned):
 def _no_number(value: Any, accepted: str) -> Any:
     """A date or time as it was declared; numbers would be taken for seconds since 1970."""
     if isinstance(value, int | float) or (isinstance(value, str) and re.fullmatch(r"\s*[-+]?[0-9_.eE]*\s*", value)):
-        raise ValueError(f"{_shown(value)}; accepted: {accepted}")
+        raise ValueError(f"{shown_value(value)}; accepted: {accepted}")
     return value
 
 
@@ -277,7 +276,7 @@ class CategoricalColumn(_ScannedColumn):
         if values == LEARNED:
             return values
         if not isinstance(values, list):
-            raise ValueError(f"{_shown(values)}; accepted: a list of values, or {LEARNED}")
+            raise ValueError(f"{shown_value(values)}; accepted: a list of values, or {LEARNED}")
         # All faults of a list are found here: a union would name each of its alternatives.
         if not 2 <= len(values) <= MOST_VALUES:
             raise ValueError(f"a list of {len(values)}; accepted: 2 to {MOST_VALUES} values, or {LEARNED}")

@@ -74,7 +74,13 @@ class DataContract(Part):
 
     @model_validator(mode="after")
     def _references(self) -> DataContract:
-        parts = Parts(
+        refuse(self.parts.contradictions())
+        return self
+
+    @property
+    def parts(self) -> Parts:
+        """The parts that refer to each other."""
+        return Parts(
             self.source,
             self.privacy,
             self.columns,
@@ -84,8 +90,6 @@ class DataContract(Part):
             self.generate,
             self.audit,
         )
-        refuse(parts.contradictions())
-        return self
 
     @property
     def modelled(self) -> list[str]:

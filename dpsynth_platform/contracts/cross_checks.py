@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dpsynth_platform.contracts.audit import Audit
+from dpsynth_platform.contracts.audit import COLUMN_ATTACKS, Audit
 from dpsynth_platform.contracts.base import MOST_ROWS
 from dpsynth_platform.contracts.columns import (
     MODELLED_TYPES,
@@ -34,13 +34,11 @@ from dpsynth_platform.contracts.generation import (
     text_column_of,
     training_units,
 )
-from dpsynth_platform.contracts.privacy import Privacy
+from dpsynth_platform.contracts.privacy import WEAK_EPSILON, Privacy
 from dpsynth_platform.contracts.quality import Quality
 from dpsynth_platform.contracts.release import Release
 from dpsynth_platform.contracts.scrubbing import Scrub
 from dpsynth_platform.contracts.source import Source
-from dpsynth_platform.foundation.errors import ContractError
-from dpsynth_platform.privacy.guarantee import WEAK_EPSILON
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,6 @@ class Parts:
         yield from self._owners()
         yield from self._order()
         yield from self._periods()
-        yield from self._constraints()
         yield from self._base_model()
         yield from self._text()
         yield from self._canary_kinds()
@@ -146,25 +143,9 @@ class Parts:
             )
         if self.generate is None or self.generate.method == "auto" or self.generate.method in TOPIC_METHODS:
             return  # topics are counted, as a column is
-        from dpsynth_platform.audit.attacks import ATTACKS  # late: no contract with columns needs it
-
-        on_columns = [attack.name for attack in ATTACKS]
         for gate in self.audit.gates or ():
-            if gate in on_columns:
+            if gate in COLUMN_ATTACKS:
                 yield f"audit.gates: {gate!r} does not apply, since {none}; accepted: attacks on texts"
-
-    def _constraints(self) -> Iterator[str]:
-        """Constraints about columns or values that there are not."""
-        constraints = self.generate.constraints if self.generate else []
-        if not constraints or not all(self.columns.values()) or not modelled_columns(self.columns, self.privacy):
-            return
-        from dpsynth_platform.synth.tabular.constraints import Conditions  # late: it is made of contracts
-        from dpsynth_platform.synth.tabular.domain import declared_domain
-
-        try:
-            Conditions.of(declared_domain(self.columns, modelled_columns(self.columns, self.privacy)), constraints)
-        except ContractError as error:
-            yield from str(error).split("\n")
 
     def _base_model(self) -> Iterator[str]:
         """A checkpoint that nothing would start from: a lineage that is not the model's."""

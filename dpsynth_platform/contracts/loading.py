@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,10 @@ from dpsynth_platform.contracts.base import FamilyName
 from dpsynth_platform.contracts.constraints import unquoted
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.cross_checks import Parts, parse_or_none
-from dpsynth_platform.contracts.family import FamilyBudget
-from dpsynth_platform.contracts.privacy import Privacy
+from dpsynth_platform.contracts.family import FamilyBudget, check_family
 from dpsynth_platform.contracts.validation import explain, validated
-from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.errors import ContractError, DpsynthError, printable
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.yaml_files import read_yaml
 
 
@@ -28,13 +30,13 @@ class Draft:
     Attributes:
         contract: the whole; None where anything is wrong with it.
         family: the family that it names, if it names one.
-        privacy: its privacy part, if that is sound by itself.
+        parts: its parts, as far as each is sound by itself.
         faults: all that is wrong and can be seen at once: key path, value and what is accepted.
     """
 
     contract: DataContract | None
     family: str | None
-    privacy: Privacy | None
+    parts: Parts
     faults: tuple[str, ...]
 
 
@@ -54,7 +56,7 @@ def draft_contract(document: Mapping[str, Any], variables: Mapping[str, str]) ->
         if all(problem["loc"] for problem in problems):  # what is wrong between parts is looked for in sound ones only
             faults += parts.contradictions()
     family = parse_or_none(FamilyName, whole.get("family"))
-    return Draft(None if faults else contract, family, parts.privacy, tuple(faults))
+    return Draft(None if faults else contract, family, parts, tuple(faults))
 
 
 def _unquoted(columns: Any, generate: Any) -> Iterator[str]:
@@ -92,6 +94,7 @@ def contract_json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
 
 
+NONE_YET = "none yet; `dpsynth contract init` drafts one"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -111,3 +114,62 @@ def _expand(value: Any, variables: Mapping[str, str], unknown: dict[str, None]) 
         return variables.get(name, match.group())
 
     return _VARIABLE.sub(replace, value)
+
+
+@contextmanager
+def fault_of(path: Path) -> Iterator[None]:
+    """Whatever goes wrong with a file is its own fault: others are read on. A library's error is named by its type.
+
+    Raises:
+        ContractError: anything went wrong.
+    """
+    try:
+        yield
+        return
+    except ContractError as error:
+        problem = str(error)
+    except DpsynthError as error:
+        problem = f"{path}: {error}"
+    except Exception as error:
+        problem = f"{path}: cannot be used ({type(error).__name__}); accepted: what docs/contracts.md says"
+    raise ContractError(printable(problem))
+
+
+def names_of(directory: Path) -> list[str]:
+    """Of a directory's YAML files, without their ending."""
+    return sorted(printable(item.stem) for item in directory.glob("*.yaml"))
+
+
+def check_with_family(
+    settings: Settings, contract: DataContract, families: Mapping[str, FamilyBudget] | None = None
+) -> FamilyBudget:
+    """The budget of a contract's family. Raises `ContractError` if there is none or it cannot carry the contract."""
+    family = (families or {}).get(contract.family) or family_of(settings, contract.family, contract.dataset)
+    check_family(contract, family)
+    return family
+
+
+def family_of(settings: Settings, name: str, where: str) -> FamilyBudget:
+    path = settings.families / f"{name}.yaml"
+    if not os.path.lexists(path):
+        known = ", ".join(names_of(settings.families)) or NONE_YET
+        raise ContractError(f"{where}: family: {name!r} has no file in {settings.families}; accepted: {known}")
+    return read_family(path)
+
+
+def read_family(path: Path) -> FamilyBudget:
+    """As `load_family`, with every failure of reading as the file's fault, another name than the family's as well.
+
+    Raises:
+        ContractError: the file is not acceptable.
+    """
+    with fault_of(path):
+        family = load_family(path)
+        if family.family != path.stem:
+            raise ContractError(f"{path}: family: {family.family!r}; accepted: {path.stem!r}, as the file is named")
+        return family
+
+
+def family_path(settings: Settings, contract: DataContract) -> Path:
+    """The file that holds the budget of a contract's family."""
+    return settings.families / f"{contract.family}.yaml"

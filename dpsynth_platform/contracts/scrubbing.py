@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -11,7 +11,38 @@ from pydantic import Field, field_validator, model_validator
 from dpsynth_platform.contracts.base import EntityName, Part, Phrase, refuse
 from dpsynth_platform.contracts.columns import PiiAction
 from dpsynth_platform.contracts.validation import _meant
-from dpsynth_platform.scrub.findings import ENTITY_TYPES
+
+ENTITY_TYPES: Mapping[str, str] = {
+    "PERSON": "names of people, with titles and degrees",
+    "ORGANIZATION": "companies, authorities, schools, clubs",
+    "LOCATION": "countries, regions, towns",
+    "ADDRESS": "postal addresses, from the flat to the country",
+    "ZIP_CODE": "postal codes that stand alone, or are named as such",
+    "NRP": "nationalities, religions, political groups",
+    "TITLE": "occupations, as under a letter",
+    "EMAIL_ADDRESS": "e-mail addresses",
+    "URL": "web addresses, domains",
+    "PHONE_NUMBER": "telephone and fax numbers",
+    "CREDIT_CARD": "card numbers: valid ones, and 12 to 19 digits that are named as such",
+    "IBAN_CODE": "account numbers, international",
+    "US_BANK_NUMBER": "account, routing and bank numbers that are named as such",
+    "US_SSN": "social security and taxpayer numbers, USA",
+    "US_PASSPORT": "passport numbers that are named as such",
+    "US_DRIVER_LICENSE": "driver's licence numbers that are named as such",
+    "TAX_ID": "tax numbers that are named as such",
+    "NATIONAL_ID": "numbers of identity, insurance and taxes of other states, by name, or by form and check digit",
+    "MEDICAL_RECORD": "patient, insurance and medical record numbers that are named as such",
+    "ID": "other numbers that are named as somebody's (customer, order, plate); a record's own identifiers",
+    "DATE_TIME": "dates, with the time of day; years after words such as in and since",
+    "AGE": "ages",
+    "COORDINATES": "latitude and longitude",
+    "IP_ADDRESS": "IP addresses",
+    "MAC_ADDRESS": "MAC addresses",
+    "UUID": "universally unique identifiers",
+    "CRYPTO": "Bitcoin addresses",
+    "UNREAD": "a whole text on which the contract's own patterns took too long; always masked",
+}
+"""What is found, by entity type; a contract's own rules add types of their own."""
 
 
 class ScrubPattern(Part):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from dpsynth_platform.contracts.base import LONGEST_SHOWN
+from dpsynth_platform.contracts.base import shown_value
 from dpsynth_platform.contracts.columns import COLUMN_TAGS
 from dpsynth_platform.foundation.errors import ContractError
 
@@ -67,18 +67,10 @@ def _explained(
         return f"{path}: {written} without quotes is no text; accepted: a text, so quote it: '{written}'"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         shown = value.get("type") if isinstance(value, dict) else value
-        return f"{path}.type: {_shown(shown)}; accepted: {', '.join(COLUMN_TAGS)}; or ignore: true"
+        return f"{path}.type: {shown_value(shown)}; accepted: {', '.join(COLUMN_TAGS)}; or ignore: true"
     if kind == "model_type":
-        return f"{path}: {_shown(value)}; accepted: keys below it, of {', '.join(_accepted_keys(model, location))}"
-    return f"{path}: {_shown(value)}; {message[0].lower()}{message[1:]}"
-
-
-def _shown(value: Any) -> str:
-    """A value of a contract in a message; an empty key is a gap of a draft."""
-    if value is None:
-        return "not filled in"
-    shown = f"a {type(value).__name__}" if isinstance(value, (dict, list)) else repr(value)
-    return shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}..."
+        return f"{path}: {shown_value(value)}; accepted: keys below it, of {', '.join(_accepted_keys(model, location))}"
+    return f"{path}: {shown_value(value)}; {message[0].lower()}{message[1:]}"
 
 
 def _meant(word: str, accepted: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.isolated_deployment import deployment_apart
-from dpsynth_platform.contracts.loading import load_family
+from dpsynth_platform.contracts.loading import family_path, load_family
 from dpsynth_platform.demo.line import REVIEWER, DemoFailed, make_source, to_look_further
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.foundation.settings import Settings
@@ -28,7 +28,7 @@ from dpsynth_platform.ledger.filter import RenyiFilter, add_up
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.operations.operating import Outcome, publish_if_approved, run_dataset
 from dpsynth_platform.reviewing import accounts, decisions, verification
-from dpsynth_platform.synth.planning import family_path, load_dataset
+from dpsynth_platform.synth.planning import load_dataset
 
 if TYPE_CHECKING:
     from dpsynth_platform.cli.terminal import Shown

@@ -7,9 +7,26 @@ What belongs here: the estimate and its words, for whatever reports progress in 
 from __future__ import annotations
 
 import time
+from typing import Protocol
 
 LEAST_SECONDS = 1.0
 """Below, a rate says little."""
+
+
+class Progress(Protocol):
+    """Called as `progress(stage, done, total)`: a public stage name and counts of steps, never of a table's records.
+
+    The numbers follow from the plan and from what was measured with noise; where steps hang on the number of records, a
+    stage tells of its beginning and its end (0 and 1 of 1). Synthetic rows count as steps: how many there are was asked
+    for, or follows from noisy counts. When it is called is not hidden.
+    """
+
+    def __call__(self, stage: str, done: int, total: int, beside: str = "", /) -> None:
+        """Is told a step; `beside` has more words about it, as public as the rest: the epsilon so far."""
+
+
+def silent(stage: str, done: int, total: int, beside: str = "") -> None:
+    """The progress callback that reports nothing."""
 
 
 class Pace:

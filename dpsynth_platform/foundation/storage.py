@@ -33,6 +33,10 @@ from dpsynth_platform.foundation.permissions import private_directory, private_f
 if TYPE_CHECKING:
     import pyarrow as pa
 
+HANDED = "-job"
+"""At the end of the name of a directory of what a worker is handed (`assets.model`)."""
+BOUND_FILE = "bound.json"
+"""What the step that learns a contribution bound leaves."""
 STEPS = (
     "raw",
     "scrubbed",

@@ -24,6 +24,7 @@ from dpsynth_platform.foundation.restricted_log import logs_of
 from dpsynth_platform.foundation.scratch import abandoned, last_written
 from dpsynth_platform.foundation.storage import (
     EXAMPLES,
+    HANDED,
     MODELS,
     SCORES,
     STEPS,
@@ -35,8 +36,6 @@ from dpsynth_platform.foundation.storage import (
 )
 from dpsynth_platform.lifecycle.erasure import Erasure, honoured
 
-HANDED = "-job"
-"""At the end of the name of a directory of what a worker is handed (`assets.model`)."""
 SUPERSEDED_AFTER = dt.timedelta(days=1)
 """How long an output that no record names is kept: a step may still be writing or reading it."""
 LOGS_KEPT = dt.timedelta(days=7)

@@ -18,10 +18,10 @@ from sqlalchemy import Connection, Row, Select, Table, delete, exists, func, ins
 from sqlalchemy.dialects import postgresql, sqlite
 
 from dpsynth_platform.foundation.errors import LineageRefused
+from dpsynth_platform.ledger import lineage_tables as tables
 from dpsynth_platform.ledger import rows as ledger_rows
 from dpsynth_platform.ledger import schema as ledger_schema
 from dpsynth_platform.ledger.records import LIVE_STATES, CostRequest
-from dpsynth_platform.lineage import tables
 from dpsynth_platform.lineage.intake import Facts, Mention
 from dpsynth_platform.lineage.naming import JOB_NAMESPACE, DatasetName, canonical
 from dpsynth_platform.lineage.nodes import (

@@ -16,12 +16,12 @@ from pathlib import PurePath
 from typing import Any
 
 from dpsynth_platform.foundation.errors import LineageRefused
+from dpsynth_platform.foundation.release_layout import DOSSIER
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.nodes import MODELS, Ancestry, Node, Relative
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.release.layout import DOSSIER
 
 FORMAT = "dpsynth-record/1"
 

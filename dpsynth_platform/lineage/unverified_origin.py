@@ -17,8 +17,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
+from dpsynth_platform.ledger import lineage_tables as tables
 from dpsynth_platform.lineage import graph_rows as rows
-from dpsynth_platform.lineage import tables
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.nodes import MODELS, Relative
 from dpsynth_platform.lineage.walks import MAKING

@@ -19,8 +19,8 @@ from dpsynth_platform.audit.tables import Evidence
 from dpsynth_platform.audit.tables.agreement import draw_queries
 from dpsynth_platform.audit.tables.shadows import as_records, fit_shadows
 from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.one_table.more_rows import paid_model
-from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.model import load_model
 

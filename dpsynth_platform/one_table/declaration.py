@@ -30,6 +30,7 @@ from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.errors import ContractError, SchemaMissing, SourceError
 from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.one_table.sources import Source
+from dpsynth_platform.synth.planning import check_constraints
 
 DATASET = "table"
 FAMILY = "table"
@@ -199,7 +200,9 @@ def contract_of(columns: Mapping[str, Column], privacy: Mapping[str, Any], **oth
         "columns": {name: column.model_dump() for name, column in columns.items()},
         "release": {"uri": "synthetic", "approvals": 0},
     } | others
-    return parse_contract(document, where=DATASET, variables={})
+    contract = parse_contract(document, where=DATASET, variables={})
+    check_constraints(contract, DATASET)
+    return contract
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from dpsynth_platform.contracts.base import MOST_ROWS
 from dpsynth_platform.contracts.constraints import Constraint, Values, canonical_values, read_constraints
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, MechanismFailed
 from dpsynth_platform.foundation.permissions import private_files
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.storage import digest_directory, write_durably
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table.budget import runs_beside
@@ -23,7 +24,7 @@ from dpsynth_platform.one_table.declaration import in_options
 from dpsynth_platform.one_table.place import Place, held
 from dpsynth_platform.one_table.statement import Further
 from dpsynth_platform.one_table.witnesses import intact_ledger
-from dpsynth_platform.synth.interface import Progress, generator, silent
+from dpsynth_platform.synth.interface import generator
 
 RANGE = ".."
 """Between the ends of a range, as the command takes given values."""

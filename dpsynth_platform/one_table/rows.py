@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from dpsynth_platform.compute.choice import DuckDBChoice
 from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.foundation.storage import read_table, write_table
 from dpsynth_platform.one_table.declaration import scrubbed_contract
 from dpsynth_platform.one_table.task import Task, readable_schema
@@ -31,7 +32,6 @@ from dpsynth_platform.scrub.fingerprints import (
 from dpsynth_platform.scrub.scrub import ScrubKeys, looked_through, scrub_batches
 from dpsynth_platform.secrets.vault import Vault
 from dpsynth_platform.sources.delta_types import kept
-from dpsynth_platform.synth.interface import Progress
 
 READING = "reading rows"
 BOUNDED = "bounded"

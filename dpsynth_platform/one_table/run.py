@@ -21,6 +21,7 @@ from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import ContractError, LedgerError, SpendRepeated
 from dpsynth_platform.foundation.people import recorded_name
 from dpsynth_platform.foundation.permissions import private_directory, private_files
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import digest_directory, write_durably
 from dpsynth_platform.ledger.records import CostRequest, Entry
@@ -31,7 +32,7 @@ from dpsynth_platform.one_table.statement import Run, statement
 from dpsynth_platform.one_table.task import Options, Task, task_of
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.secrets.vault import SIGNING_KEY
-from dpsynth_platform.synth.interface import Progress, generator, silent
+from dpsynth_platform.synth.interface import generator
 from dpsynth_platform.synth.tabular.measurements import is_complete
 from dpsynth_platform.synth.tabular.missing import missing_in_words
 from dpsynth_platform.worker.job import WorkerJob

@@ -27,7 +27,7 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.digests import canonical_digest, digest_file
 from dpsynth_platform.foundation.errors import BoundingError, DpsynthError, SpendRepeated, StaleInput
 from dpsynth_platform.foundation.redaction import safe_error
-from dpsynth_platform.foundation.storage import Place, StepRecord, Storage, read_table, write_durably
+from dpsynth_platform.foundation.storage import BOUND_FILE, Place, StepRecord, Storage, read_table, write_durably
 from dpsynth_platform.ledger.owners import Participants, place_of
 from dpsynth_platform.ledger.records import CostRequest, Entry
 from dpsynth_platform.ledger.store import Ledger
@@ -38,7 +38,6 @@ from dpsynth_platform.lineage.emitter import DatasetRef, Delivery, LineageEmitte
 from dpsynth_platform.privacy.guarantee import Guarantee, tier
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, fingerprints_from_hex, read_fingerprints
 
-RESULT = "bound.json"
 STEP = "learned-bound"
 METHOD = "exponential-mechanism"
 """Its name in lineage."""
@@ -116,8 +115,8 @@ def _learned(
     place: Place, question: Question, ledger: Ledger, storage: Storage, runner: str, run: StepRun
 ) -> tuple[LearnedBound, StepRun]:
     """The answer, and the lineage run with what was read and written."""
-    from dpsynth_platform.backup.witnesses import check_not_behind  # which knows what is written here
     from dpsynth_platform.bounding.quantile import check_question, quantile_event
+    from dpsynth_platform.reviewing.ledger_witnesses import check_not_behind  # which knows what is written here
 
     check_question(question.at_most, question.quantile)
     raw, scrubbed = storage.read(place, "raw"), storage.read(place, "scrubbed")
@@ -149,11 +148,11 @@ def _learned(
         check_not_behind(storage, ledger)
         entry = _reserve(contract, key, request, scrubbed, ledger)
     directory = storage.named_output(place, "bound", entry.entry_id)
-    reused = (directory / RESULT).is_file()
+    reused = (directory / BOUND_FILE).is_file()
     if not reused:
-        _choose(contract, question, entry, scrubbed, directory / RESULT, ledger)
-    found = int(json.loads((directory / RESULT).read_text(encoding="utf-8"))["max_contributions"])
-    entry = ledger.complete(entry.entry_id, digest_file(directory / RESULT))
+        _choose(contract, question, entry, scrubbed, directory / BOUND_FILE, ledger)
+    found = int(json.loads((directory / BOUND_FILE).read_text(encoding="utf-8"))["max_contributions"])
+    entry = ledger.complete(entry.entry_id, digest_file(directory / BOUND_FILE))
     learned = LearnedBound(found, entry.entry_id, question.epsilon, reused)
     return learned, _finished(run, contract, place, entry, scrubbed, directory)
 

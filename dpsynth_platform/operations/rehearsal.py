@@ -20,13 +20,13 @@ from dpsynth_platform.contracts.columns import conditioning_values as told_value
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.generation import MOST_BATCH
 from dpsynth_platform.contracts.isolated_deployment import deployment_apart
-from dpsynth_platform.contracts.loading import load_family
+from dpsynth_platform.contracts.loading import family_path, load_family
 from dpsynth_platform.foundation.errors import DpsynthError
 from dpsynth_platform.foundation.restricted_log import output_to
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.operations.running import failures_of
-from dpsynth_platform.synth.planning import family_path, load_dataset
+from dpsynth_platform.synth.planning import load_dataset
 
 _TRIED = {"steps": 2, "replay_steps": 0, "batch_size": 8, "warmup_steps": 0}
 """Of a training, what is tried: all that can fail is seen in few steps."""

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.contracts.scrubbing import ENTITY_TYPES
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lineage.clearance import Clearance
@@ -29,7 +30,6 @@ from dpsynth_platform.lineage.upstream import Upstream, shortened
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release.profile import Profiler, treatment
 from dpsynth_platform.release.table import type_name
-from dpsynth_platform.scrub.findings import ENTITY_TYPES
 from dpsynth_platform.synth.tabular.missing import MissingShare, missing_in_words
 
 FORMAT = "dpsynth-dossier/3"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from dpsynth_platform.foundation.release_layout import DATA
 from dpsynth_platform.foundation.storage import sync
-from dpsynth_platform.release.layout import DATA
 from dpsynth_platform.release.publish import only_one
 from dpsynth_platform.release.tombstone import ATTESTATION, TOMBSTONE, Tombstone
 

@@ -10,12 +10,13 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from dpsynth_platform.foundation import release_layout as layout
 from dpsynth_platform.foundation.errors import ReleaseRefused
 from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.release import evidence, layout
+from dpsynth_platform.release import evidence
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.release.tombstone import is_withdrawn
 from dpsynth_platform.reviewing import accounts, decisions

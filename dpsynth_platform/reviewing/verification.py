@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from dpsynth_platform.foundation.errors import ConfigurationError, VerificationFailed, file_problem
 from dpsynth_platform.foundation.regular_files import read_regular
+from dpsynth_platform.foundation.release_layout import ATTESTATION
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.release.heads import WITHDRAWN, KnownChain
-from dpsynth_platform.release.layout import ATTESTATION
 from dpsynth_platform.release.tombstone import is_withdrawn
 from dpsynth_platform.release.verify import VerificationReport, verify_release, verify_releases
 from dpsynth_platform.reviewing import accounts, releases
@@ -80,8 +80,8 @@ def verify_ledger(
     Raises:
         StaleInput: a step's record is damaged.
     """
-    from dpsynth_platform.backup.witnesses import head_of, missing_from
     from dpsynth_platform.lineage.store import LineageStore
+    from dpsynth_platform.reviewing.ledger_witnesses import head_of, missing_from
 
     store = accounts.ledger(settings) if url is None else Ledger(url)
     heads = {path: head_of(path) for path in releases.published(settings, beside)}
@@ -196,7 +196,7 @@ def _own_key(settings: Settings) -> tuple[str, str] | None:
     Raises:
         ConfigurationError: the vault's keeper fails.
     """
-    from dpsynth_platform.release.signature import fingerprint, public_pem
+    from dpsynth_platform.foundation.signature import fingerprint, public_pem
 
     vault = Vault(settings.vault)
 

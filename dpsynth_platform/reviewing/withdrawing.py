@@ -20,13 +20,13 @@ from typing import Any
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import ContractError, VerificationFailed
 from dpsynth_platform.foundation.people import visible
+from dpsynth_platform.foundation.release_layout import DATA
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage import naming
 from dpsynth_platform.lineage.emitter import DatasetRef, Delivery, LineageEmitter, StepRun
-from dpsynth_platform.release.layout import DATA
 from dpsynth_platform.release.register import Register, Registered
 from dpsynth_platform.release.tombstone import Tombstone
 from dpsynth_platform.release.withdrawal import bury

@@ -11,20 +11,30 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpsynth_platform.contracts.columns import modelled_columns
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.family import FamilyBudget, check_family, family_faults
-from dpsynth_platform.contracts.loading import draft_contract, load_contract, load_family
-from dpsynth_platform.contracts.privacy import Privacy
+from dpsynth_platform.contracts.cross_checks import Parts
+from dpsynth_platform.contracts.family import FamilyBudget, family_faults
+from dpsynth_platform.contracts.loading import (
+    NONE_YET,
+    check_with_family,
+    draft_contract,
+    family_of,
+    fault_of,
+    load_contract,
+    names_of,
+)
+from dpsynth_platform.contracts.privacy import WEAK_EPSILON, Privacy
 from dpsynth_platform.foundation.digests import canonical_digest
-from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, DpsynthError, file_problem, printable
+from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, file_problem, printable
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import AUDITED, Place, StepRecord
 from dpsynth_platform.foundation.yaml_files import read_yaml
-from dpsynth_platform.privacy.guarantee import WEAK_EPSILON, Guarantee
+from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.sources.periods import MONTH, has_ended, local_schema
 
 if TYPE_CHECKING:
@@ -38,7 +48,6 @@ _LONGEST_NAME = 255
 _LONGEST_PATH = 3500
 """Bytes that Linux takes, less those of what a release is made of."""
 _SHOWN = 40
-_NONE_YET = "none yet; `dpsynth contract init` drafts one"
 
 
 def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) -> SealedPlan:
@@ -230,50 +239,18 @@ def load_dataset(
     """
     path = settings.contracts / f"{dataset}.yaml"
     if not os.path.lexists(path):
-        known = ", ".join(_names(settings.contracts)) or _NONE_YET
+        known = ", ".join(names_of(settings.contracts)) or NONE_YET
         raise ContractError(
             f"dataset {printable(dataset)!r} has no contract in {settings.contracts}; accepted: {known}"
         )
-    with _fault_of(path):
+    with fault_of(path):
         contract = load_contract(path, settings.variables)
         if contract.dataset != dataset:
             raise ContractError(f"{path}: dataset: {contract.dataset!r}; accepted: {dataset!r}, as the file is named")
+        check_constraints(contract, str(path))
         for fault in _in_the_open(settings, contract):
             raise ContractError(f"{path}: {fault}")
         return settled(contract, settings), check_with_family(settings, contract, families)
-
-
-@contextmanager
-def _fault_of(path: Path) -> Iterator[None]:
-    """Whatever goes wrong with a file is its own fault: others are read on. A library's error is named by its type.
-
-    Raises:
-        ContractError: anything went wrong.
-    """
-    try:
-        yield
-        return
-    except ContractError as error:
-        problem = str(error)
-    except DpsynthError as error:
-        problem = f"{path}: {error}"
-    except Exception as error:
-        problem = f"{path}: cannot be used ({type(error).__name__}); accepted: what docs/contracts.md says"
-    raise ContractError(printable(problem))
-
-
-def _names(directory: Path) -> list[str]:
-    """Of a directory's YAML files, without their ending."""
-    return sorted(printable(item.stem) for item in directory.glob("*.yaml"))
-
-
-def check_with_family(
-    settings: Settings, contract: DataContract, families: Mapping[str, FamilyBudget] | None = None
-) -> FamilyBudget:
-    """The budget of a contract's family. Raises `ContractError` if there is none or it cannot carry the contract."""
-    family = (families or {}).get(contract.family) or _family(settings, contract.family, contract.dataset)
-    check_family(contract, family)
-    return family
 
 
 def check_contract(settings: Settings, file: Path) -> DataContract:
@@ -283,25 +260,28 @@ def check_contract(settings: Settings, file: Path) -> DataContract:
         ContractError: with all faults that can be seen at once, one line each. What a part says is held against other
             parts and against the family where that part is sound by itself.
     """
-    with _fault_of(file):
+    with fault_of(file):
         return _checked(settings, file)
 
 
 def _checked(settings: Settings, file: Path) -> DataContract:
     document = read_yaml(file)
     draft = draft_contract(document, settings.variables)
-    faults = [f"{file}: {fault}" for fault in draft.faults]
+    faults = [f"{file}: {fault}" for fault in (*draft.faults, *constraint_faults(draft.parts))]
     dataset = document.get("dataset")
     if file.resolve().parent == settings.contracts and dataset != file.stem and isinstance(dataset, str):
         faults.append(f"{file}: dataset: {dataset!r}; accepted: {file.stem!r}, as the file is named")
     if draft.family is not None:
         try:
-            family = _family(settings, draft.family, str(file))
+            family = family_of(settings, draft.family, str(file))
         except ContractError as error:
             faults.append(str(error))
         else:
-            if draft.privacy is not None:
-                found = (*family_faults(draft.family, draft.privacy, family), *_unaffordable(draft.privacy, family))
+            if draft.parts.privacy is not None:
+                found = (
+                    *family_faults(draft.family, draft.parts.privacy, family),
+                    *_unaffordable(draft.parts.privacy, family),
+                )
                 faults += [f"{file}: {fault}" for fault in found]
     if draft.contract is not None:
         faults += [f"{file}: {fault}" for fault in _in_the_open(settings, draft.contract)]
@@ -309,6 +289,32 @@ def _checked(settings: Settings, file: Path) -> DataContract:
     if draft.contract is None or faults:
         raise ContractError("\n".join(faults))
     return settled(draft.contract, settings)
+
+
+def check_constraints(contract: DataContract, where: str) -> None:
+    """Refuses constraints about columns or values that a contract does not have.
+
+    Raises:
+        ContractError: one line for each fault, which begins with `where`.
+    """
+    faults = list(constraint_faults(contract.parts))
+    if faults:
+        raise ContractError("\n".join(f"{where}: {fault}" for fault in faults))
+
+
+def constraint_faults(parts: Parts) -> Iterator[str]:
+    """Constraints about columns or values that do not exist, one line each; none where a column is not sound."""
+    modelled = modelled_columns(parts.columns, parts.privacy)
+    constraints = parts.generate.constraints if parts.generate else []
+    if not constraints or not all(parts.columns.values()) or not modelled:
+        return
+    from dpsynth_platform.synth.tabular.constraints import Conditions
+    from dpsynth_platform.synth.tabular.domain import declared_domain
+
+    try:
+        Conditions.of(declared_domain(parts.columns, modelled), constraints)
+    except ContractError as error:
+        yield from str(error).split("\n")
 
 
 def _without_effect(contract: DataContract) -> str | None:
@@ -372,27 +378,6 @@ def _in_the_open(settings: Settings, contract: DataContract) -> Iterator[str]:
             yield f"release.uri: {contract.release.uri!r} and the {name} lie in one another; accepted: a place apart"
 
 
-def _family(settings: Settings, name: str, where: str) -> FamilyBudget:
-    path = settings.families / f"{name}.yaml"
-    if not os.path.lexists(path):
-        known = ", ".join(_names(settings.families)) or _NONE_YET
-        raise ContractError(f"{where}: family: {name!r} has no file in {settings.families}; accepted: {known}")
-    return read_family(path)
-
-
-def read_family(path: Path) -> FamilyBudget:
-    """As `load_family`, with every failure of reading as the file's fault, another name than the family's as well.
-
-    Raises:
-        ContractError: the file is not acceptable.
-    """
-    with _fault_of(path):
-        family = load_family(path)
-        if family.family != path.stem:
-            raise ContractError(f"{path}: family: {family.family!r}; accepted: {path.stem!r}, as the file is named")
-        return family
-
-
 def _unaffordable(privacy: Privacy, family: FamilyBudget) -> Iterator[str]:
     """Why not even one release fits under the family's cap."""
     if privacy.guarantee.epsilon > family.cap.epsilon:
@@ -418,8 +403,3 @@ def load_all(settings: Settings) -> tuple[list[tuple[DataContract, FamilyBudget]
             loaded.append((contract, family))
             families[family.family] = family
     return loaded, faults
-
-
-def family_path(settings: Settings, contract: DataContract) -> Path:
-    """The file that holds the budget of a contract's family."""
-    return settings.families / f"{contract.family}.yaml"

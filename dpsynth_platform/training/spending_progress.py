@@ -11,10 +11,9 @@ import math
 from collections.abc import Callable
 
 from dpsynth_platform.foundation.figures import upper_bound
-from dpsynth_platform.foundation.progress import Pace
+from dpsynth_platform.foundation.progress import Pace, Progress
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import DpEvent
-from dpsynth_platform.synth.interface import Progress
 from dpsynth_platform.training.plan import TrainingPlan
 
 TOLD = 10

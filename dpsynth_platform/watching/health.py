@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpsynth_platform.backup.witnesses import missing_from, published_ahead
 from dpsynth_platform.foundation.errors import DpsynthError, file_problem
 from dpsynth_platform.foundation.figures import moment
 from dpsynth_platform.foundation.redaction import safe_error
@@ -26,6 +25,7 @@ from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.reviewing.catalogue import catalogue
+from dpsynth_platform.reviewing.ledger_witnesses import missing_from, published_ahead
 
 MOST_SKEW = dt.timedelta(minutes=5)
 """How far the ledger's time may be ahead of this machine's clock."""

@@ -77,6 +77,7 @@ from line_cases import SMALL, run_here, small_table
 from dpsynth_platform.console import addresses as to
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import candidates, datasets, families, ledger, lineage, overview, releases
+from dpsynth_platform.foundation import release_layout as layout
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Place, Storage, write_table
@@ -84,7 +85,7 @@ from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.release import evidence, layout
+from dpsynth_platform.release import evidence
 from dpsynth_platform.release.attestation import Envelope, release_statement
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.reviewing import decisions

@@ -239,7 +239,7 @@ def test_an_export_is_written_once_for_its_owner_and_checked(ledger, use, tmp_pa
 
 
 def test_an_export_is_signed_and_its_signature_checked(ledger, use, tmp_path):
-    from dpsynth_platform.release.signature import fingerprint, public_pem
+    from dpsynth_platform.foundation.signature import fingerprint, public_pem
     from dpsynth_platform.secrets.vault import Vault
 
     file, pem = tmp_path / "ledger.json", tmp_path / "publisher.pem"

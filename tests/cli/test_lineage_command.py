@@ -18,8 +18,8 @@ from dpsynth_platform.cli.lineage import lineage_app
 from dpsynth_platform.foundation.errors import LineageRefused
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger import Ledger
+from dpsynth_platform.ledger import lineage_tables as tables
 from dpsynth_platform.ledger.words import in_words
-from dpsynth_platform.lineage import tables
 from dpsynth_platform.lineage.emitter import LineageEmitter, StepRun
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.store import LineageStore

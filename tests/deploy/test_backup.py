@@ -23,9 +23,9 @@ from typer.testing import CliRunner
 from dpsynth_platform.backup.copying import copied
 from dpsynth_platform.backup.restoring import check, restore
 from dpsynth_platform.backup.taking import take
-from dpsynth_platform.backup.witnesses import check_not_behind
 from dpsynth_platform.cli.main import app
 from dpsynth_platform.foundation.errors import BackupRefused, ConfigurationError, LedgerError
+from dpsynth_platform.foundation.signature import public_pem
 from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.ledger.records import Head
@@ -37,7 +37,7 @@ from dpsynth_platform.lineage.receivers import RecordFile
 from dpsynth_platform.lineage.record import JsonLines
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.release.register import Register
-from dpsynth_platform.release.signature import public_pem
+from dpsynth_platform.reviewing.ledger_witnesses import check_not_behind
 from dpsynth_platform.reviewing.verification import public_key, verify_ledger
 from dpsynth_platform.secrets.vault import Vault
 from dpsynth_platform.worker.inputs import CLAIM_FILE

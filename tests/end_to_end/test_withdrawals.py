@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from dpsynth_platform.cli import main as cli
 from dpsynth_platform.foundation.errors import LedgerError, ReleaseRefused, VerificationFailed
-from dpsynth_platform.release.layout import has_rows
+from dpsynth_platform.foundation.release_layout import has_rows
 from dpsynth_platform.release.tombstone import read_tombstone
 from dpsynth_platform.reviewing import decisions, releases, verification
 from dpsynth_platform.reviewing.withdrawing import withdraw

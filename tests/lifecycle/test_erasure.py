@@ -15,7 +15,7 @@ from letters_cases import LETTERS, PLACE, with_ledger
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.foundation.errors import ConfigurationError, NotFound
 from dpsynth_platform.foundation.settings import Settings
-from dpsynth_platform.foundation.storage import EXAMPLES, Place, Storage, held
+from dpsynth_platform.foundation.storage import EXAMPLES, HANDED, Place, Storage, held
 from dpsynth_platform.ledger.records import Account
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lifecycle import owner_keys
@@ -33,7 +33,7 @@ from dpsynth_platform.lifecycle.erasure import (
 )
 from dpsynth_platform.lifecycle.holds import lift_hold, place_hold
 from dpsynth_platform.lifecycle.purging import purge_due
-from dpsynth_platform.lifecycle.retention import HANDED, due
+from dpsynth_platform.lifecycle.retention import due
 from dpsynth_platform.scrub.fingerprints import (
     OWNER_COLUMN,
     OWNERS_COLUMN,

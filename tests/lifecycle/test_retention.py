@@ -17,10 +17,10 @@ from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.errors import LedgerError, PurgeFailed, StaleInput
 from dpsynth_platform.foundation.scratch import abandoned, scratch_directory
 from dpsynth_platform.foundation.settings import Settings
-from dpsynth_platform.foundation.storage import EXAMPLES, SCORES, Place, Storage, held
+from dpsynth_platform.foundation.storage import EXAMPLES, HANDED, SCORES, Place, Storage, held
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lifecycle.purging import purge_due
-from dpsynth_platform.lifecycle.retention import HANDED, LOGS_KEPT, SUPERSEDED_AFTER, due, purge
+from dpsynth_platform.lifecycle.retention import LOGS_KEPT, SUPERSEDED_AFTER, due, purge
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.watching.metrics import _sweep
 

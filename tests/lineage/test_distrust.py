@@ -153,7 +153,7 @@ def test_an_event_that_nobody_distrusted_cannot_be_hidden_under_its_number(ledge
     take_back(store, number)
     from sqlalchemy import update
 
-    from dpsynth_platform.lineage import tables
+    from dpsynth_platform.ledger import lineage_tables as tables
     from dpsynth_platform.lineage.distrust import distrusted
 
     changed = update(tables.event).where(tables.event.c.sequence == number).values(digest="0" * 64)

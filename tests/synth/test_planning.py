@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.contracts.loading import family_path, parse_contract
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT, Settings
 from dpsynth_platform.sources.source import PinnedSource
@@ -22,7 +22,6 @@ from dpsynth_platform.synth.planning import (
     audited_key,
     changes,
     check_contract,
-    family_path,
     load_all,
     load_dataset,
     mechanism_keys,

@@ -24,10 +24,10 @@ from dpsynth_platform.foundation.errors import (
     ResumeRefused,
     StaleInput,
 )
+from dpsynth_platform.foundation.progress import silent
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.ledger.grants import Grant
 from dpsynth_platform.scrub import fingerprints
-from dpsynth_platform.synth.interface import silent
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
 from dpsynth_platform.worker import cluster, codes, inputs, launch, lifeline, process
 from dpsynth_platform.worker.__main__ import _Reporter

@@ -27,9 +27,10 @@ from dpsynth_platform.audit.tables.agreement import Query, agreeing_rows
 from dpsynth_platform.audit.tables.evidence import Evidence
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.permissions import private_directory
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN
-from dpsynth_platform.synth.interface import Progress, SealedPlan, generator, silent
+from dpsynth_platform.synth.interface import SealedPlan, generator
 from dpsynth_platform.synth.tabular.domain import Domain
 from dpsynth_platform.synth.tabular.marginals import MarginalGenerator
 from dpsynth_platform.synth.tabular.model import load_model, log_likelihood

@@ -17,10 +17,11 @@ from dpsynth_platform.console.pages.frame import Here, page, shown
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import families as views
 from dpsynth_platform.console.views import raises
+from dpsynth_platform.contracts.privacy import WEAK_EPSILON
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.people import same_person
 from dpsynth_platform.foundation.settings import Settings
-from dpsynth_platform.privacy.guarantee import WEAK_DELTA, WEAK_EPSILON
+from dpsynth_platform.privacy.guarantee import WEAK_DELTA
 
 _WEAK = f"Needed only above epsilon {WEAK_EPSILON:g}, or from delta {WEAK_DELTA:g} on; kept with the reason."
 _SHOWN = 40

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.quality.shown import Row
 from dpsynth_platform.quality.text.corpora import Corpus, corpus_of
 from dpsynth_platform.quality.text.report import TextQualityReport, measure_texts
-from dpsynth_platform.synth.interface import Progress, silent
 
 TRIALS = 3
 

@@ -24,11 +24,12 @@ import numpy as np
 from dp_accounting import dp_event
 
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation.progress import Progress
 from dpsynth_platform.privacy.events import mst_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.mst import MstBudget, calibrate_mst
 from dpsynth_platform.privacy.selection import PrecisionBudget
-from dpsynth_platform.synth.interface import Progress, SealedPlan
+from dpsynth_platform.synth.interface import SealedPlan
 from dpsynth_platform.synth.tabular.compression import ColumnStates, compress, one_way_measurements
 from dpsynth_platform.synth.tabular.cost import Work, memory_bytes
 from dpsynth_platform.synth.tabular.counting import Records

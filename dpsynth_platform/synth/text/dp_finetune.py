@@ -37,18 +37,11 @@ from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.generation import KEYWORDS_COLUMN
 from dpsynth_platform.foundation.errors import ContractError, GrantRefused, MechanismFailed, StaleInput
 from dpsynth_platform.foundation.figures import upper_bound
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.restricted_log import note
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.synth.interface import (
-    DECLARED,
-    Checkpoints,
-    Drawing,
-    Progress,
-    Ranks,
-    SealedPlan,
-    silent,
-)
+from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, Ranks, SealedPlan
 from dpsynth_platform.synth.tabular.marginals import model_under
 from dpsynth_platform.synth.tabular.restore import ReleaseSchema
 from dpsynth_platform.synth.tabular.sampling import drawing_counted

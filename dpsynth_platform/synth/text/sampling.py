@@ -30,8 +30,8 @@ import torch
 from dpsynth_platform.foundation.digests import canonical_digest, canonical_json
 from dpsynth_platform.foundation.errors import ContractError, StaleInput
 from dpsynth_platform.foundation.permissions import private_directory, private_files
+from dpsynth_platform.foundation.progress import Progress, silent
 from dpsynth_platform.foundation.storage import write_durably
-from dpsynth_platform.synth.interface import Progress, silent
 from dpsynth_platform.synth.text.layout import Encoder, Given
 from dpsynth_platform.synth.text.rows import TextRows, check_rows, rows_for
 

@@ -17,7 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from dpsynth_platform.foundation.errors import LedgerError, LineageRefused
+from dpsynth_platform.foundation.release_layout import DOSSIER
 from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import BOUND_FILE as RESULT
 from dpsynth_platform.foundation.storage import MODELS, Place, Storage
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import Head
@@ -26,9 +28,7 @@ from dpsynth_platform.lineage import intake
 from dpsynth_platform.lineage.graph_rows import has_own, sequence_of
 from dpsynth_platform.lineage.record import JsonLines
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.operations.bound_learning import RESULT
 from dpsynth_platform.release.heads import KnownChain
-from dpsynth_platform.release.layout import DOSSIER
 from dpsynth_platform.release.register import Register
 from dpsynth_platform.worker.inputs import CLAIM_FILE
 

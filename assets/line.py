@@ -18,9 +18,9 @@ from assets.guard import Caught, guarded, said_if_possible
 from assets.process import live_with_run
 from assets.shown import actual_columns, console_page, declared_columns, metadata_value
 from assets.step import Outcome, Step, StepContext
-from dpsynth_platform.console.addresses import dataset_page
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.foundation.addresses import dataset_page
 from dpsynth_platform.foundation.people import REQUESTED_BY_TAG, recorded_name
 from dpsynth_platform.foundation.restricted_log import logs_of
 from dpsynth_platform.foundation.storage import Place

@@ -70,7 +70,7 @@ def _shown(step: StepContext, record: StepRecord, contract: DataContract) -> dic
     The fewer are left, the larger the distances; with none left there is nothing to compare with, and it says so.
     """
     from dpsynth_platform.quality.report import NOTICE
-    from dpsynth_platform.quality.shown import HEADER
+    from dpsynth_platform.quality.report_rows import HEADER
 
     if leaves_out_in_silence(contract, step.family):
         return {"restricted": f"{NOTICE} It is shown by: dpsynth release show {step.place.arguments}"}

@@ -11,8 +11,8 @@ import dagster as dg
 import pyarrow as pa
 
 from assets.step import Outcome, Step
-from dpsynth_platform.console import addresses
 from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation import addresses
 from dpsynth_platform.foundation.storage import Place
 
 _OF_CANDIDATES = ("synthetic", "audit", "quality")

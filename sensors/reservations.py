@@ -24,7 +24,7 @@ def reservation_sensor(settings: Settings) -> dg.SensorDefinition:
     def sensor() -> dg.SkipReason:
         from dpsynth_platform.reviewing import accounts
 
-        if not accounts.has_ledger(settings):
+        if not settings.has_ledger:
             return dg.SkipReason("there is no ledger yet")
         void = accounts.ledger(settings).void_expired()
         return dg.SkipReason("; ".join(f"{entry.request.place}: {entry.entry_id} is void" for entry in void) or "none")

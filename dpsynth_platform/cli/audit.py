@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsynth_platform.cli.terminal import SEVERAL, Json, Period, Shown, command, listed, stages, workspace
+from dpsynth_platform.cli.terminal import SEVERAL, Json, Period, TerminalOutput, command, listed, stages, workspace
 from dpsynth_platform.foundation.errors import (
     AccountingError,
     ReleaseRefused,
@@ -132,7 +132,7 @@ def audit_run(
     """
     from dpsynth_platform.audit.adhoc.outcomes import HEADER, audit_scores
 
-    shown = Shown(as_json)
+    terminal = TerminalOutput(as_json)
     if output is not None and output.exists():
         raise SourceError(f"--output {output} is there already; accepted: a directory that is not")
     if guess_in + guess_out > 1:
@@ -156,7 +156,7 @@ def audit_run(
     )
     named = {"synthetic table": synthetic, "members": members, "non-members": non_members, "reference": reference}
     paths = {name: path for name, path in named.items() if path is not None}
-    with stages(shown) as progress, workspace("dpsynth-audit-"):
+    with stages(terminal) as progress, workspace("dpsynth-audit-"):
         if scores is not None:
             attacked = _scores_of(scores, included, attack, guess_in, guess_out, canaries)
         elif model is not None and text is not None:
@@ -180,13 +180,13 @@ def audit_run(
             reconstructed=attacked.reconstructed,
             inferred=attacked.inferred,
         )
-    shown.json(audit.to_json())
-    shown.say(audit.summary)
-    shown.say()
-    shown.table(HEADER, audit.table())
+    terminal.json(audit.to_json())
+    terminal.print(audit.summary)
+    terminal.print()
+    terminal.table(HEADER, audit.table())
     if output is not None:
         _write(output, audit, attacked.scored, attacked.included)
-        shown.say(f"report, plot and raw scores are in {output}")
+        terminal.print(f"report, plot and raw scores are in {output}")
     if audit.verdict not in (None, "pass"):
         raise typer.Exit(1)
 
@@ -205,29 +205,29 @@ def audit_show(
     from dpsynth_platform.audit.adhoc.outcomes import FORMAT, HEADER, OwnAudit
     from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_row
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     document = _document(what, period)
     if document.get("format") == FORMAT:
         audit = OwnAudit.from_json(document)
-        shown.json(audit.to_json())
-        shown.say(audit.summary)
-        shown.say()
-        shown.table(HEADER, audit.table())
+        output.json(audit.to_json())
+        output.print(audit.summary)
+        output.print()
+        output.table(HEADER, audit.table())
         return
     from dpsynth_platform.audit.canary_cost import COST_HEADER, cost_rows
     from dpsynth_platform.audit.verdict import KINDS_HEADER, AuditReport, kind_row
 
     report = AuditReport.from_json(document).to_json()
-    shown.json(report)
-    shown.say(report["summary"])
-    shown.say()
-    shown.table(AUDIT_HEADER, [attack_row(item) for item in report["attacks"]])
+    output.json(report)
+    output.print(report["summary"])
+    output.print()
+    output.table(AUDIT_HEADER, [attack_row(item) for item in report["attacks"]])
     if report["of_kinds"]:
-        shown.say()
-        shown.table(KINDS_HEADER, [kind_row(item) for item in report["of_kinds"]])
+        output.print()
+        output.table(KINDS_HEADER, [kind_row(item) for item in report["of_kinds"]])
     if report["cost"] is not None:
-        shown.say()
-        shown.table(COST_HEADER, cost_rows(report["cost"]))
+        output.print()
+        output.table(COST_HEADER, cost_rows(report["cost"]))
 
 
 @dataclass(frozen=True)

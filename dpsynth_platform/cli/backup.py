@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpsynth_platform.cli.terminal import Json, Shown, command
+from dpsynth_platform.cli.terminal import Json, TerminalOutput, command
 from dpsynth_platform.foundation.errors import VerificationFailed, file_problem
 from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.foundation.settings import Settings
@@ -31,14 +31,14 @@ def backup(
     """Backs up ledger and lineage of one moment, while others go on, and checks what was written. Holds no key."""
     from dpsynth_platform.backup.taking import take
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     taken = take(settings, out)
-    shown.json({"backup": str(out), **asdict(taken)})
-    shown.say(
+    output.json({"backup": str(out), **asdict(taken)})
+    output.print(
         f"{out}: {taken.head.sequence} events of the ledger's chain, {taken.entries} entries, {taken.lineage_events} "
         "lineage events; whole, as it would be restored"
     )
-    shown.say(
+    output.print(
         f"Restricted: it holds fingerprints of owners. The keys are not in it: back up {settings.vault} elsewhere"
     )
 
@@ -63,11 +63,11 @@ def restore(
     from dpsynth_platform.backup import restoring
     from dpsynth_platform.ledger.words import whole_words
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     act = restoring.check if check else restoring.restore
     found = act(settings, directory, public_key=_key(public_key), known=_head(ledger_export), at_least=at_least)
     report = found.report
-    shown.json(
+    output.json(
         {
             "restored": not check,
             "manifest": asdict(found.manifest),
@@ -75,11 +75,11 @@ def restore(
             "frozen": found.frozen,
         }
     )
-    shown.say(f"{directory}: {whole_words(report.events, report.entries, report.last_at, report.dossiers)}")
-    shown.say("Nothing was written: --check" if check else "It is the deployment's ledger and lineage now")
+    output.print(f"{directory}: {whole_words(report.events, report.entries, report.last_at, report.dossiers)}")
+    output.print("Nothing was written: --check" if check else "It is the deployment's ledger and lineage now")
     for family in found.frozen:
-        shown.say(f"The vault lacks the fingerprint keys of family {family}: frozen until they are put back")
-    shown.say(
+        output.print(f"The vault lacks the fingerprint keys of family {family}: frozen until they are put back")
+    output.print(
         f"Nothing that survives here is later. What was spent after {found.manifest.taken_at} and left no record, "
         "notice, lineage event or release cannot be known: if a run may have started since, look for a later backup"
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpsynth_platform.cli.terminal import SEVERAL, Json, Shown, command, listed, workspace
+from dpsynth_platform.cli.terminal import SEVERAL, Json, TerminalOutput, command, listed, workspace
 from dpsynth_platform.foundation.errors import BoundingError
 from dpsynth_platform.foundation.settings import Settings
 
@@ -75,7 +75,7 @@ def bound_evaluate(
     from dpsynth_platform.bounding.order import Order
     from dpsynth_platform.sources.tables import open_table
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     bounds, by, data = _bounds(contributions or [_BOUNDS]), Order.parse(order), open_table(table)
     choice = _choice(engine, memory, threads, master)
     with workspace("dpsynth-bound-", spill) as directory, choice.open(directory) as opened:
@@ -87,10 +87,10 @@ def bound_evaluate(
             contributions=bounds,
             order=by,
             separate=separate,
-            progress=shown.say,
+            progress=output.print,
         )
-    shown.json(asdict(found) | {"table": str(table), "engine": engine.value, "note": OPERATOR})
-    _show(shown, found)
+    output.json(asdict(found) | {"table": str(table), "engine": engine.value, "note": OPERATOR})
+    _show(output, found)
 
 
 @bound_app.command("learn")
@@ -112,7 +112,7 @@ def bound_learn(
     from dpsynth_platform.reviewing import accounts
     from dpsynth_platform.synth.planning import check_period, load_dataset
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     contract, _ = load_dataset(settings, dataset)
     check_period(contract, period)
     found = learn_bound(
@@ -123,12 +123,14 @@ def bound_learn(
         storage=Storage(settings.restricted),
         lineage=LineageEmitter.of(settings),
         runner=settings.user,
-        warn=shown.say,
+        warn=output.print,
     )
-    shown.json({"dataset": dataset, "period": period} | found.to_json())
+    output.json({"dataset": dataset, "period": period} | found.to_json())
     paid = "was paid before by" if found.reused else f"cost epsilon {epsilon:g}, by"
-    shown.say(f"max_contributions: {found.max_contributions}   ({paid} ledger entry {found.entry_id})")
-    shown.say("It is differentially private: write it into the contract, or choose another; nothing else was learned.")
+    output.print(f"max_contributions: {found.max_contributions}   ({paid} ledger entry {found.entry_id})")
+    output.print(
+        "It is differentially private: write it into the contract, or choose another; nothing else was learned."
+    )
 
 
 def _question(quantile: float, at_most: int, epsilon: float) -> Question:
@@ -174,16 +176,16 @@ def _names(texts: list[str]) -> list[str]:
     return names
 
 
-def _show(shown: Shown, found: Evaluation) -> None:
-    shown.say(
+def _show(output: TerminalOutput, found: Evaluation) -> None:
+    output.print(
         f"{found.records} records, {found.owners} owners, {found.edges} ownerships; the owner who has most has "
         f"{found.most_records} records"
     )
-    shown.say(
+    output.print(
         f"left out: {found.records_without_owner} records without an owner; owners: {found.null_owners} null or empty, "
         f"{found.repeated_owners} repeated on their record"
     )
-    shown.table(
+    output.table(
         (
             "b",
             "kept",
@@ -207,9 +209,9 @@ def _show(shown: Shown, found: Evaluation) -> None:
         ],
     )
     for reason in {bound.upper_bound_reason for bound in found.bounds if bound.upper_bound_reason}:
-        shown.say(f"upper bound unknown: {reason}")
-    shown.say(
+        output.print(f"upper bound unknown: {reason}")
+    output.print(
         f"order: {found.order}; reading took {found.reading_seconds:.2f} s; peak memory of this process "
         f"{found.peak_memory_bytes / 1e6:.0f} MB"
     )
-    shown.say(OPERATOR)
+    output.print(OPERATOR)

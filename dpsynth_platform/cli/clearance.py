@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from dpsynth_platform.cli.terminal import BLOCKED, Json, Shown, command
+from dpsynth_platform.cli.terminal import BLOCKED, Json, TerminalOutput, command
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.settings import Settings
 
@@ -34,21 +34,21 @@ def lineage_check(
     """
     from dpsynth_platform.reviewing.forecasts import clearance_forecast
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     if base_model is not None and not base_model.strip():
         raise ConfigurationError("--base-model says nothing; accepted: a name or a path")
     cleared, entry = clearance_forecast(Settings.from_environment(), dataset, period, base_model)
-    shown.json(cleared.to_json() | {"entry": None if entry is None else entry.entry_id})
+    output.json(cleared.to_json() | {"entry": None if entry is None else entry.entry_id})
     for sentence in cleared.words:
-        shown.say(sentence)
+        output.print(sentence)
     if entry is not None:
-        shown.say(
+        output.print(
             f"That is the run's own clearance, held against what was before it. Ledger entry {entry.entry_id} "
             f"({entry.state}) stands for the run itself: it is charged to the family {entry.family}, once, and "
             "whatever is planned next is held against it."
         )
     if cleared.findings:
-        shown.table(
+        output.table(
             ("found", "entry", "family", "about", "by way of"),
             [
                 (item.kind, item.entry or "", item.family or "", item.place or "", " -> ".join(item.path))

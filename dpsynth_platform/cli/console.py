@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpsynth_platform.cli.terminal import SEVERAL, Json, Shown, command, listed
+from dpsynth_platform.cli.terminal import SEVERAL, Json, TerminalOutput, command, listed
 from dpsynth_platform.console.roles import ROLES, Action, Role
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.figures import moment
@@ -53,14 +53,14 @@ def console(
     from dpsynth_platform.console.users import Users
     from dpsynth_platform.foundation.serving import listening_at
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     configured = console_settings(settings, host, port)
     listening = listening_at(host, port)
     app = application(settings, configured)
-    shown.json({"url": configured.url})
-    shown.say(f"the console is at {configured.url}; stop with Ctrl-C")
+    output.json({"url": configured.url})
+    output.print(f"the console is at {configured.url}; stop with Ctrl-C")
     if configured.local and not (configured.oidc or configured.proxy) and not Users(Store(configured.home)).all():
-        shown.say("nobody can sign in yet; add somebody with: dpsynth console user add NAME --role reviewer")
+        output.print("nobody can sign in yet; add somebody with: dpsynth console user add NAME --role reviewer")
     threading.Thread(target=_read_ahead, args=(settings,), daemon=True).start()
     serve(listening, app)
 
@@ -80,54 +80,54 @@ def _read_ahead(settings: Settings) -> None:
 @command
 def add(name: Name, role: Roles = None, password_stdin: FromInput = False, as_json: Json = False) -> None:
     """Adds a user with one or several roles, and asks for a password."""
-    shown, users = Shown(as_json), _users()
+    output, users = TerminalOutput(as_json), _users()
     user = users.add(name, listed(role), _password(password_stdin))
-    shown.json({"name": user.name, "roles": _ordered(user.roles)})
-    shown.say(f"{user.name} can sign in now, as {', '.join(_ordered(user.roles))}")
+    output.json({"name": user.name, "roles": _ordered(user.roles)})
+    output.print(f"{user.name} can sign in now, as {', '.join(_ordered(user.roles))}")
 
 
 @user_app.command("list")
 @command
 def list_(as_json: Json = False) -> None:
     """Every local user, with roles."""
-    shown, users = Shown(as_json), _users().all()
+    output, users = TerminalOutput(as_json), _users().all()
     rows = [(user.name, _ordered(user.roles), moment(user.changed)) for user in users]
-    shown.json([{"name": name, "roles": roles, "changed": changed} for name, roles, changed in rows])
+    output.json([{"name": name, "roles": roles, "changed": changed} for name, roles, changed in rows])
     if not rows:
-        shown.say("There is no local user; add one with: dpsynth console user add NAME --role reviewer")
+        output.print("There is no local user; add one with: dpsynth console user add NAME --role reviewer")
         return
-    shown.table(("name", "roles", "changed"), [(name, ", ".join(roles), changed) for name, roles, changed in rows])
+    output.table(("name", "roles", "changed"), [(name, ", ".join(roles), changed) for name, roles, changed in rows])
 
 
 @user_app.command("password")
 @command
 def password(name: Name, password_stdin: FromInput = False, as_json: Json = False) -> None:
     """Changes a user's password, and ends their sessions."""
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     _users().change_password(name, _password(password_stdin))
-    shown.json({"name": name})
-    shown.say(f"{name} has a new password, and must sign in again")
+    output.json({"name": name})
+    output.print(f"{name} has a new password, and must sign in again")
 
 
 @user_app.command("roles")
 @command
 def roles(name: Name, role: Roles = None, as_json: Json = False) -> None:
     """Gives a user these roles instead of what they had, and ends their sessions."""
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     given = listed(role)
     _users().change_roles(name, given)
-    shown.json({"name": name, "roles": given})
-    shown.say(f"{name} is {', '.join(given)} now, and must sign in again")
+    output.json({"name": name, "roles": given})
+    output.print(f"{name} is {', '.join(given)} now, and must sign in again")
 
 
 @user_app.command("remove")
 @command
 def remove(name: Name, as_json: Json = False) -> None:
     """Removes a user, and ends their sessions. What they decided stays in the ledger."""
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     _users().remove(name)
-    shown.json({"name": name})
-    shown.say(f"{name} is removed")
+    output.json({"name": name})
+    output.print(f"{name} is removed")
 
 
 def _ordered(roles: Collection[Role]) -> list[str]:

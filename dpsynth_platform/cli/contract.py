@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from dpsynth_platform.cli.terminal import Json, Shown, command, plain
+from dpsynth_platform.cli.terminal import Json, TerminalOutput, command, plain
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.settings import Settings
 
@@ -48,7 +48,7 @@ def contract_init(
     from dpsynth_platform.drafting.questions import asked
     from dpsynth_platform.synth.planning import check_contract
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     target = settings.contracts / f"{dataset_of(table)}.yaml" if out is None else out
     check_free(target)
     draft = drafted(settings, table, dataset_of(target), family, csv_header=csv_header)
@@ -60,13 +60,15 @@ def contract_init(
         check_contract(settings, written.contract)
     except ContractError as error:
         gaps = str(error).split("\n")
-    shown.json({"contract": str(written.contract), "family": str(written.family or ""), "open": gaps})
-    shown.say(f"drafted: {written.contract}")
+    output.json({"contract": str(written.contract), "family": str(written.family or ""), "open": gaps})
+    output.print(f"drafted: {written.contract}")
     if written.family is not None:
-        shown.say(f"budget:  {written.family}")
+        output.print(f"budget:  {written.family}")
     for gap in gaps:
-        shown.say(f"  {gap}")
-    shown.say(f"{len(gaps)} to fill in; then: dpsynth contract check {written.contract}" if gaps else "nothing is open")
+        output.print(f"  {gap}")
+    output.print(
+        f"{len(gaps)} to fill in; then: dpsynth contract check {written.contract}" if gaps else "nothing is open"
+    )
 
 
 def _answer(question: str) -> str:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsynth_platform.cli.terminal import Json, Shown, command
-from dpsynth_platform.contracts.privacy import WEAK_EPSILON
+from dpsynth_platform.cli.terminal import Json, TerminalOutput, command
+from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.foundation.errors import ConfigurationError, LedgerError, file_problem
 from dpsynth_platform.foundation.people import acting, recorded
 from dpsynth_platform.foundation.regular_files import read_regular
@@ -50,7 +50,7 @@ def ask_raise(
     """Asks for a larger cap; nothing changes before somebody else approves, and the family's file declares it."""
     from dpsynth_platform.reviewing import raises
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     accepted = accept_weak_guarantee
     event = raises.ask(
         settings,
@@ -61,9 +61,9 @@ def ask_raise(
         reason=recorded(reason, "--reason"),
         accept_weak=None if accepted is None else recorded(accepted, "--accept-weak-guarantee"),
     )
-    shown.json({"family": family, "asked": event.sequence} | event.payload)
-    shown.say(f"event {event.sequence}: {event.payload['by']} asks for epsilon {epsilon:g}, delta {delta:g}")
-    shown.say(f"somebody else approves it with: dpsynth ledger approve-raise {family} {event.sequence}")
+    output.json({"family": family, "asked": event.sequence} | event.payload)
+    output.print(f"event {event.sequence}: {event.payload['by']} asks for epsilon {epsilon:g}, delta {delta:g}")
+    output.print(f"somebody else approves it with: dpsynth ledger approve-raise {family} {event.sequence}")
 
 
 @authority_app.command("approve-raise")
@@ -78,13 +78,13 @@ def approve_raise(
     """Raises a cap as somebody else asked; from then on the family's file must declare it."""
     from dpsynth_platform.reviewing import raises
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     words = recorded(reason, "--reason", optional=True)
     account = raises.approve(settings, family, asked, by=acting(by, settings.user), reason=words)
     file = settings.families / f"{family}.yaml"
-    shown.json({"family": family, "cap": {"epsilon": account.epsilon, "delta": account.delta}, "file": str(file)})
-    shown.say(f"the cap of {family} is epsilon {account.epsilon:g}, delta {account.delta:g}")
-    shown.say(
+    output.json({"family": family, "cap": {"epsilon": account.epsilon, "delta": account.delta}, "file": str(file)})
+    output.print(f"the cap of {family} is epsilon {account.epsilon:g}, delta {account.delta:g}")
+    output.print(
         f"no run is admitted before {file} declares it: cap: {{epsilon: {account.epsilon}, delta: {account.delta}}}"
     )
 
@@ -100,13 +100,13 @@ def void(
     """Withdraws a reservation, so that it charges nobody; what has started is never given back."""
     from dpsynth_platform.reviewing import accounts
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     who, why = acting(by, settings.user), recorded(reason, "--reason")
     store = accounts.ledger(settings)
     was_void = store.entry(entry).state == "void"
     found = store.void(entry, why, by=who)
-    shown.json({"entry": entry, "dataset": found.request.place, "state": found.state, "reason": found.void_reason})
-    shown.say(
+    output.json({"entry": entry, "dataset": found.request.place, "state": found.state, "reason": found.void_reason})
+    output.print(
         f"entry {entry} of {found.request.place} {'was void already' if was_void else 'is void; nothing was spent'}"
     )
 
@@ -125,7 +125,7 @@ def rotate_key(
     from dpsynth_platform.reviewing import accounts
     from dpsynth_platform.secrets.vault import Vault
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     done = owner_keys.rotate(
         Vault(settings.vault),
         accounts.ledger(settings),
@@ -134,7 +134,7 @@ def rotate_key(
         by=acting(by, settings.user),
         reason=recorded(reason, "--reason"),
     )
-    shown.json(
+    output.json(
         {
             "namespace": namespace,
             "key_id": done.key_id,
@@ -145,14 +145,14 @@ def rotate_key(
             "outdated": [place.label for place in done.outdated],
         }
     )
-    shown.say(f"namespace {namespace}: owners are fingerprinted under key {done.key_id} from now on")
+    output.print(f"namespace {namespace}: owners are fingerprinted under key {done.key_id} from now on")
     for event in done.events:
-        shown.say(f"  family {event.subject}: event {event.sequence}; everybody keeps what they were charged")
+        output.print(f"  family {event.subject}: event {event.sequence}; everybody keeps what they were charged")
     for place in done.outdated:
-        shown.say(f"  {place.label}/scrubbed is outdated; made anew by: dpsynth run {place.arguments}")
+        output.print(f"  {place.label}/scrubbed is outdated; made anew by: dpsynth run {place.arguments}")
     if done.still_held is not None:
-        shown.say(f"  The earlier fingerprints are not gone yet: {done.still_held}")
-    shown.say(
+        output.print(f"  The earlier fingerprints are not gone yet: {done.still_held}")
+    output.print(
         f"Back up {settings.vault} now: the accounts depend on the new key, and on all before it. Backups of ledger "
         "and tables still hold the fingerprints as they were"
     )
@@ -170,15 +170,15 @@ def export(
     from dpsynth_platform.reviewing import accounts
     from dpsynth_platform.secrets.vault import Vault
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     content = accounts.ledger(settings).export()
     key = Vault(settings.vault).signing_key()
     document = sign_export(content, key)
     _write_new(file, document)
     name = fingerprint(key.public_key())
-    shown.json({"file": str(file), "head": document["head"], "key_fingerprint": name})
-    shown.say(f"{file}: {len(document['events'])} events; its head is {document['head']['hash']}")
-    shown.say(f"signed by key {name}; the auditor gets it from: dpsynth release key")
+    output.json({"file": str(file), "head": document["head"], "key_fingerprint": name})
+    output.print(f"{file}: {len(document['events'])} events; its head is {document['head']['hash']}")
+    output.print(f"signed by key {name}; the auditor gets it from: dpsynth release key")
 
 
 @authority_app.command("owners")
@@ -196,14 +196,16 @@ def owners(
     """Writes what single owners have left: the worst, the distribution, the classes. Restricted."""
     from dpsynth_platform.reviewing import accounts
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     if not file.resolve().is_relative_to(settings.restricted):
         raise ConfigurationError(
             f"{file}: what single owners have left is restricted; accepted: a file below {settings.restricted}"
         )
     _write_new(file, accounts.ledger(settings).owner_spending(family).to_json())
-    shown.json({"family": family, "file": str(file)})
-    shown.say(f"{file}: for those who may see restricted numbers only; nobody is named, and who took part shows in it")
+    output.json({"family": family, "file": str(file)})
+    output.print(
+        f"{file}: for those who may see restricted numbers only; nobody is named, and who took part shows in it"
+    )
 
 
 @authority_app.command("check-export")
@@ -223,22 +225,22 @@ def check_export(
     from dpsynth_platform.ledger.export import verify_export
     from dpsynth_platform.ledger.words import broken_words, whole_words
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     key = None if public_key is None else _text(public_key).encode()
     text, heads = _text(file), [_head(path / "dossier.json" if path.is_dir() else path) for path in dossier or []]
     report = verify_export(text, heads, key)
-    shown.json(asdict(report) | {"ok": report.ok})
+    output.json(asdict(report) | {"ok": report.ok})
     for problem in report.problems:
-        shown.say(problem)
+        output.print(problem)
     for family in report.unchecked:
-        shown.say(f"family {family}: its cap holds owner by owner; only `dpsynth ledger verify` can check that")
-    shown.say(_signer(report))
+        output.print(f"family {family}: its cap holds owner by owner; only `dpsynth ledger verify` can check that")
+    output.print(_signer(report))
     if not heads:
-        shown.say("without --dossier it cannot be seen whether the chain's end was cut off")
+        output.print("without --dossier it cannot be seen whether the chain's end was cut off")
     if not report.ok:
-        shown.say(broken_words(report.events, report.entries))
+        output.print(broken_words(report.events, report.entries))
         raise typer.Exit(1)
-    shown.say(whole_words(report.events, report.entries, report.last_at, len(heads)))
+    output.print(whole_words(report.events, report.entries, report.last_at, len(heads)))
 
 
 def _signer(report: ExportReport) -> str:

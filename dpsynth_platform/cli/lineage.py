@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpsynth_platform.cli.clearance import clearance_app
-from dpsynth_platform.cli.terminal import Json, Shown, command
+from dpsynth_platform.cli.terminal import Json, TerminalOutput, command
 from dpsynth_platform.foundation.errors import ConfigurationError, LineageRefused
 from dpsynth_platform.foundation.figures import moment, number_of
 from dpsynth_platform.foundation.people import acting, recorded
@@ -67,7 +67,7 @@ def show(
     from dpsynth_platform.lineage import uses
     from dpsynth_platform.lineage import words as words
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     if sum(item is not None for item in (dataset, release, model)) != 1 or (record and release is None):
         raise typer.BadParameter("name one of --dataset, --release and --model; --record goes with --release")
     store = _store(settings)
@@ -88,34 +88,34 @@ def show(
     }
     if record:
         found["record"] = _record(settings, store, node)
-    shown.json(found)
-    shown.say(words.node_words(node))
+    output.json(found)
+    output.print(words.node_words(node))
     if withdrawn is not None:
-        shown.say(words.withdrawn_words(withdrawn))
+        output.print(words.withdrawn_words(withdrawn))
     for other in words.other_names(above, node):
-        shown.say(f"also called {other}")
+        output.print(f"also called {other}")
     if declared is not None:
-        shown.say(f"declared public by {declared.by} at {moment(declared.at)}: {declared.reason}")
+        output.print(f"declared public by {declared.by} at {moment(declared.at)}: {declared.reason}")
     for heading, walk in (("It came from", above), ("What came of it", below)):
-        shown.head(heading)
+        output.heading(heading)
         lines = list(words.tree(walk))
         for line in lines or ["  nothing that the graph knows of"]:
-            shown.say(line)
+            output.print(line)
     for name in above.unknown:
-        shown.say(f"unknown: nobody has told what {name} was made from, and nobody declared it public")
+        output.print(f"unknown: nobody has told what {name} was made from, and nobody declared it public")
     for line in words.foreign_words(foreign):
-        shown.say(line)
+        output.print(line)
     for item in distrusts:
-        shown.say(words.distrust_words(item))
+        output.print(words.distrust_words(item))
     if node.kind == "release":
-        shown.head("Registered uses")
+        output.heading("Registered uses")
         for use in used:
-            shown.say(words.use_words(use))
+            output.print(words.use_words(use))
         if not used:
-            shown.say("  none; register one with: dpsynth lineage use")
+            output.print("  none; register one with: dpsynth lineage use")
     if record:
-        shown.head("Records")
-        shown.say(json.dumps(found["record"], indent=2, ensure_ascii=False))
+        output.heading("Records")
+        output.print(json.dumps(found["record"], indent=2, ensure_ascii=False))
 
 
 @lineage_app.command("use")
@@ -134,7 +134,7 @@ def use(
     from dpsynth_platform.lineage.emitter import LineageEmitter
     from dpsynth_platform.lineage.words import withdrawn_words
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     if purpose is not Purpose.other and not product:
         raise typer.BadParameter("--product: what was trained, or evaluated, on the release")
     store = _store(settings)
@@ -148,7 +148,7 @@ def use(
     report = LineageEmitter.of(settings).flush()
     found = _contaminations(settings, store, done.product, []) if done.product is not None else []
     withdrawn = _withdrawal(settings, store.release(done.release))
-    shown.json(
+    output.json(
         {
             "withdrawn": None if withdrawn is None else asdict(withdrawn),
             "event": done.event,
@@ -158,12 +158,12 @@ def use(
             "contamination": [item.to_json() for item in found],
         }
     )
-    shown.say(f"event {done.event}: {done.release} is used to {done.purpose} {done.product or 'something unnamed'}")
+    output.print(f"event {done.event}: {done.release} is used to {done.purpose} {done.product or 'something unnamed'}")
     if withdrawn is not None:
-        shown.say(withdrawn_words(withdrawn))
+        output.print(withdrawn_words(withdrawn))
     for warning in report.warnings:
-        shown.say(warning)
-    _say_found(shown, found)
+        output.print(warning)
+    _say_found(output, found)
 
 
 @lineage_app.command("contamination")
@@ -180,15 +180,15 @@ def contamination(
 
     Exit status 5 if so.
     """
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     store = _store(settings)
     named = _one(store, product)
     found = _contaminations(settings, store, named.name, [_data(settings, store, item).name for item in on or []])
-    shown.json({"product": str(named.name), "contamination": [item.to_json() for item in found]})
-    _say_found(shown, found)
+    output.json({"product": str(named.name), "contamination": [item.to_json() for item in found]})
+    _say_found(output, found)
     if found:
         raise typer.Exit(CONTAMINATED)
-    shown.say(f"{named.name}: nothing that the graph knows of contaminates it")
+    output.print(f"{named.name}: nothing that the graph knows of contaminates it")
 
 
 @lineage_app.command("declare-public")
@@ -206,7 +206,7 @@ def declare_public(
     from dpsynth_platform.lineage.naming import is_place
     from dpsynth_platform.lineage.survey import model_name
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     store = _store(settings)
     recorded(model, "MODEL")
     found = [] if is_place(model) else store.find(model)  # what is called so elsewhere is not what is there
@@ -216,19 +216,19 @@ def declare_public(
     known, before = store.node(name) is not None, store.public(name)
     done = store.declare_public(name, by=acting(by, settings.user), reason=recorded(reason, "--reason"))
     new = before is None or before.sequence != done.sequence
-    shown.json(
+    output.json(
         {"name": str(name), "by": done.by, "reason": done.reason, "at": done.at, "event": done.sequence}
         | {"known": known, "new": new}
     )
     if not new:
-        shown.say(f"event {done.sequence} of the ledger says so already: nothing is recorded")
+        output.print(f"event {done.sequence} of the ledger says so already: nothing is recorded")
         return
-    shown.say(f"event {done.sequence} of the ledger: {done.by} declares {name} public")
+    output.print(f"event {done.sequence} of the ledger: {done.by} declares {name} public")
     if not known:
-        shown.say(f"no lineage event has named it so far: the declaration is for exactly this name, {name}")
+        output.print(f"no lineage event has named it so far: the declaration is for exactly this name, {name}")
     if before is not None:
-        shown.say(f"{before.by} declared it public before, at {moment(before.at)}; statements name the latest word")
-    shown.say("what the graph knows that it was made from still counts; a declaration takes nothing back")
+        output.print(f"{before.by} declared it public before, at {moment(before.at)}; statements name the latest word")
+    output.print("what the graph knows that it was made from still counts; a declaration takes nothing back")
 
 
 @lineage_app.command("distrust")
@@ -243,14 +243,14 @@ def distrust(
 
     It stays stored; what it told counts no more. Releases and clearances that were made under it stay as they are.
     """
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     done = _store(settings).distrust(event, by=acting(by, settings.user), reason=recorded(reason, "--reason"))
-    shown.json(asdict(done))
-    shown.say(
+    output.json(asdict(done))
+    output.print(
         f"event {done.sequence} of the ledger: {done.by} distrusts lineage event {event} of the producer "
         f"{done.source}, and what else its run told up to event {done.through}"
     )
-    shown.say("what is unknown without it has to be told anew, or declared public")
+    output.print("what is unknown without it has to be told anew, or declared public")
 
 
 @lineage_app.command("status")
@@ -260,11 +260,11 @@ def status(as_json: Json = False) -> None:
     from dpsynth_platform.lineage import outbox
     from dpsynth_platform.lineage.emitter import LineageEmitter
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     standing = LineageEmitter.of(settings).status()
     refused, alerts = outbox.refusals(_store(settings)), standing.alerts()
-    shown.json(asdict(standing) | {"refusals": [asdict(item) for item in refused], "alerts": list(alerts)})
-    shown.table(
+    output.json(asdict(standing) | {"refusals": [asdict(item) for item in refused], "alerts": list(alerts)})
+    output.table(
         ("receiver", "delivered", "refused", "waiting", "since (UTC)", "tried", "next (UTC)"),
         [
             (
@@ -279,11 +279,11 @@ def status(as_json: Json = False) -> None:
             for item in standing.targets
         ],
     )
-    shown.say(f"{standing.spooled} events wait for the database; {standing.unrecorded} could not be recorded")
+    output.print(f"{standing.spooled} events wait for the database; {standing.unrecorded} could not be recorded")
     for event in refused:
-        shown.say(f"{event.target} refused event {event.sequence}, {event.kind} of {event.job}: {event.reason}")
+        output.print(f"{event.target} refused event {event.sequence}, {event.kind} of {event.job}: {event.reason}")
     for alert in alerts:
-        shown.say(alert)
+        output.print(alert)
     if alerts:
         raise typer.Exit(1)
 
@@ -301,7 +301,7 @@ def flush(
     from dpsynth_platform.lineage import outbox
     from dpsynth_platform.lineage.emitter import LineageEmitter
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     given_up = 0
     if give_up is not None:
         store = _store(settings)
@@ -310,13 +310,13 @@ def flush(
             raise ConfigurationError(f"--give-up {give_up!r}; accepted: {', '.join(known) or 'no receiver yet'}")
         given_up = outbox.give_up(store, give_up)
     report = LineageEmitter.of(settings).flush()
-    shown.json({"delivered": report.delivered, "given_up": given_up, "warnings": report.warnings})
+    output.json({"delivered": report.delivered, "given_up": given_up, "warnings": report.warnings})
     for target, count in report.delivered.items():
-        shown.say(f"{target}: {count} delivered")
+        output.print(f"{target}: {count} delivered")
     if give_up is not None:
-        shown.say(f"{give_up}: {given_up} given up")
+        output.print(f"{give_up}: {given_up} given up")
     for warning in report.warnings:
-        shown.say(warning)
+        output.print(warning)
     if report.warnings:
         raise typer.Exit(1)
 
@@ -331,16 +331,16 @@ def ingest(
     """Takes in another producer's events; what is known already changes nothing. Exit status 1 if any is refused."""
     from dpsynth_platform.lineage import ingest as taking
 
-    shown, store = Shown(as_json), _store(Settings.from_environment())
+    output, store = TerminalOutput(as_json), _store(Settings.from_environment())
     outcomes = []
     for outcome in taking.take_file(store, file, taking.producer_name(source)):
         outcomes.append(outcome)
         if not outcome.taken:
-            shown.say(f"{outcome.place} {outcome.number}: {outcome.state}: {outcome.reason}")
+            output.print(f"{outcome.place} {outcome.number}: {outcome.state}: {outcome.reason}")
     counts = {state: sum(item.state == state for item in outcomes) for state in ("recorded", "known")}
     refused = [asdict(item) for item in outcomes if not item.taken]
-    shown.json(counts | {"refused": refused})
-    shown.say(f"{counts['recorded']} recorded, {counts['known']} known before, {len(refused)} refused")
+    output.json(counts | {"refused": refused})
+    output.print(f"{counts['recorded']} recorded, {counts['known']} known before, {len(refused)} refused")
     if refused:
         raise typer.Exit(1)
 
@@ -356,14 +356,14 @@ def serve(
     from dpsynth_platform.lineage import server
     from dpsynth_platform.lineage.producers import load_producers
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     producers = load_producers(settings.lineage_tokens) if settings.lineage_tokens else ()
     listening = server.listen(host, port, producers)
     app = server.application(_store(settings), producers)
     url = f"http://{host}:{listening.getsockname()[1]}"
     who = f"{len(producers)} tokens" if producers else "whoever is on this machine"
-    shown.json({"url": url, "tokens": len(producers)})
-    shown.say(f"receiving lineage at {url}{server.PATH} from {who}; stop with Ctrl-C")
+    output.json({"url": url, "tokens": len(producers)})
+    output.print(f"receiving lineage at {url}{server.PATH} from {who}; stop with Ctrl-C")
     server.serve(listening, app)
 
 
@@ -379,11 +379,11 @@ def token(
     """Makes a token for a producer, shows it once, and adds its hash to the file that DPSYNTH_LINEAGE_TOKENS names."""
     from dpsynth_platform.lineage.producers import add_token
 
-    shown, file = Shown(as_json), Settings.from_environment().lineage_tokens
+    output, file = TerminalOutput(as_json), Settings.from_environment().lineage_tokens
     if file is None:
         raise ConfigurationError("DPSYNTH_LINEAGE_TOKENS is not set; accepted: the path of the file of tokens")
     made = add_token(file, producer, replace=replace)
-    shown.json(
+    output.json(
         {
             "producer": producer,
             "token": made.token,
@@ -392,8 +392,8 @@ def token(
             "replaced": replace and made.earlier > 0,
         }
     )
-    shown.say(made.token)
-    shown.say(
+    output.print(made.token)
+    output.print(
         f"its hash stands in {file}; the token itself is kept nowhere. The receiver reads the file when it starts"
     )
     if made.earlier:
@@ -401,7 +401,7 @@ def token(
         fate = (
             "are taken out" if replace else f"still count; --replace takes them out (or delete their lines in {file})"
         )
-        shown.say(f"{count} of {producer} {fate}")
+        output.print(f"{count} of {producer} {fate}")
 
 
 def _withdrawal(settings: Settings, node: Node) -> Decision | None:
@@ -486,6 +486,6 @@ def _contaminations(
     return contaminations(store, product, families, on=on)
 
 
-def _say_found(shown: Shown, found: list[Contamination]) -> None:
+def _say_found(output: TerminalOutput, found: list[Contamination]) -> None:
     for item in found:
-        shown.say(item.words)
+        output.print(item.words)

@@ -36,7 +36,7 @@ from dpsynth_platform.cli.release import release_app
 from dpsynth_platform.cli.retention import hold_app, owner_app, purge_app
 from dpsynth_platform.cli.scrub import scrub_app
 from dpsynth_platform.cli.synth import synth_app
-from dpsynth_platform.cli.terminal import BLOCKED, Dataset, Json, Period, Shown, command, keep_unexpected
+from dpsynth_platform.cli.terminal import BLOCKED, Dataset, Json, Period, TerminalOutput, command, keep_unexpected
 from dpsynth_platform.cli.watching import watching_app
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.figures import moment
@@ -112,17 +112,19 @@ def demo(
     from dpsynth_platform.demo.line import make_source, run_demo
     from dpsynth_platform.demo.year import run_year
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     settings = Settings.from_environment()
     if source is None and line is DemoLine.flights:
-        shown.json(run_year(settings, months, shown))
+        from dpsynth_platform.definitions import build_definitions
+
+        output.json(run_year(settings, build_definitions, months, output))
         return
     if source is None:
-        shown.json(run_demo(settings, line.value, shown))
+        output.json(run_demo(settings, line.value, output))
         return
     path = make_source(settings, source.value)
-    shown.json({"source": str(path)})
-    shown.say(f"Delta table {path}")
+    output.json({"source": str(path)})
+    output.print(f"Delta table {path}")
 
 
 @app.command()
@@ -146,19 +148,19 @@ def run(
     """
     from dpsynth_platform.operations.operating import run_dataset
 
-    shown = Shown(as_json)
-    result = run_dataset(Settings.from_environment(), dataset, period, spend_again, shown.say, up_to=up_to)
-    shown.json(result.to_json())
+    output = TerminalOutput(as_json)
+    result = run_dataset(Settings.from_environment(), dataset, period, spend_again, output.print, up_to=up_to)
+    output.json(result.to_json())
     if result.facts:
-        shown.head("What the steps counted (for you, not for the public)")
-        shown.table(("step", "what", "how many"), result.facts_rows())
+        output.heading("What the steps counted (for you, not for the public)")
+        output.table(("step", "what", "how many"), result.facts_rows())
     if result.failures:
         for step, message in result.failures:
             if not as_json:
                 print(f"{step} failed: {message}", file=sys.stderr)
         raise typer.Exit(BLOCKED if result.blocked else 1)
     for line in result.next_steps:
-        shown.say(line)
+        output.print(line)
 
 
 @app.command()
@@ -176,22 +178,23 @@ def plan(
 ) -> None:
     """Says what a run would do and cost, and tries the line on a table made from the contract alone. Free of charge."""
     from dpsynth_platform.compute.choice import check_usable, engine_choice
+    from dpsynth_platform.definitions import build_definitions
     from dpsynth_platform.operations.rehearsal import rehearse
     from dpsynth_platform.reviewing import forecasts
     from dpsynth_platform.worker.choice import worker_choice
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     settings = Settings.from_environment()
     known = {path.stem for path in settings.contracts.glob("*.yaml")}
     engine = engine_choice(settings.compute, dataset, known)
     check_usable(engine)
     worker = worker_choice(settings.worker, dataset, known)
     forecast = forecasts.forecast(settings, dataset, period)
-    shown.head(f"{dataset}: what a run would do")
-    shown.table(("", ""), forecast.rows())
-    shown.say(f"large steps run on {engine.label}, the mechanism on {worker.label}; --json has all numbers")
-    tried = rehearse(settings, dataset, period, mock_rows, shown.say) if mock_rows else None
-    shown.json(forecast.to_json() | {"engine": engine.label, "worker": worker.label, "rehearsal": tried})
+    output.heading(f"{dataset}: what a run would do")
+    output.table(("", ""), forecast.rows())
+    output.print(f"large steps run on {engine.label}, the mechanism on {worker.label}; --json has all numbers")
+    tried = rehearse(settings, build_definitions, dataset, period, mock_rows, output.print) if mock_rows else None
+    output.json(forecast.to_json() | {"engine": engine.label, "worker": worker.label, "rehearsal": tried})
     if not forecast.fits:
         raise typer.Exit(BLOCKED)
 
@@ -209,19 +212,19 @@ def notify(
     from dpsynth_platform.notices.notifying import notify as tell
     from dpsynth_platform.notices.receivers import receivers_of
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     settings = Settings.from_environment()
     if not receivers_of(settings):
         raise ConfigurationError("there is no receiver of notices; name one in DPSYNTH_NOTIFY, _URL or _MAIL")
     look = tell(settings, dry_run=dry_run)
-    shown.json(look.to_json())
+    output.json(look.to_json())
     for item in look.standings:
         waiting = look.waiting[item.receiver]
-        shown.say(f"{item.receiver}: {look.sent[item.receiver]} notices sent, {len(waiting)} wait")
+        output.print(f"{item.receiver}: {look.sent[item.receiver]} notices sent, {len(waiting)} wait")
         if item.problem:
-            shown.say(f"  tried {item.attempts} times, next at {moment(item.not_before)}: {item.problem}")
+            output.print(f"  tried {item.attempts} times, next at {moment(item.not_before)}: {item.problem}")
         for notice in waiting:
-            shown.say(f"  {notice.id} {notice.event}: {notice.text}")
+            output.print(f"  {notice.id} {notice.event}: {notice.text}")
     if any(item.problem for item in look.standings):
         raise typer.Exit(1)
 
@@ -243,9 +246,9 @@ def up(
         pass  # makes the databases, which UI and daemon would otherwise make both at once
     settings.export()
     arguments = ["dagster", "dev", "--module-name", "dpsynth_platform.definitions", "--port", str(port)]
-    shown = Shown(as_json)
-    shown.say(f"Dagster is starting at http://127.0.0.1:{port}")
-    shown.json({"url": f"http://127.0.0.1:{port}", "home": str(settings.dagster_home)})
+    output = TerminalOutput(as_json)
+    output.print(f"Dagster is starting at http://127.0.0.1:{port}")
+    output.json({"url": f"http://127.0.0.1:{port}", "home": str(settings.dagster_home)})
     os.execv(sys.executable, [sys.executable, "-m", *arguments])  # noqa: S606 - nothing but our own arguments
 
 
@@ -260,11 +263,11 @@ def contract_check(
     from dpsynth_platform.synth.automatic import method_for
     from dpsynth_platform.synth.planning import check_contract
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     contract = check_contract(Settings.from_environment(), file)
     chosen = method_for(contract)
     shortage = shortage_of(contract)
-    shown.json(
+    output.json(
         {
             "dataset": contract.dataset,
             "digest": contract.digest(),
@@ -276,10 +279,10 @@ def contract_check(
     )
     texts = "no modelled column, texts alone"
     columns = f"{len(contract.modelled)} modelled columns" if contract.modelled else texts
-    shown.say(f"{file}: valid; dataset {contract.dataset}, {columns}")
-    shown.say(f"method {chosen.method}: {chosen.why}")
+    output.print(f"{file}: valid; dataset {contract.dataset}, {columns}")
+    output.print(f"method {chosen.method}: {chosen.why}")
     if shortage:
-        shown.say(f"audit: {shortage}")
+        output.print(f"audit: {shortage}")
 
 
 @contract_app.command("schema")
@@ -289,10 +292,10 @@ def contract_schema(as_json: Json = False) -> None:
     from dpsynth_platform.contracts.loading import contract_json_schema
 
     schema = contract_json_schema()
-    shown = Shown(as_json)
-    shown.json(schema)
+    output = TerminalOutput(as_json)
+    output.json(schema)
     if not as_json:
-        shown.say(json.dumps(schema, indent=2))
+        output.print(json.dumps(schema, indent=2))
 
 
 @ledger_app.command("show")
@@ -302,25 +305,25 @@ def ledger_show(as_json: Json = False) -> None:
     from dpsynth_platform.ledger.words import change_words
     from dpsynth_platform.reviewing import accounts
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     listing = accounts.listing(Settings.from_environment())
-    shown.json(listing)
+    output.json(listing)
     if not listing:
-        shown.say("No account has been opened yet; the first run of a dataset opens its family's.")
+        output.print("No account has been opened yet; the first run of a dataset opens its family's.")
     for account in listing:
-        shown.head(f"{account['family']} ({account['mode']})")
+        output.heading(f"{account['family']} ({account['mode']})")
         cap = account["cap"]
-        shown.say(
+        output.print(
             f"cap: epsilon {cap['epsilon']:g}, delta {cap['delta']:g}; "
             f"{accounts.left_words(account['epsilon_left'], account['mode'])}"
         )
         for asked in account["raises_asked"]:
-            shown.say(
+            output.print(
                 f"event {asked['event']}: {asked['by']} asks for {change_words(asked['was'], asked['cap'])} "
                 f"({asked['reason']}); somebody else approves it with: dpsynth ledger approve-raise "
                 f"{account['family']} {asked['event']}"
             )
-        shown.table(
+        output.table(
             ("entry", "dataset", "epsilon", "delta", "state", "since", "pays for"),
             [
                 (
@@ -344,10 +347,10 @@ def ledger_history(as_json: Json = False) -> None:
     from dpsynth_platform.ledger.words import SHORT, in_words
     from dpsynth_platform.reviewing import accounts
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     events = accounts.ledger(Settings.from_environment()).history()
-    shown.json([asdict(event) for event in events])
-    shown.table(
+    output.json([asdict(event) for event in events])
+    output.table(
         ("#", "at (UTC)", "event", "about", "by", "words", "hash"),
         [
             (event.sequence, event.at[:19], event.kind, event.subject, by, words, event.hash[:SHORT])
@@ -363,15 +366,15 @@ def ledger_verify(as_json: Json = False) -> None:
     from dpsynth_platform.ledger.words import broken_words, whole_words
     from dpsynth_platform.reviewing import verification
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     report = verification.verify_ledger(Settings.from_environment())
-    shown.json({"ok": report.ok} | asdict(report))
+    output.json({"ok": report.ok} | asdict(report))
     for problem in report.problems:
-        shown.say(problem)
+        output.print(problem)
     if not report.ok:
-        shown.say(broken_words(report.events, report.entries))
+        output.print(broken_words(report.events, report.entries))
         raise typer.Exit(1)
-    shown.say(whole_words(report.events, report.entries, report.last_at, report.dossiers))
+    output.print(whole_words(report.events, report.entries, report.last_at, report.dossiers))
 
 
 def main() -> None:

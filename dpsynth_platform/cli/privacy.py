@@ -25,7 +25,7 @@ from dpsynth_platform.cli.privacy_arguments import (
     checked_delta,
     needs,
 )
-from dpsynth_platform.cli.terminal import Json, Shown, command
+from dpsynth_platform.cli.terminal import Json, TerminalOutput, command
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.regular_files import read_regular
 from dpsynth_platform.privacy.guarantee import WEAK_DELTA
@@ -154,10 +154,10 @@ def privacy_epsilon(
     )
     asked.complete()
     event, at = asked.event(), asked.delta(delta, units)
-    shown = Shown(as_json)
-    _show(shown, event, epsilon(event, at), _alone_each(asked, at), units=asked.known_units(units))
+    output = TerminalOutput(as_json)
+    _show(output, event, epsilon(event, at), _alone_each(asked, at), units=asked.known_units(units))
     if mechanism is Mechanism.mst:
-        _say_parts(shown, event, at)
+        _say_parts(output, event, at)
 
 
 @privacy_app.command("calibrate", cls=PlainCommand, epilog=_EPILOG)
@@ -206,12 +206,12 @@ def privacy_calibrate(
     sought, at = asked.looked_for(solve), asked.delta(delta, units)
     found = _found(asked, sought, target, at)
     asked = replace(asked, **{sought.value: found.value})
-    shown = Shown(as_json)
-    shown.say(f"{_found_words(mechanism, sought)}: {found.value}")
+    output = TerminalOutput(as_json)
+    output.print(f"{_found_words(mechanism, sought)}: {found.value}")
     more = {"target_epsilon": target, "for": sought.value, sought.value: found.value} | _alone_each(asked, at)
-    _show(shown, found.event, found.result, more, units=asked.known_units(units))
+    _show(output, found.event, found.result, more, units=asked.known_units(units))
     if mechanism is Mechanism.mst:
-        _say_parts(shown, found.event, at)
+        _say_parts(output, found.event, at)
 
 
 @privacy_app.command("explain", cls=PlainCommand, epilog=METHODS)
@@ -249,11 +249,11 @@ def privacy_explain(
     }
     if group is not None:
         more["group"] = {"size": group, "epsilon": group_epsilon(event, at, group), "bound": "loose"}
-    shown = Shown(as_json)
-    _show(shown, event, result, more, units=units)
-    _say_parts(shown, event, at)
+    output = TerminalOutput(as_json)
+    _show(output, event, result, more, units=units)
+    _say_parts(output, event, at)
     if group is not None:
-        shown.say(f"For {group} units together: epsilon {_rounded(more['group']['epsilon'])} (a loose bound)")
+        output.print(f"For {group} units together: epsilon {_rounded(more['group']['epsilon'])} (a loose bound)")
 
 
 def _parts(event: DpEvent, delta: float) -> list[dict[str, Any]]:
@@ -274,9 +274,9 @@ def _parts(event: DpEvent, delta: float) -> list[dict[str, Any]]:
     ]
 
 
-def _say_parts(shown: Shown, event: DpEvent, delta: float) -> None:
-    shown.say("By parts (their epsilons do not simply add up):")
-    shown.table(
+def _say_parts(output: TerminalOutput, event: DpEvent, delta: float) -> None:
+    output.print("By parts (their epsilons do not simply add up):")
+    output.table(
         ("part", "epsilon alone"),
         [(part["words"], _rounded(part["epsilon_alone"])) for part in _parts(event, delta)],
     )
@@ -297,8 +297,8 @@ def _in_words(leaf: DpEvent, times: int) -> str:
     if isinstance(leaf, events.GaussianVotesEvent):
         return f"{number_of(times, 'histogram')} of votes with Gaussian noise, sigma {leaf.sigma:g}"
     noise = "Gaussian" if isinstance(leaf, events.GaussianCountsEvent) else "discrete Gaussian"
-    shown = f", shown from {leaf.threshold:g} up" if isinstance(leaf, events.ThresholdedEvent) else ""
-    return f"{number_of(times, 'table')} of counts with {noise} noise, sigma {leaf.sigma:g}{shown}{_counted(leaf)}"
+    cut = f", shown from {leaf.threshold:g} up" if isinstance(leaf, events.ThresholdedEvent) else ""
+    return f"{number_of(times, 'table')} of counts with {noise} noise, sigma {leaf.sigma:g}{cut}{_counted(leaf)}"
 
 
 def _counted(leaf: DpEvent) -> str:
@@ -429,7 +429,7 @@ _ADJACENCY_WORDS = {
 
 
 def _show(
-    shown: Shown, event: DpEvent, result: EpsilonResult, more: Mapping[str, Any], *, units: int | None = None
+    output: TerminalOutput, event: DpEvent, result: EpsilonResult, more: Mapping[str, Any], *, units: int | None = None
 ) -> None:
     from dpsynth_platform.foundation.figures import number_of
     from dpsynth_platform.privacy.events import adjacency_of, event_to_json
@@ -438,7 +438,7 @@ def _show(
     too_large = _delta_notes(result.delta, units)
     level = None if too_large else tier(result.epsilon)
     notes = [*too_large, *_loose_notes(event, result)]
-    shown.json(
+    output.json(
         {
             "epsilon": result.epsilon,
             "delta": result.delta,
@@ -452,16 +452,16 @@ def _show(
         }
     )
     judged = f"a {level} guarantee" if level else f"delta {result.delta:.4g}: too large to promise anything"
-    shown.say(
+    output.print(
         f"epsilon {_rounded(result.epsilon)} at delta {result.delta:.4g} (by {_METHOD_WORDS[result.method]}): {judged}"
     )
     adjacency, b = adjacency_of(event)
-    shown.say(f"for one unit of at most {number_of(b, 'record')}, {adjacency}: {_ADJACENCY_WORDS[adjacency]}")
+    output.print(f"for one unit of at most {number_of(b, 'record')}, {adjacency}: {_ADJACENCY_WORDS[adjacency]}")
     if alone := more.get("alone"):
         costs = ", ".join(f"{name} {_rounded(value)}" for name, value in alone.items())
-        shown.say(f"epsilon of each alone: {costs} (they do not simply add up)")
+        output.print(f"epsilon of each alone: {costs} (they do not simply add up)")
     for note in notes:
-        shown.say(f"note: {note}")
+        output.print(f"note: {note}")
 
 
 def _delta_notes(delta: float, units: int | None) -> list[str]:

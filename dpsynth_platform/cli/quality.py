@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from dpsynth_platform.cli.terminal import SEVERAL, Json, Shown, command, listed, stages, workspace
+from dpsynth_platform.cli.terminal import SEVERAL, Json, TerminalOutput, command, listed, stages, workspace
 from dpsynth_platform.foundation.errors import SourceError
 
 quality_app = typer.Typer(no_args_is_help=True, help="Quality: how good synthetic data is, beside real data.")
@@ -53,9 +53,9 @@ def quality_table(
     from dpsynth_platform.one_table.declaration import read_declared
     from dpsynth_platform.quality.one_type import read_tables
     from dpsynth_platform.quality.report import measure_tables
-    from dpsynth_platform.quality.shown import HEADER, LEGEND
+    from dpsynth_platform.quality.report_rows import HEADER, LEGEND
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     left_out = _names("--drop", drop)
     judged, coded = _names("--protected", protected), _names("--categorical", categorical)
     with workspace("dpsynth-quality-"):
@@ -72,12 +72,12 @@ def quality_table(
             categorical=coded,
             orders=[_names("--ascending", [names]) for names in ascending or []],
         )
-    shown.json(report.to_json())
-    shown.table(HEADER, report.table())
-    shown.say()
-    shown.say(LEGEND)
-    shown.say(f"Rows: {', '.join(f'{count} {name}' for name, count in report.rows.items())}. Cells: {report.cells}.")
-    shown.say(report.notice)
+    output.json(report.to_json())
+    output.table(HEADER, report.table())
+    output.print()
+    output.print(LEGEND)
+    output.print(f"Rows: {', '.join(f'{count} {name}' for name, count in report.rows.items())}. Cells: {report.cells}.")
+    output.print(report.notice)
 
 
 @quality_app.command("text")
@@ -112,8 +112,8 @@ def quality_text(
     from dpsynth_platform.quality.text.corpora import HELD_OUT, check_apart, corpus_of, halves
     from dpsynth_platform.quality.text.report import HEADER, SPLIT, measure_texts
 
-    shown = Shown(as_json)
-    with stages(shown) as progress, workspace("dpsynth-quality-"):
+    output = TerminalOutput(as_json)
+    with stages(output) as progress, workspace("dpsynth-quality-"):
         # In CSV, all three are read as text, whatever they look like.
         like = pa.schema([(name, pa.large_string()) for name in dict.fromkeys([text, label, owner]) if name])
         had = corpus_of("real", read_file(real, like=like), text, label, owner)
@@ -132,13 +132,13 @@ def quality_text(
             remarks=[SPLIT] if holdout is None else [],
             progress=progress,
         )
-    shown.json(report.to_json())
-    shown.say(report.notice)
-    shown.say()
-    shown.table(HEADER, report.table())
-    shown.say()
+    output.json(report.to_json())
+    output.print(report.notice)
+    output.print()
+    output.table(HEADER, report.table())
+    output.print()
     for sentence in report.remarks_for_people():
-        shown.say(sentence)
+        output.print(sentence)
 
 
 def _names(option: str, texts: list[str] | None) -> list[str]:

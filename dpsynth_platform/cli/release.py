@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpsynth_platform.cli.terminal import Dataset, Json, Period, Shown, command
+from dpsynth_platform.cli.terminal import Dataset, Json, Period, TerminalOutput, command
 from dpsynth_platform.foundation.errors import VerificationFailed
 from dpsynth_platform.foundation.figures import moment
 from dpsynth_platform.foundation.people import acting, recorded
 from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.reviewing.review_text import review_text
 
 if TYPE_CHECKING:
-    from dpsynth_platform.reviewing.decisions import Review
+    pass
 
 _KEPT = "kept in the ledger for ever, so it must hold no data"
 
@@ -32,13 +33,13 @@ def release_list(as_json: Json = False) -> None:
     """Candidates that wait for a decision, and published releases."""
     from dpsynth_platform.reviewing import releases
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     listing = releases.listing(Settings.from_environment())
-    shown.json(listing)
+    output.json(listing)
     if not listing:
-        shown.say("No candidate waits for a decision, and nothing is published; start with: dpsynth run DATASET")
+        output.print("No candidate waits for a decision, and nothing is published; start with: dpsynth run DATASET")
         return
-    shown.table(
+    output.table(
         ("dataset", "state", "release or candidate", "where"),
         [(item["place"], item["state"], item["id"], item["where"]) for item in listing],
     )
@@ -51,10 +52,10 @@ def release_show(dataset: Dataset, period: Period = None, as_json: Json = False)
     from dpsynth_platform.foundation.storage import Place
     from dpsynth_platform.reviewing import decisions
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     review = decisions.review(Settings.from_environment(), Place(dataset, period))
-    shown.json(review.to_json())
-    review_text(shown, review)
+    output.json(review.to_json())
+    review_text(output, review)
 
 
 @release_app.command("approve")
@@ -79,18 +80,18 @@ def release_approve(
     from dpsynth_platform.reviewing import decisions
     from dpsynth_platform.synth.planning import load_dataset
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     settings = Settings.from_environment()
     place = Place(dataset, period)
     load_dataset(settings, dataset)
     who = acting(by, settings.user)
     words = recorded(reason, "--reason", optional=True)
     decision = decisions.approve(settings, place, who, words, after_withdrawal=after_withdrawal)
-    shown.say(f"approved by {decision.by}: candidate {decision.candidate}")
-    outcome = publish_if_approved(settings, place, shown.say)
-    shown.json({"candidate": decision.candidate, "by": decision.by, "at": decision.at} | outcome.to_json())
+    output.print(f"approved by {decision.by}: candidate {decision.candidate}")
+    outcome = publish_if_approved(settings, place, output.print)
+    output.json({"candidate": decision.candidate, "by": decision.by, "at": decision.at} | outcome.to_json())
     for line in outcome.next_steps:
-        shown.say(line)
+        output.print(line)
     if outcome.failures:
         for step, message in outcome.failures:
             if not as_json:
@@ -115,15 +116,15 @@ def release_refuse(
     from dpsynth_platform.reviewing import decisions
     from dpsynth_platform.synth.planning import load_dataset
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     settings = Settings.from_environment()
     load_dataset(settings, dataset)
     place = Place(dataset, period)
     decision = decisions.refuse(settings, place, acting(by, settings.user), recorded(reason, "--reason"))
-    shown.json({"candidate": decision.candidate, "by": decision.by, "at": decision.at})
-    shown.say(f"refused by {decision.by}: candidate {decision.candidate}")
+    output.json({"candidate": decision.candidate, "by": decision.by, "at": decision.at})
+    output.print(f"refused by {decision.by}: candidate {decision.candidate}")
     for line in decisions.next_steps(settings, decision):
-        shown.say(line)
+        output.print(line)
 
 
 @release_app.command("withdraw")
@@ -142,12 +143,12 @@ def release_withdraw(
     """
     from dpsynth_platform.reviewing.withdrawing import withdraw
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     settings = Settings.from_environment()
     done = withdraw(settings, release, acting(by, settings.user), recorded(reason, "--reason"))
-    shown.json(done.to_json())
-    shown.say(f"{', '.join(done.paths)}: withdrawn by {done.by} at {moment(done.at)} ({done.reason})")
-    shown.say("its rows are deleted" if done.deleted else "its rows were deleted before")
+    output.json(done.to_json())
+    output.print(f"{', '.join(done.paths)}: withdrawn by {done.by} at {moment(done.at)} ({done.reason})")
+    output.print("its rows are deleted" if done.deleted else "its rows were deleted before")
     for warning in done.warnings:
         print(warning, file=sys.stderr)
 
@@ -175,14 +176,14 @@ def release_verify(
     from dpsynth_platform.release.verify import exit_status
     from dpsynth_platform.reviewing import verification
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     reports = verification.verify_all(Settings.from_environment(), names, public_key, ledger)
-    shown.json([report.to_json() for report in reports] if len(reports) > 1 else reports[0].to_json())
+    output.json([report.to_json() for report in reports] if len(reports) > 1 else reports[0].to_json())
     for report in reports:
         own = report.ok and public_key is None and report.key_trusted
         note = f"Signed by this deployment's own key (fingerprint {report.key_fingerprint})." if own else None
         if report.ok:
-            shown.say(report.words_with(note))
+            output.print(report.words_with(note))
     damaged = [report.words_with(None) for report in reports if not report.ok]
     if damaged and not as_json:
         raise VerificationFailed("\n".join(damaged))
@@ -195,36 +196,7 @@ def release_key(as_json: Json = False) -> None:
     """Prints this deployment's public key (PEM), for those who verify its releases."""
     from dpsynth_platform.reviewing import verification
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     pem, fingerprint = verification.public_key(Settings.from_environment())
-    shown.json({"public_key": pem, "fingerprint": fingerprint})
-    shown.say(pem.rstrip())
-
-
-def review_text(shown: Shown, review: Review) -> None:
-    """A candidate in text: what the demo and `release show` print."""
-    from dpsynth_platform.quality.shown import LEGEND
-    from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, QUALITY_HEADER
-
-    shown.head("Guarantee")
-    for sentence in review.guarantee:
-        shown.say(sentence)
-    shown.head("Audit")
-    shown.say(review.audit_summary)
-    shown.table(AUDIT_HEADER, review.audit_rows)
-    shown.head("Quality (restricted: compares with real data, for reviewers only)")
-    shown.table(QUALITY_HEADER, review.quality_rows)
-    if review.quality_rows:
-        shown.say(LEGEND)
-    if review.mostly_missing:
-        shown.head("Columns with hardly any usable value")
-        for sentence in review.mostly_missing:
-            shown.say(sentence)
-    shown.head("Decision")
-    shown.say(f"candidate {review.candidate}; run by {', '.join(review.runners)}")
-    for approval in review.approvals:
-        shown.say(approval)
-    if review.release is not None:
-        shown.say(f"published as release {review.release}; how it is now: dpsynth release verify {review.release}")
-    shown.say(review.standing)
-    shown.say(f"all of it, with exact counts, spend and clearance (restricted): {review.dossier}")
+    output.json({"public_key": pem, "fingerprint": fingerprint})
+    output.print(pem.rstrip())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpsynth_platform.cli.terminal import Json, Period, Shown, command
+from dpsynth_platform.cli.terminal import Json, Period, TerminalOutput, command
 from dpsynth_platform.foundation.errors import ConfigurationError, NotFound
 from dpsynth_platform.foundation.people import acting, recorded
 from dpsynth_platform.foundation.settings import Settings
@@ -63,7 +63,7 @@ def purge(
     from dpsynth_platform.lifecycle.purging import due_and_held, purge_all
     from dpsynth_platform.synth.planning import load_all
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     if owner is None and (namespace or reason):
         raise ConfigurationError("--namespace, --reason: accepted: with --owner only")
     if owner is not None:
@@ -82,7 +82,7 @@ def purge(
     kept = [(item, hold) for item, hold in looked if hold is not None]
     purged = purge_all(settings, contracts, dry_run=dry_run)
     rows = [_row(item) for item in purged.deleted]
-    shown.json(
+    output.json(
         {
             "deleted": [dict(zip(_COLUMNS, row, strict=True)) for row in rows],
             "on_hold": [dict(zip(_COLUMNS, _row(item), strict=True)) | {"hold": hold.number} for item, hold in kept],
@@ -90,20 +90,20 @@ def purge(
         }
         | ({} if owner is None else {"remains": list(erasure.REMAINS)})
     )
-    shown.say(f"{len(rows)} outputs and logs {'would be' if dry_run else 'were'} deleted")
+    output.print(f"{len(rows)} outputs and logs {'would be' if dry_run else 'were'} deleted")
     if rows:
-        shown.table(("dataset", "step", "why", "age"), rows)
+        output.table(("dataset", "step", "why", "age"), rows)
     for item, hold in kept:
-        shown.say(f"{item.label}/{item.step} stays: {_words(hold)}")
+        output.print(f"{item.label}/{item.step} stays: {_words(hold)}")
     if owner is not None:
-        shown.say(
+        output.print(
             "Later runs make the deleted outputs again, without the owner; what a running mechanism reads goes with "
             "the first sweep after its end. What cannot be deleted:"
         )
         for words in erasure.REMAINS:
-            shown.say(f"  {words}.")
+            output.print(f"  {words}.")
         if kept:
-            shown.say("A legal hold outweighs the request: what is on hold goes with the first sweep after its end")
+            output.print("A legal hold outweighs the request: what is on hold goes with the first sweep after its end")
     if purged.failed and as_json:  # said above
         raise typer.Exit(1)
     purged.require()
@@ -139,11 +139,11 @@ def hold_add(dataset: HeldDataset, reason: Reason, period: Period = None, by: By
     from dpsynth_platform.lifecycle.holds import place_hold
     from dpsynth_platform.reviewing import accounts
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     place, store = _known(settings, dataset, period), accounts.ledger(settings)
     hold = place_hold(store, place, by=acting(by, settings.user), reason=recorded(reason, "--reason"))
-    shown.json(_as_json(hold))
-    shown.say(f"{place.label} is on hold ({hold.number}); nothing of it is deleted until: {_way_out(hold)}")
+    output.json(_as_json(hold))
+    output.print(f"{place.label} is on hold ({hold.number}); nothing of it is deleted until: {_way_out(hold)}")
 
 
 @hold_app.command("list")
@@ -151,9 +151,9 @@ def hold_add(dataset: HeldDataset, reason: Reason, period: Period = None, by: By
 def hold_list(as_json: Json = False) -> None:
     """The holds that stand."""
     standing = _standing(Settings.from_environment())
-    shown = Shown(as_json)
-    shown.json([_as_json(hold) for hold in standing])
-    shown.table(
+    output = TerminalOutput(as_json)
+    output.json([_as_json(hold) for hold in standing])
+    output.table(
         ("hold", "dataset", "since (UTC)", "by", "reason"),
         [(hold.number, hold.place.label, hold.at[:19], hold.by, hold.reason) for hold in standing],
     )
@@ -174,21 +174,21 @@ def hold_remove(
     from dpsynth_platform.lifecycle.holds import lift_hold
     from dpsynth_platform.reviewing import accounts
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     who, why = acting(by, settings.user), recorded(reason, "--reason")
     hold = lift_hold(accounts.ledger(settings), Place(dataset, period), by=who, reason=why, number=number)
     left = [other for other in _standing(settings) if other.covers(hold.place)]
-    shown.json(_as_json(hold) | {"left": [other.number for other in left]})
-    shown.say(f"hold {hold.number} on {hold.place.label} is removed")
+    output.json(_as_json(hold) | {"left": [other.number for other in left]})
+    output.print(f"hold {hold.number} on {hold.place.label} is removed")
     for other in left:
-        shown.say(f"still kept: {_words(other)}")
+        output.print(f"still kept: {_words(other)}")
 
 
 def _standing(settings: Settings) -> Sequence[Hold]:
     from dpsynth_platform.lifecycle.holds import holds
     from dpsynth_platform.reviewing import accounts
 
-    return holds(accounts.ledger(settings)) if accounts.has_ledger(settings) else []
+    return holds(accounts.ledger(settings)) if settings.has_ledger else []
 
 
 def _known(settings: Settings, dataset: str, period: str | None) -> Place:
@@ -234,16 +234,16 @@ def owner_fingerprint(
     from dpsynth_platform.scrub.fingerprints import canonical_text, owner_fingerprint
     from dpsynth_platform.secrets.vault import Vault
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     account = accounts.ledger(settings).account(family)
     keys = owner_keys.keys_in_use(Vault(settings.vault), account)
     texts = [canonical_text(line, account.owner_normalization) for line in _lines("id")]
     found = [owner_fingerprint(text, keys) for text in texts if text is not None]
     if not found:
         raise ConfigurationError("standard input: no id; accepted: ids as the source has them, one a line")
-    shown.json(found)
+    output.json(found)
     for fingerprint in found:
-        shown.say(fingerprint)
+        output.print(fingerprint)
 
 
 @owner_app.command("readmit")
@@ -259,14 +259,16 @@ def owner_readmit(
     from dpsynth_platform.lifecycle import erasure
     from dpsynth_platform.reviewing import accounts
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     owners = erasure.parse_owners(_lines() if owner == _LINES else [owner])
     who, why = acting(by, settings.user), recorded(reason, "--reason")
     store = accounts.ledger(settings)
     account = erasure.account_of(store, namespace)
     erasure.readmit(settings.restricted, store, account, owners, by=who, reason=why)
-    shown.json({"namespace": account.namespace, "readmitted": len(owners)})
-    shown.say(f"{len(owners)} owners of namespace {account.namespace} take part again in what is scrubbed from now on")
+    output.json({"namespace": account.namespace, "readmitted": len(owners)})
+    output.print(
+        f"{len(owners)} owners of namespace {account.namespace} take part again in what is scrubbed from now on"
+    )
 
 
 def _lines(asked: str = "fingerprint") -> list[str]:

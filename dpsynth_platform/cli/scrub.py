@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpsynth_platform.cli.terminal import Json, Shown, command, workspace
+from dpsynth_platform.cli.terminal import Json, TerminalOutput, command, workspace
 from dpsynth_platform.foundation.settings import Settings
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def evaluate(
     from dpsynth_platform.scrub.scrub import LIMITS
     from dpsynth_platform.synth.planning import load_dataset
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     own = load_dataset(Settings.from_environment(), dataset)[0].scrub if dataset else None
     with workspace("dpsynth-scrub-"):
         texts = read_gold(gold, text=text, spans=spans)
@@ -52,29 +52,29 @@ def evaluate(
             ((_, found),) = detector.each([documents], lambda item: item)
         own_types = {item.entity for item in own.patterns} | own.deny.keys() if own else set()
         report = measure(texts, found, ENTITY_TYPES.keys() | own_types)
-    shown.json(report.to_json() | {"limits": LIMITS})
-    tables(shown, report)
-    shown.say()
-    shown.say(LIMITS)
+    output.json(report.to_json() | {"limits": LIMITS})
+    tables(output, report)
+    output.print()
+    output.print(LIMITS)
 
 
-def tables(shown: Shown, report: Evaluation) -> None:
+def tables(output: TerminalOutput, report: Evaluation) -> None:
     """The report for people."""
     for rule, words in (("exact", "same type, start and end"), ("overlapping", "same type, at least half in common")):
-        shown.head(f"{report.texts} texts, {rule} spans ({words})")
+        output.heading(f"{report.texts} texts, {rule} spans ({words})")
         scores = {"all": report.total(rule)} | dict(getattr(report, rule))
-        shown.table(
+        output.table(
             ("type", "gold", "found", "precision", "recall", "F1", "F2"),
             [(name, *cells(score)) for name, score in scores.items()],
         )
-    shown.head("Share of marked characters that would be removed, whatever their type is taken for")
-    shown.table(
+    output.heading("Share of marked characters that would be removed, whatever their type is taken for")
+    output.table(
         ("type", "removed", "spans left whole"),
         [(name, f"{share:.3f}", report.missed.get(name, 0)) for name, share in report.covered.items()],
     )
     if report.confused:
-        shown.head("Found, but as another type")
-        shown.table(
+        output.heading("Found, but as another type")
+        output.table(
             ("type", "found as (times)"),
             [
                 (name, ", ".join(f"{other} ({times})" for other, times in others.items()))
@@ -83,14 +83,16 @@ def tables(shown: Shown, report: Evaluation) -> None:
         )
     if report.unjudged:
         others = ", ".join(f"{name} ({times})" for name, times in report.unjudged.items())
-        shown.say(f"not judged, since the gold set never marks such a type: {others}")
+        output.print(f"not judged, since the gold set never marks such a type: {others}")
     if report.merged:
-        shown.say(f"compared as another type: {', '.join(f'{one} as {other}' for one, other in report.merged.items())}")
+        output.print(
+            f"compared as another type: {', '.join(f'{one} as {other}' for one, other in report.merged.items())}"
+        )
     if report.unknown:
-        shown.say(
+        output.print(
             f"types of the gold set that scrubbing does not have: {', '.join(report.unknown)}; accepted: the types"
         )
-        shown.say("listed in docs/scrubbing.md, and those of the contract's own rules (--dataset)")
+        output.print("listed in docs/scrubbing.md, and those of the contract's own rules (--dataset)")
 
 
 def cells(score: Score) -> tuple[str, ...]:

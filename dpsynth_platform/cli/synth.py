@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpsynth_platform.cli.terminal import Json, Shown, command, plain, stages, workspace
+from dpsynth_platform.cli.terminal import Json, TerminalOutput, command, plain, stages, workspace
 from dpsynth_platform.foundation.errors import SchemaMissing, SourceError
 from dpsynth_platform.foundation.permissions import no_core_dumps
 
@@ -168,7 +168,7 @@ def synth_table(
     """Makes a synthetic table, its privacy statement and a ledger of what was spent. Run again, it costs nothing."""
     from dpsynth_platform.one_table import Options, synthesize
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     options = Options(
         epsilon=epsilon,
         delta=delta,
@@ -198,19 +198,21 @@ def synth_table(
     )
     no_core_dumps()
     try:
-        with stages(shown) as progress, workspace("dpsynth-synth-"):
+        with stages(output) as progress, workspace("dpsynth-synth-"):
             made = synthesize(table, out, options, progress=progress)
     except SchemaMissing as missing:
-        raise _draft(shown, missing) from None
+        raise _draft(output, missing) from None
     except KeyboardInterrupt as stopped:
-        shown.say(f"Interrupted. {stopped or 'Nothing was spent.'}")
+        output.print(f"Interrupted. {stopped or 'Nothing was spent.'}")
         raise typer.Exit(INTERRUPTED) from None
-    shown.json(made.to_json())
-    _show(shown, made)
+    output.json(made.to_json())
+    _show(output, made)
     if target is not None and made.method != "aim":
-        shown.say(f"--target {target} has had no effect, by method {made.method}; method aim goes by it (--method aim)")
+        output.print(
+            f"--target {target} has had no effect, by method {made.method}; method aim goes by it (--method aim)"
+        )
     if method is MethodName.auto and expected_units is None:
-        shown.say("The method was chosen as if there were 1/delta units; --expected-units says how many there are.")
+        output.print("The method was chosen as if there were 1/delta units; --expected-units says how many there are.")
 
 
 @synth_app.command("rows")
@@ -237,13 +239,13 @@ def synth_rows(
     """Draws further rows from the model of an earlier run, which has paid for them: nothing is spent, no data read."""
     from dpsynth_platform.one_table.more_rows import more_rows, read_given
 
-    shown = Shown(as_json)
-    with stages(shown) as progress, workspace("dpsynth-synth-"):
+    output = TerminalOutput(as_json)
+    with stages(output) as progress, workspace("dpsynth-synth-"):
         made = more_rows(out, rows, given=read_given(given or []), constraints=constraints, to=to, progress=progress)
-    shown.json(made.to_json())
-    shown.say(f"{made.rows} rows: {made.synthetic}")
-    shown.say(f"ledger entry {made.entry_id} had paid: nothing new was spent")
-    shown.say(f"What they are: {made.statement}")
+    output.json(made.to_json())
+    output.print(f"{made.rows} rows: {made.synthetic}")
+    output.print(f"ledger entry {made.entry_id} had paid: nothing new was spent")
+    output.print(f"What they are: {made.statement}")
 
 
 @synth_app.command("topics")
@@ -260,21 +262,21 @@ def synth_topics(
     from dpsynth_platform.synth.text.topic_building import UNIVERSAL_MATERIAL, build_topics, read_phrases
     from dpsynth_platform.synth.text.topic_building import universal_phrases as universal
 
-    shown = Shown(as_json)
-    with stages(shown) as progress, workspace("dpsynth-topics-"):
+    output = TerminalOutput(as_json)
+    with stages(output) as progress, workspace("dpsynth-topics-"):
         found = universal() if phrases is None else read_phrases(phrases)
         material = UNIVERSAL_MATERIAL if phrases is None else phrases.name
         digest = build_topics(found, out, material=material, progress=progress)
-    shown.json({"file": str(out), "phrases": len(found), "sha256": digest})
-    shown.say(f"{out}: topics of {len(found)} phrases; SHA-256 {digest}")
-    shown.say("In a contract: generate.text.topics: {model: PATH, public: why it knows nothing of the data}")
+    output.json({"file": str(out), "phrases": len(found), "sha256": digest})
+    output.print(f"{out}: topics of {len(found)} phrases; SHA-256 {digest}")
+    output.print("In a contract: generate.text.topics: {model: PATH, public: why it knows nothing of the data}")
 
 
-def _draft(shown: Shown, missing: SchemaMissing) -> typer.Exit:
+def _draft(output: TerminalOutput, missing: SchemaMissing) -> typer.Exit:
     """The file to fill in, alone on standard output, so that it can be kept; what else is said goes beside it."""
-    shown.json({"error": {"code": missing.code, "message": missing.words, "draft": missing.draft}})
-    shown.say(missing.draft)
-    if not shown.console.quiet:
+    output.json({"error": {"code": missing.code, "message": missing.words, "draft": missing.draft}})
+    output.print(missing.draft)
+    if not output.console.quiet:
         print(plain(missing.words), file=sys.stderr)
     return typer.Exit(1)
 
@@ -289,18 +291,20 @@ def _one_column(owners: list[str] | None) -> str | None:
     return owners[0] if owners else None
 
 
-def _show(shown: Shown, made: Synthesis) -> None:
+def _show(output: TerminalOutput, made: Synthesis) -> None:
     from dpsynth_platform.synth.tabular.domain import filled_in_words
 
     paid = "paid now" if made.spent else "was paid before: nothing new was spent"
-    shown.say(f"{made.rows} rows: {made.synthetic}")
-    shown.say(f"{made.guarantee}; method {made.method}: {made.why_method}")
-    shown.say(f"ledger entry {made.entry_id} {paid}; the ledger in {made.ledger} knows only what is spent through it")
+    output.print(f"{made.rows} rows: {made.synthetic}")
+    output.print(f"{made.guarantee}; method {made.method}: {made.why_method}")
+    output.print(
+        f"ledger entry {made.entry_id} {paid}; the ledger in {made.ledger} knows only what is spent through it"
+    )
     for sentence in made.mostly_missing:
-        shown.say(sentence)
+        output.print(sentence)
     if made.filled:
-        shown.say(filled_in_words(made.filled, made.nullable))
-    shown.say("Not covered by the guarantee:")
+        output.print(filled_in_words(made.filled, made.nullable))
+    output.print("Not covered by the guarantee:")
     for access in made.not_covered:
-        shown.say(f"- {access}")
-    shown.say(f"All of it in words: {made.statement}")
+        output.print(f"- {access}")
+    output.print(f"All of it in words: {made.statement}")

@@ -45,7 +45,7 @@ Period = Annotated[str | None, typer.Option(help="Month (YYYY-MM), for datasets 
 Json = Annotated[bool, typer.Option("--json", help="One JSON value on standard output instead of text.")]
 
 
-class Shown:
+class TerminalOutput:
     """Where results go: text for people, or one JSON value."""
 
     def __init__(self, as_json: bool) -> None:
@@ -58,11 +58,11 @@ class Shown:
             file=self._file, highlight=False, emoji=False, soft_wrap=True, quiet=as_json, width=width
         )
 
-    def say(self, text: str = "") -> None:
+    def print(self, text: str = "") -> None:
         """A sentence for people."""
         self.console.print(plain(text), markup=False)
 
-    def head(self, text: str) -> None:
+    def heading(self, text: str) -> None:
         """A heading for people."""
         self.console.print(f"\n[bold]{text}[/bold]")
 
@@ -88,14 +88,14 @@ class Shown:
 
 
 @contextmanager
-def stages(shown: Shown) -> Iterator[Told]:
+def stages(output: TerminalOutput) -> Iterator[Told]:
     """On a terminal a line for each stage, with what remains of it; elsewhere nothing."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    silenced = not shown.console.is_terminal or shown.console.quiet
+    silenced = not output.console.is_terminal or output.console.quiet
     with Progress(
-        *columns, console=shown.console, disable=silenced, redirect_stdout=False, redirect_stderr=False
+        *columns, console=output.console, disable=silenced, redirect_stdout=False, redirect_stderr=False
     ) as bars:
         known: dict[str, int] = {}
 
@@ -134,7 +134,7 @@ def command(body: Callable[P, None]) -> Callable[P, None]:
                 raise typer.Exit(1)
             error = _unexpected(unexpected)
         if error is not None:
-            raise Shown(bool(kwargs.get("as_json"))).fail(error)
+            raise TerminalOutput(bool(kwargs.get("as_json"))).fail(error)
 
     return wrapped
 
@@ -151,9 +151,9 @@ _ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 def workspace(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """A temporary directory for this user alone, which also takes what libraries print.
 
-    Results go by a `Shown` that was made before. The directory is gone afterwards, also where the process is asked to
-    end or its terminal is closed (SIGTERM and SIGHUP, which become a `SystemExit` inside). What a kill
-    leaves behind goes later (`scratch`).
+    Results go through a `TerminalOutput` that was made before. The directory is removed afterwards, also where the
+    process receives SIGTERM or SIGHUP, which become a `SystemExit` inside. What a kill leaves is removed later
+    (`scratch`).
 
     Args:
         parent: where it is made; None: the system's place.

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dpsynth_platform.cli.terminal import Json, Shown, command
+from dpsynth_platform.cli.terminal import Json, TerminalOutput, command
 from dpsynth_platform.foundation.settings import Settings
 
 watching_app = typer.Typer()
@@ -28,11 +28,11 @@ def metrics(
     from dpsynth_platform.foundation.serving import listening_at
     from dpsynth_platform.watching import server
 
-    shown, settings = Shown(as_json), Settings.from_environment()
+    output, settings = TerminalOutput(as_json), Settings.from_environment()
     listening = listening_at(host, port)
     url = f"http://{host}:{listening.getsockname()[1]}"
-    shown.json({"url": url})
-    shown.say(f"metrics at {url}/metrics, health at {url}/health; stop with Ctrl-C")
+    output.json({"url": url})
+    output.print(f"metrics at {url}/metrics, health at {url}/health; stop with Ctrl-C")
     server.serve(listening, server.application(settings))
 
 
@@ -42,11 +42,11 @@ def health(as_json: Json = False) -> None:
     """Whether the ledger is reachable and whole, places can be written to, and the disk has room; if not, status 1."""
     from dpsynth_platform.watching.health import checks
 
-    shown = Shown(as_json)
+    output = TerminalOutput(as_json)
     found = checks(Settings.from_environment())
     ok = all(item.ok for item in found)
-    shown.json({"ok": ok, "checks": [vars(item) for item in found]})
+    output.json({"ok": ok, "checks": [vars(item) for item in found]})
     for item in found:
-        shown.say(f"{item.name}: {'well' if item.ok else 'NOT WELL'}: {item.words}")
+        output.print(f"{item.name}: {'well' if item.ok else 'NOT WELL'}: {item.words}")
     if not ok:
         raise typer.Exit(1)

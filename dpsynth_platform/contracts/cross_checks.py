@@ -34,11 +34,12 @@ from dpsynth_platform.contracts.generation import (
     text_column_of,
     training_units,
 )
-from dpsynth_platform.contracts.privacy import WEAK_EPSILON, Privacy
+from dpsynth_platform.contracts.privacy import Privacy
 from dpsynth_platform.contracts.quality import Quality
 from dpsynth_platform.contracts.release import Release
 from dpsynth_platform.contracts.scrubbing import Scrub
 from dpsynth_platform.contracts.source import Source
+from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 
 
 @dataclass(frozen=True)

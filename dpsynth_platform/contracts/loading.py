@@ -150,6 +150,7 @@ def check_with_family(
 
 
 def family_of(settings: Settings, name: str, where: str) -> FamilyBudget:
+    """The budget of a family by its name; `where` begins the message of the error. Raises `ContractError`."""
     path = settings.families / f"{name}.yaml"
     if not os.path.lexists(path):
         known = ", ".join(names_of(settings.families)) or NONE_YET

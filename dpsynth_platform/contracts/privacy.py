@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from dpsynth_platform.contracts.base import MOST_UNITS, ColumnName, FamilyName, Part, refuse
+from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.foundation.figures import lower_bound
 
 UnitName = Literal["example", "user", "group"]
@@ -18,9 +19,6 @@ RecordOrder = Annotated[
     str, StringConstraints(pattern=r"^(random|fewest-owners-first|weight:[A-Za-z][A-Za-z0-9_\-]{0,126})$")
 ]
 
-STRONG_EPSILON = 1.0
-WEAK_EPSILON = 10.0
-"""Up to the first a guarantee is strong, above the second weak (Ponomareva et al. 2026, section 7.1)."""
 MOST_CONTRIBUTIONS = 10_000
 
 

@@ -23,10 +23,11 @@ from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import Place, read_table
 from dpsynth_platform.operations.operating import Outcome, publish_if_approved, run_dataset
 from dpsynth_platform.reviewing import decisions, verification
+from dpsynth_platform.reviewing.review_text import review_text
 from dpsynth_platform.synth.planning import load_dataset
 
 if TYPE_CHECKING:
-    from dpsynth_platform.cli.terminal import Shown
+    from dpsynth_platform.foundation.output import Output
 
 LINES = {
     "census": "UCI Adult, dressed up as a company would hold it (all people are fictional)",
@@ -55,51 +56,49 @@ def make_source(settings: Settings, name: str) -> Path:
     return prepare(settings.home, settings.home / "cache")
 
 
-def run_demo(settings: Settings, dataset: str, shown: Shown) -> dict[str, Any]:
+def run_demo(settings: Settings, dataset: str, output: Output) -> dict[str, Any]:
     """Makes the source, runs the line, approves as a second person, publishes, verifies; returns a summary.
 
     Args:
         settings: the deployment.
         dataset: one of `LINES`.
-        shown: where results go.
+        output: where results go.
     """
-    from dpsynth_platform.cli.release import review_text
-
     place = Place(dataset)
     contract, _ = load_dataset(settings, dataset)
-    shown.head(f"1. The source: {LINES[dataset]}")
-    shown.say(f"Delta table {make_source(settings, dataset)}")
+    output.heading(f"1. The source: {LINES[dataset]}")
+    output.print(f"Delta table {make_source(settings, dataset)}")
     if contract.generate.base_model is not None:
-        shown.say(_declared(settings, contract.generate.base_model))
-    shown.head("2. The line: raw, scrubbed, canaries, clearance, bounded, model, synthetic, audit, quality")
-    outcome = _ended_well(run_dataset(settings, dataset, None, None, shown.say))
+        output.print(_declared(settings, contract.generate.base_model))
+    output.heading("2. The line: raw, scrubbed, canaries, clearance, bounded, model, synthetic, audit, quality")
+    outcome = _ended_well(run_dataset(settings, dataset, None, None, output.print))
     review = decisions.review(settings, place)
-    review_text(shown, review)
+    review_text(output, review)
     if outcome.release is None:
-        shown.head("3. The decision")
-        shown.say(
+        output.heading("3. The decision")
+        output.print(
             f"An approver must not be the one who ran it. This demo plays both parts: {settings.user!r} ran it and "
             f"{REVIEWER!r} approves. In earnest a second person would decide."
         )
         decisions.approve(settings, place, REVIEWER, "approved by the demonstration")
-        published = _ended_well(publish_if_approved(settings, place, shown.say))
+        published = _ended_well(publish_if_approved(settings, place, output.print))
     else:
         published = outcome
     report = verification.verify(settings, str(published.release), None)
     report.raise_for_problems()
-    shown.head("The release")
+    output.heading("The release")
     for line in published.next_steps:
-        shown.say(line)
-    shown.say(f"verified: {report.files} files, {report.rows} rows")
+        output.print(line)
+    output.print(f"verified: {report.files} files, {report.rows} rows")
     spent = f"ledger entry {', '.join(outcome.new_entries)}" if outcome.new_entries else "nothing"
-    shown.say(f"newly spent by this run: {spent}")
+    output.print(f"newly spent by this run: {spent}")
     if contract.written is not None:
-        shown.head(f"Some of what is in column {contract.written}, written by the language model")
+        output.heading(f"Some of what is in column {contract.written}, written by the language model")
         for text in islice(_texts(contract, Path(str(published.release))), _TEXTS_SHOWN):
-            shown.say(f"- {text}")
+            output.print(f"- {text}")
     to_look_further(
         settings,
-        shown,
+        output,
         {
             "dpsynth ledger show": "what was spent and what is left",
             f"dpsynth release show {dataset}": "the candidate as a reviewer sees it",
@@ -118,14 +117,14 @@ def run_demo(settings: Settings, dataset: str, shown: Shown) -> dict[str, Any]:
     }
 
 
-def to_look_further(settings: Settings, shown: Shown, commands: Mapping[str, str]) -> None:
+def to_look_further(settings: Settings, output: Output, commands: Mapping[str, str]) -> None:
     """Commands and what they show."""
-    shown.head("To look further")
+    output.heading("To look further")
     if shutil.which("dpsynth") is None:
-        shown.say(f"  first: export PATH={Path(sys.executable).parent}:$PATH DPSYNTH_HOME={settings.home}")
+        output.print(f"  first: export PATH={Path(sys.executable).parent}:$PATH DPSYNTH_HOME={settings.home}")
     width = max(30, *map(len, commands))
     for command, what in commands.items():
-        shown.say(f"  {command:{width}} {what}")
+        output.print(f"  {command:{width}} {what}")
 
 
 def _declared(settings: Settings, base_model: str) -> str:

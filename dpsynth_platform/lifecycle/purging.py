@@ -27,7 +27,6 @@ from dpsynth_platform.lifecycle.holds import Hold, covering, holds
 from dpsynth_platform.lifecycle.retention import Expired, OnError
 from dpsynth_platform.lineage import naming
 from dpsynth_platform.lineage.emitter import DatasetRef, LineageEmitter, StepRun
-from dpsynth_platform.reviewing.accounts import has_ledger
 
 _NAMED = 20
 """How many failures an error names."""
@@ -94,7 +93,7 @@ def due_and_held(
         onerror: as of `retention.due`.
     """
     now = now or dt.datetime.now(dt.UTC)
-    known = Ledger(settings.ledger_url) if has_ledger(settings) else None
+    known = Ledger(settings.ledger_url) if settings.has_ledger else None
     asked = {} if known is None else {name: item for name, item in erasures(known).items() if item.at <= now}
     found = retention.due(Storage(settings.restricted), contracts, now, asked, onerror)
     standing = [] if known is None or not found else holds(known)
@@ -107,7 +106,7 @@ def kept_until(settings: Settings, place: Place, step: str, declared: DataContra
     Args:
         declared: the dataset's contract as it is now, if it has one.
     """
-    if has_ledger(settings) and covering(holds(Ledger(settings.ledger_url)), place) is not None:
+    if settings.has_ledger and covering(holds(Ledger(settings.ledger_url)), place) is not None:
         return None
     return retention.kept_until(Storage(settings.restricted), place, step, declared)
 

@@ -204,7 +204,7 @@ def notify(settings: Settings, *, dry_run: bool = False) -> Look:
         NotificationFailed: as `tell`.
         LedgerError: the ledger cannot be read.
     """
-    if not receivers_of(settings) or not accounts.has_ledger(settings):
+    if not receivers_of(settings) or not settings.has_ledger:
         return Look((), {}, {})
     store = accounts.ledger(settings)
 

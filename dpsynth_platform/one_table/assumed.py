@@ -27,8 +27,8 @@ from dpsynth_platform.contracts.columns import (
     TextColumn,
     TimeColumn,
 )
-from dpsynth_platform.one_table.sources import Source, guessed
 from dpsynth_platform.sources.delta_types import in_calendar
+from dpsynth_platform.sources.table_files import Source, guessed
 from dpsynth_platform.synth.tabular.scales import SECOND
 
 MOST_CATEGORIES = 1000

@@ -27,9 +27,10 @@ from dpsynth_platform.contracts.constraints import MOST_CONSTRAINTS, Constraint,
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.drafting.templates import TEMPLATES, template
 from dpsynth_platform.foundation.errors import ContractError, SchemaMissing, SourceError
 from dpsynth_platform.foundation.yaml_files import read_yaml
-from dpsynth_platform.one_table.sources import Source
+from dpsynth_platform.sources.table_files import Source
 from dpsynth_platform.synth.planning import check_constraints
 
 DATASET = "table"
@@ -58,17 +59,6 @@ _OPTIONS = {
     "generate.time_limit": "--time-limit",
     "generate.constraints": "constraints",
 }
-_TEMPLATES = (
-    (pa.types.is_integer, "integer, min: , max: "),
-    (pa.types.is_floating, "float, min: , max: "),
-    (pa.types.is_date, "date, min: , max: "),
-    (pa.types.is_timestamp, "datetime, min: , max: "),
-    (pa.types.is_time, "time"),
-    (pa.types.is_decimal, "float, min: , max: , decimals: "),
-    (pa.types.is_boolean, "boolean"),
-    (pa.types.is_string, "categorical, values: []"),
-    (pa.types.is_large_string, "categorical, values: []"),
-)
 
 
 class SchemaFile(BaseModel):
@@ -128,7 +118,7 @@ def refuse_undeclared(source: Source, names: list[str]) -> SchemaMissing:
     if source.format == "csv":
         found, types = ", ".join(names), dict.fromkeys(names, "type: ")
         # Of each type the first template: what decimal numbers have beside others is no other type.
-        kinds = "; ".join(reversed({words.partition(",")[0]: words for _, words in reversed(_TEMPLATES)}.values()))
+        kinds = "; ".join(reversed({words.partition(",")[0]: words for _, words in reversed(TEMPLATES)}.values()))
         untyped = f"# A CSV file says no types, and its values are not asked. Accepted: {kinds}.\n"
     else:
         own = {name: plain_type(source.schema.field(name).type) for name in names}
@@ -239,15 +229,6 @@ def _known(source: Source, name: str, owners: str | None) -> Column | None:
     if pa.types.is_boolean(plain_type(item.type)) and source.format != "csv":
         return BooleanColumn(type="boolean", nullable=item.nullable)
     return None
-
-
-def template(type_: pa.DataType) -> str:
-    """A declaration to fill in for a column of a type, as in `{type: integer, min: , max: }`, without the braces.
-
-    What no declaration reads (lists, structs, maps, bytes) is ignored.
-    """
-    plain = plain_type(type_)
-    return next((f"type: {words}" for fits, words in _TEMPLATES if fits(plain)), "ignore: true")
 
 
 def _key(name: str) -> str:

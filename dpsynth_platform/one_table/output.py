@@ -17,9 +17,9 @@ import pyarrow as pa
 from dpsynth_platform.compute.plain_types import plain
 from dpsynth_platform.foundation.errors import SourceError, file_problem
 from dpsynth_platform.foundation.storage import sync, write_durably, write_table
-from dpsynth_platform.one_table.sources import Format
 from dpsynth_platform.one_table.statement import Words
 from dpsynth_platform.sources.delta_types import kept, kept_type
+from dpsynth_platform.sources.table_files import Format
 from dpsynth_platform.synth.interface import Drawing
 
 _NAMES: dict[Format, str] = {"parquet": "synthetic.parquet", "csv": "synthetic.csv", "delta": "synthetic"}

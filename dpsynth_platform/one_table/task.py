@@ -21,12 +21,12 @@ from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.one_table import assumed, declaration
-from dpsynth_platform.one_table.sources import Format, Source, open_source
 from dpsynth_platform.privacy.units import WEIGHTINGS, Weighting
 from dpsynth_platform.scrub.scrub import check_source_schema
 from dpsynth_platform.secrets.vault import keyed_name
 from dpsynth_platform.sources.delta_types import kept_type
 from dpsynth_platform.sources.dialect import Dialect
+from dpsynth_platform.sources.table_files import Format, Source, open_source
 from dpsynth_platform.synth.automatic import AUTO
 from dpsynth_platform.synth.interface import METHODS, SealedPlan
 from dpsynth_platform.synth.planning import cost_request, plan_release

@@ -34,8 +34,8 @@ from dpsynth_platform.ledger.chain import SPENT, STARTED
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table.place import Place
-from dpsynth_platform.one_table.sources import Format
 from dpsynth_platform.release.heads import KnownChain
+from dpsynth_platform.sources.table_files import Format
 
 _HEAD = "head.json"
 _ENTRY_ID = re.compile(r"[0-9a-f]{32}")

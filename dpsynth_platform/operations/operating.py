@@ -24,7 +24,7 @@ from dpsynth_platform.synth.planning import check_period, load_dataset
 from dpsynth_platform.synth.tabular.missing import MOSTLY_MISSING
 
 if TYPE_CHECKING:
-    from dpsynth_platform.operations.running import LineResult
+    from dpsynth_platform.operations.running import CodeLocation, LineResult
 
 Say = Callable[[str], None]
 
@@ -68,7 +68,7 @@ def run_dataset(
     say: Say,
     *,
     up_to: str | None = None,
-    in_process: bool = False,
+    in_process: CodeLocation | None = None,
 ) -> Outcome:
     """Runs the line up to its candidate, and publishes where the candidate is approved already.
 
@@ -90,7 +90,7 @@ def run_dataset(
     steps = _steps_up_to(contract, up_to, spend_again)
     if spend_again is not None:
         accounts.check_given_up(settings, place, spend_again)
-    with nullcontext() if in_process else forked_from_now_on(settings):
+    with nullcontext() if in_process is not None else forked_from_now_on(settings):
         known = _entries(settings, place)
         result = _ran(settings, place, steps, spend_again, say, in_process=in_process)
         new_entries = tuple(entry for entry in _entries(settings, place) if entry not in known)
@@ -118,7 +118,7 @@ def _ran(
     spend_again: str | None,
     say: Say,
     *,
-    in_process: bool,
+    in_process: CodeLocation | None,
 ) -> LineResult:
     """Runs the steps, all of them where none is named, after what killed runs left was closed."""
     from dpsynth_platform.operations import running
@@ -138,7 +138,9 @@ def _ran(
         )
 
 
-def publish_if_approved(settings: Settings, place: Place, say: Say, *, in_process: bool = False) -> Outcome:
+def publish_if_approved(
+    settings: Settings, place: Place, say: Say, *, in_process: CodeLocation | None = None
+) -> Outcome:
     """Publishes the present candidate if its evidence holds; otherwise says what is missing."""
     from dpsynth_platform.operations import running
     from dpsynth_platform.release import evidence
@@ -217,7 +219,7 @@ def _fact_rows(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _entries(settings: Settings, place: Place) -> list[str]:
-    if not accounts.has_ledger(settings):
+    if not settings.has_ledger:
         return []
     entries = accounts.ledger(settings).entries()
     return [entry.entry_id for entry in entries if entry.request.place == place.label]

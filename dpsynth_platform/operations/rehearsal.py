@@ -25,7 +25,7 @@ from dpsynth_platform.foundation.errors import DpsynthError
 from dpsynth_platform.foundation.restricted_log import output_to
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import write_table
-from dpsynth_platform.operations.running import failures_of
+from dpsynth_platform.operations.running import CodeLocation, failures_of
 from dpsynth_platform.synth.planning import load_dataset
 
 _TRIED = {"steps": 2, "replay_steps": 0, "batch_size": 8, "warmup_steps": 0}
@@ -46,20 +46,23 @@ class RehearsalFailed(DpsynthError):
 
 
 def rehearse(
-    settings: Settings, dataset: str, period: str | None, rows: int, say: Callable[[str], None]
+    settings: Settings,
+    code_location: CodeLocation,
+    dataset: str,
+    period: str | None,
+    rows: int,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Runs the line on a mock table of so many rows; returns what was tried.
 
     Raises:
         RehearsalFailed: a step failed.
     """
-    from dpsynth_platform.definitions import build_definitions
-
     contract, _ = load_dataset(settings, dataset)
     with tempfile.TemporaryDirectory(prefix="dpsynth-rehearsal-") as place:
         mock = _mock_deployment(settings, contract, period, rows, Path(place))
         say(f"trying the line on {rows} rows made from the contract alone")
-        job = build_definitions(mock).resolve_job_def(f"{dataset}_candidate")
+        job = code_location(mock).resolve_job_def(f"{dataset}_candidate")
         with dg.DagsterInstance.ephemeral() as instance, output_to(Path(place) / "output.log"):
             result = job.execute_in_process(instance=instance, partition_key=period, raise_on_error=False)
         failures = failures_of(result.all_events)

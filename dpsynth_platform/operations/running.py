@@ -43,6 +43,8 @@ _FACT_NAMES = {"dagster/row_count": "rows", "row count": "rows"}
 _LONGEST_COMMAND = dt.timedelta(hours=1)
 
 Progress = Callable[[str], None]
+CodeLocation = Callable[[Settings], dg.Definitions]
+"""What builds all definitions of a deployment."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def run_line(
     period: str | None = None,
     assets: Sequence[tuple[str, str]] = (),
     spend_again: tuple[str, str] | None = None,
-    in_process: bool = False,
+    in_process: CodeLocation | None = None,
     progress: Progress = lambda _: None,
 ) -> LineResult:
     """Runs one job of the code location to its end.
@@ -118,7 +120,7 @@ def run_line(
         period: partition, for datasets with a cadence.
         assets: dataset and step of the job's assets to run; none: all of them.
         spend_again: dataset and id of the entry that is given up for a second spend.
-        in_process: whether steps run in this process, where they start sooner; one that is killed takes it along.
+        in_process: the code location, for steps in this process: they start sooner, and a kill ends this process, too.
         progress: called with one public sentence at a time.
     """
     settings.export()
@@ -137,8 +139,8 @@ def run_line(
     selected = [dg.AssetKey(asset) for asset in assets] or None
     log = logs_of(settings.restricted) / f"run-{invocation}.log"
     with _following(instance, invocation, progress), output_to(log):
-        if in_process:
-            run_id = _run_here(settings, instance, job, config, tags, selected)
+        if in_process is not None:
+            run_id = _run_here(in_process(settings), instance, job, config, tags, selected)
         else:
             target = dg.build_reconstructable_job("dpsynth_platform.definitions", "job_named", (job,))
             if selected:
@@ -149,7 +151,7 @@ def run_line(
 
 
 def _run_here(
-    settings: Settings,
+    definitions: dg.Definitions,
     instance: dg.DagsterInstance,
     job: str,
     config: dict[str, object],
@@ -157,9 +159,7 @@ def _run_here(
     selected: list[dg.AssetKey] | None,
 ) -> str:
     """Runs a job's steps one after the other in this process; returns the run's id."""
-    from dpsynth_platform.definitions import build_definitions
-
-    target = build_definitions(settings).resolve_job_def(job)
+    target = definitions.resolve_job_def(job)
     return target.execute_in_process(
         run_config=config,
         instance=instance,

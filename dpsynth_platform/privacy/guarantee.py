@@ -10,7 +10,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpsynth_platform.contracts.privacy import STRONG_EPSILON, WEAK_EPSILON
+from dpsynth_platform.contracts.tiers import STRONG_EPSILON, WEAK_EPSILON
 from dpsynth_platform.foundation.errors import AccountingError
 from dpsynth_platform.foundation.figures import number_of, upper_bound
 from dpsynth_platform.privacy.units import UNITS, Sensitivity, count_sensitivity

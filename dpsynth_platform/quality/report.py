@@ -25,7 +25,7 @@ from dpsynth_platform.quality.fidelity import Fidelity, measure_fidelity
 from dpsynth_platform.quality.moments import MomentsFidelity, measure_moments, of_domain
 from dpsynth_platform.quality.moments import of_tables as moments_of_tables
 from dpsynth_platform.quality.one_type import in_one_type
-from dpsynth_platform.quality.shown import (
+from dpsynth_platform.quality.report_rows import (
     HEADER,
     Row,
     closeness_rows,

@@ -233,7 +233,7 @@ def quality_hash(storage: Storage, candidate: Candidate) -> str | None:
 
 def _quality(storage: Storage, record: StepRecord | None, candidate: Candidate) -> dict[str, Any] | None:
     """The quality report of this very candidate, or None where there is none that is as recorded (`quality_hash`)."""
-    from dpsynth_platform.quality.shown import HEADER
+    from dpsynth_platform.quality.report_rows import HEADER
 
     try:
         if record is None or quality_hash(storage, candidate) is None:

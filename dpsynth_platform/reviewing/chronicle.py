@@ -219,12 +219,12 @@ def chronicle(settings: Settings) -> Chronicle:
     Raises:
         LedgerError: it cannot be read.
     """
-    return _reader(settings.ledger_url).read() if accounts.has_ledger(settings) else Chronicle()
+    return _reader(settings.ledger_url).read() if settings.has_ledger else Chronicle()
 
 
 def opened(settings: Settings) -> Ledger:
     """The deployment's ledger, opened once a process. Raises `ConfigurationError` where there is none."""
-    if not accounts.has_ledger(settings):
+    if not settings.has_ledger:
         return accounts.ledger(settings)
     return _reader(settings.ledger_url).ledger
 

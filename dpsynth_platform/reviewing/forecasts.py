@@ -233,7 +233,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     plan = plan_release(contract, source_schema_of(contract), period)
     described, domain = plan.describe(), Domain.from_json(plan.columns)
     statement = privacy_statement(contract, family, plan.event, words_of(plan.method, plan.event))
-    store = accounts.ledger(settings) if accounts.has_ledger(settings) else None
+    store = accounts.ledger(settings) if settings.has_ledger else None
     request = cost_request(plan, settings.user)
     account, outdated = _account_of(store, family)
     left, refusal = _standing_of(store, account, family, request, 2 if contract.audited_apart else 1)

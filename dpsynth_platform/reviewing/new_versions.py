@@ -63,7 +63,7 @@ def look(settings: Settings, contract: DataContract, now: dt.datetime) -> NewVer
     newest = source.pin(contract)
     if raw is not None and raw.facts["source"] == newest.named_as(raw.facts["source"]).name:
         return NewVersion()
-    paid = accounts.ledger(settings).charged_for(contract.family, place.label) if accounts.has_ledger(settings) else []
+    paid = accounts.ledger(settings).charged_for(contract.family, place.label) if settings.has_ledger else []
     if paid and paid[-1].state != "spent":
         return NewVersion(why=f"ledger entry {paid[-1].entry_id} is {paid[-1].state} and not completed")
     due = dt.datetime.fromisoformat(paid[-1].reserved_at) + pace if paid else now

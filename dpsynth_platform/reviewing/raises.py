@@ -6,7 +6,7 @@ may approve what (`ledger.caps`).
 
 from __future__ import annotations
 
-from dpsynth_platform.contracts.privacy import WEAK_EPSILON
+from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.foundation.errors import LedgerError
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import Account, ChainEvent

@@ -148,7 +148,7 @@ def checked(settings: Settings, now: Chronicle, path: Path, *, rows: bool = True
         VerificationFailed: there is no such directory.
     """
     kept = _READ if rows else _CHECKED
-    known = now.known_chain if accounts.has_ledger(settings) else None
+    known = now.known_chain if settings.has_ledger else None
     own = _own_key(settings)
     state = (tree_state(path), own, now.readings, path.name in now.known_chain.withdrawn)
     if anew:
@@ -164,7 +164,7 @@ def checked(settings: Settings, now: Chronicle, path: Path, *, rows: bool = True
 
 
 def _own_chain(settings: Settings) -> KnownChain | None:
-    if not accounts.has_ledger(settings):
+    if not settings.has_ledger:
         return None
     events = accounts.ledger(settings).history()
     return KnownChain(

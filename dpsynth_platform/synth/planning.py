@@ -28,7 +28,8 @@ from dpsynth_platform.contracts.loading import (
     load_contract,
     names_of,
 )
-from dpsynth_platform.contracts.privacy import WEAK_EPSILON, Privacy
+from dpsynth_platform.contracts.privacy import Privacy
+from dpsynth_platform.contracts.tiers import WEAK_EPSILON
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.errors import ConfigurationError, ContractError, file_problem, printable
 from dpsynth_platform.foundation.settings import Settings

@@ -23,7 +23,6 @@ from dpsynth_platform.ledger import chain, rows
 from dpsynth_platform.ledger.database import Database
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.reviewing.catalogue import catalogue
 from dpsynth_platform.reviewing.ledger_witnesses import missing_from, published_ahead
 
@@ -69,14 +68,14 @@ def _tried(name: str, look: Callable[[], str]) -> Check:
 
 
 def _ledger(settings: Settings) -> str:
-    if not accounts.has_ledger(settings):
+    if not settings.has_ledger:
         return "there is none yet; the first run makes it"
     return f"the chain has {Ledger(settings.ledger_url).head().sequence} events"
 
 
 def _chain(settings: Settings) -> str:
     """Every link, and that nothing which survives knows more than the chain does."""
-    if not accounts.has_ledger(settings):
+    if not settings.has_ledger:
         return "there is none yet"
     events, problems = Database(settings.ledger_url).read(chain.check_links)
     ledger = Ledger(settings.ledger_url)

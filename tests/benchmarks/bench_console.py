@@ -74,9 +74,9 @@ from deployment import FAMILY, Deployment
 from inside import inside
 from line_cases import SMALL, run_here, small_table
 
-from dpsynth_platform.console import addresses as to
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import candidates, datasets, families, ledger, lineage, overview, releases
+from dpsynth_platform.foundation import addresses as to
 from dpsynth_platform.foundation import release_layout as layout
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.settings import Settings

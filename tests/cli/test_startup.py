@@ -75,7 +75,10 @@ def test_commands_on_an_empty_deployment(arguments, not_needed, tmp_path):
         ("reviewing.verification, dpsynth_platform.synth.planning", (*ACCOUNTING, *EVENTS)),
         ("lineage.uses, dpsynth_platform.lineage.neighbourhood", (*ACCOUNTING, *EVENTS, *KEYS, "pyarrow")),
         ("lineage.emitter, dpsynth_platform.lifecycle.purging", (*ACCOUNTING, *EVENTS)),
-        ("holds, dpsynth_platform.lifecycle.erasure, dpsynth_platform.lifecycle.owner_keys", (*ACCOUNTING, *EVENTS)),
+        (
+            "lifecycle.holds, dpsynth_platform.lifecycle.erasure, dpsynth_platform.lifecycle.owner_keys",
+            (*ACCOUNTING, *EVENTS),
+        ),
         ("backup.taking, dpsynth_platform.backup.restoring", (*ACCOUNTING, *EVENTS)),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from dpsynth_platform.cli.terminal import Shown
+from dpsynth_platform.cli.terminal import TerminalOutput
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import FamilyBudget
 from dpsynth_platform.contracts.loading import load_contract, load_family
@@ -176,7 +176,7 @@ def told(
     paid = spending(sealed, requests, family.cap.delta)
     monkeypatch.setattr(demonstration_year, "_month", month)
     monkeypatch.setattr(demonstration_year, "_paid", lambda *_: paid)
-    return run_year(settings, 12, Shown(False))
+    return run_year(settings, 12, TerminalOutput(False))
 
 
 def test_the_year_is_told_by_public_facts(

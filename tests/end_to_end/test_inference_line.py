@@ -12,6 +12,7 @@ from line_cases import PEOPLE, REGIONS, ledger_of, released, run_here, storage_o
 from text_cases import save_model
 from text_line_cases import declare_base_public, text_deployment
 
+from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.operations.rehearsal import rehearse
 from dpsynth_platform.reviewing import verification
@@ -45,7 +46,7 @@ def test_a_release_of_documents_that_were_paid_for_token_by_token(
     declare_base_public(deployment)
     told = dict(forecast(deployment.settings, "people", None).rows())
     assert any("at least 18 documents of up to 16 tokens" in str(words) for words in told.values()), told
-    assert rehearse(deployment.settings, "people", None, 60, lambda _: None)["success"]
+    assert rehearse(deployment.settings, build_definitions, "people", None, 60, lambda _: None)["success"]
     (tmp_path / "sitecustomize.py").write_text(KILLED_AT_THE_VOTE)
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)

@@ -14,6 +14,7 @@ from inside import inside
 from leak_cases import found
 from line_cases import PEOPLE, REGIONS, SMALL, ledger_of, released, run_here, small_table, storage_of
 
+from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.operations.rehearsal import rehearse
 from dpsynth_platform.release.verify import verify_release
@@ -110,4 +111,4 @@ def test_a_plan_says_what_is_learned_and_can_be_rehearsed(deployment: Deployment
     planned = forecast(deployment.settings, "people", None)
     assert "the values of region are learned: those that" in planned.preparation
     assert "at most 10" in planned.preparation
-    assert rehearse(deployment.settings, "people", None, 300, lambda words: None)["success"]
+    assert rehearse(deployment.settings, build_definitions, "people", None, 300, lambda words: None)["success"]

@@ -21,6 +21,7 @@ from text_line_cases import TEXTS, declare_base_public, letters_table, notes_dep
 
 from dpsynth_platform.console.roles import ALLOWED
 from dpsynth_platform.console.views import candidates, datasets, releases
+from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.drafting.draft import drafted
 from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.lineage.store import LineageStore
@@ -79,7 +80,7 @@ def test_a_release_by_fine_tuning(tmp_path: Path) -> None:
     assert "is told nothing and writes letter" in told["who writes texts"]
     assert told["for experts"].startswith("10 steps of DP-SGD over records")
     assert told["for experts"].endswith("; add-or-remove")
-    assert rehearse(deployment.settings, "people", None, 300, lambda _: None)["success"]
+    assert rehearse(deployment.settings, build_definitions, "people", None, 300, lambda _: None)["success"]
     ran = run_here(deployment)
     assert ran.success, ran.failures
     (entry,) = ledger_of(deployment).entries()

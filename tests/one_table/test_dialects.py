@@ -13,11 +13,11 @@ import yaml
 from dpsynth_platform.foundation.errors import ContractError, DpsynthError
 from dpsynth_platform.one_table import Options, run, synthesize
 from dpsynth_platform.one_table.rows import bounded_rows
-from dpsynth_platform.one_table.sources import open_source
 from dpsynth_platform.one_table.task import task_of
 from dpsynth_platform.scrub.owners import LEAST_OWNERS
 from dpsynth_platform.secrets.vault import Vault
 from dpsynth_platform.sources.dialect import Dialect
+from dpsynth_platform.sources.table_files import open_source
 
 MARK = "Quillmarker"
 SCHEMA = {

@@ -20,8 +20,8 @@ from dpsynth_platform.foundation.yaml_files import read_yaml
 from dpsynth_platform.one_table import Options, rows, run
 from dpsynth_platform.one_table.assumed import assumed_columns
 from dpsynth_platform.one_table.declaration import SchemaFile
-from dpsynth_platform.one_table.sources import open_source
 from dpsynth_platform.one_table.task import task_of
+from dpsynth_platform.sources.table_files import open_source
 
 
 @pytest.fixture(autouse=True)

@@ -34,13 +34,13 @@ from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.one_table import Options, Synthesis, rows, run, synthesize
 from dpsynth_platform.one_table.budget import least_cap
 from dpsynth_platform.one_table.place import held
-from dpsynth_platform.one_table.sources import Source
 from dpsynth_platform.one_table.task import task_of
 from dpsynth_platform.privacy.events import mst_event
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.mst import calibrate_mst
 from dpsynth_platform.scrub.owners import LEAST_OWNERS
 from dpsynth_platform.secrets.vault import SIGNING_KEY, key_id
+from dpsynth_platform.sources.table_files import Source
 from dpsynth_platform.synth.tabular.mst import Mst
 from dpsynth_platform.worker import counting
 

@@ -17,7 +17,7 @@ from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality.moments import measure_moments, of_tables
 from dpsynth_platform.quality.report import measure_quality, measure_tables
-from dpsynth_platform.quality.shown import moments_rows
+from dpsynth_platform.quality.report_rows import moments_rows
 
 HOUR, DAY = 3_600_000_000, 86_400_000_000
 FIRST = (dt.datetime(2026, 1, 1) - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1)

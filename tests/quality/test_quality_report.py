@@ -14,7 +14,7 @@ from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.quality import report as module
 from dpsynth_platform.quality.plots import plots
 from dpsynth_platform.quality.report import NOTICE, measure_quality, measure_tables
-from dpsynth_platform.quality.shown import HEADER
+from dpsynth_platform.quality.report_rows import HEADER
 
 PLACES = ["north", "a|b", "west"]
 

@@ -20,7 +20,7 @@ from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger.records import Decision
 from dpsynth_platform.lineage.clearance import SAID
 from dpsynth_platform.privacy.guarantee import Guarantee
-from dpsynth_platform.quality.shown import LEGEND
+from dpsynth_platform.quality.report_rows import LEGEND
 from dpsynth_platform.release.dossier import check_svg
 from dpsynth_platform.release.drawing import lineage_graph, sparkline, sparkline_text
 from dpsynth_platform.release.evidence import APPROVE, REFUSE, WITHDRAW

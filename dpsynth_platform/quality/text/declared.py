@@ -13,7 +13,7 @@ import pyarrow as pa
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.foundation.progress import Progress, silent
-from dpsynth_platform.quality.shown import Row
+from dpsynth_platform.quality.report_rows import Row
 from dpsynth_platform.quality.text.corpora import Corpus, corpus_of
 from dpsynth_platform.quality.text.report import TextQualityReport, measure_texts
 

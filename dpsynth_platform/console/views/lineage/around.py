@@ -18,7 +18,6 @@ from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import STEPS, Place
 from dpsynth_platform.lineage import neighbourhood as near
 from dpsynth_platform.lineage.nodes import Node
-from dpsynth_platform.reviewing import accounts
 from dpsynth_platform.reviewing.chronicle import Chronicle, chronicle
 
 MOST_NODES = 150
@@ -210,7 +209,7 @@ def steps_words(steps: Collection[str]) -> str:
 
 
 def _newest(settings: Settings, known: Chronicle) -> Node | None:
-    if not accounts.has_ledger(settings):
+    if not settings.has_ledger:
         return None
     store = store_of(settings)
     for release in reversed(list(known.publications)):

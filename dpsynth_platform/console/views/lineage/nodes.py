@@ -28,7 +28,7 @@ from dpsynth_platform.lineage.neighbourhood import numbered
 from dpsynth_platform.lineage.nodes import Node
 from dpsynth_platform.lineage.scenarios import MEANING
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.reviewing import accounts, catalogue
+from dpsynth_platform.reviewing import catalogue
 from dpsynth_platform.reviewing.chronicle import Chronicle
 
 _HERE = "file"
@@ -217,7 +217,7 @@ def last_part(node: Node) -> str:
 
 def store_of(settings: Settings) -> LineageStore:
     """The stored graph. Raises `NotFound` where there is none yet."""
-    if not accounts.has_ledger(settings):
+    if not settings.has_ledger:
         raise NotFound("there is no lineage graph yet; the first run of a dataset makes it")
     return LineageStore(settings.ledger_url)
 

@@ -29,13 +29,13 @@ from dpsynth_platform.foundation.digests import digest_file
 from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.foundation.redaction import reason_of
 from dpsynth_platform.foundation.storage import digest_directory, digest_files
-from dpsynth_platform.one_table.texts import MOMENT, values_of
-from dpsynth_platform.quality.files import OR_CSV
+from dpsynth_platform.sources.csv_texts import MOMENT, values_of
 from dpsynth_platform.sources.delta import open_delta
 from dpsynth_platform.sources.dialect import Dialect
 from dpsynth_platform.sources.directories import data_files
 from dpsynth_platform.sources.tables import is_delta, open_table
 
+OR_CSV = ", a CSV file (.csv)"
 Format = Literal["parquet", "csv", "delta"]
 
 _LONGEST_NAME = 100

@@ -81,7 +81,8 @@ class Heard:
     def print(self, text: str) -> None:
         self.words.append(text)
 
-    heading = print
+    def heading(self, text: str) -> None:
+        self.print(text)
 
     def table(self, header, rows) -> None:
         self.words += [" ".join(row) for row in rows]

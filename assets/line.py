@@ -26,7 +26,8 @@ from dpsynth_platform.foundation.restricted_log import logs_of
 from dpsynth_platform.foundation.storage import Place
 
 if TYPE_CHECKING:
-    from dpsynth_platform.lineage.emitter import Delivery, StepRun
+    from dpsynth_platform.lineage.emitter import Delivery
+    from dpsynth_platform.lineage.runs import StepRun
 
 LINE: tuple[Step, ...] = (
     raw.STEP,

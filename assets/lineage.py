@@ -20,8 +20,8 @@ from dpsynth_platform.foundation.storage import MODELS, Place, StepRecord, Stora
 from dpsynth_platform.lineage import columns, facets, naming
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
 from dpsynth_platform.lineage.columns import ColumnDescent
-from dpsynth_platform.lineage.emitter import DatasetRef, StepRun
 from dpsynth_platform.lineage.naming import DatasetName
+from dpsynth_platform.lineage.runs import DatasetRef, StepRun
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import tier

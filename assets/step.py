@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dpsynth_platform.ledger.store import Ledger
     from dpsynth_platform.lifecycle.erasure import Erasure
     from dpsynth_platform.lineage.clearance import Clearance
-    from dpsynth_platform.lineage.emitter import StepRun
+    from dpsynth_platform.lineage.runs import StepRun
     from dpsynth_platform.lineage.store import LineageStore
     from dpsynth_platform.release.publish import Published
     from dpsynth_platform.scrub.scrub import ScrubKeys

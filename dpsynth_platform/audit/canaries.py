@@ -245,7 +245,7 @@ def _plausible_rows(
     contract: DataContract, domain: Domain, schema: pa.Schema, count: int, generator: np.random.Generator
 ) -> pa.Table:
     """Rows that keep all constraints whose values are declared, drawn from nothing else."""
-    from dpsynth_platform.synth.tabular.compression import ColumnStates
+    from dpsynth_platform.synth.tabular.column_states import ColumnStates
     from dpsynth_platform.synth.tabular.conditioning import conditioned
     from dpsynth_platform.synth.tabular.constraints import Conditions
     from dpsynth_platform.synth.tabular.restore import ReleaseSchema

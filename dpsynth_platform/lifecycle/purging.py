@@ -26,7 +26,8 @@ from dpsynth_platform.lifecycle.erasure import erasures
 from dpsynth_platform.lifecycle.holds import Hold, covering, holds
 from dpsynth_platform.lifecycle.retention import Expired, OnError
 from dpsynth_platform.lineage import naming
-from dpsynth_platform.lineage.emitter import DatasetRef, LineageEmitter, StepRun
+from dpsynth_platform.lineage.emitter import LineageEmitter
+from dpsynth_platform.lineage.runs import DatasetRef, StepRun
 
 _NAMED = 20
 """How many failures an error names."""

@@ -33,6 +33,7 @@ from dpsynth_platform.lineage.allow import (
     text,
     whole,
 )
+from dpsynth_platform.lineage.runs import INTERRUPTED
 
 NOT_COMPLETED = "The run did not complete. What happened is told where it ran."
 LONGEST_TEXT = 20_000
@@ -82,8 +83,6 @@ def _code_only(value: Any) -> Any:
 
 
 def _codes() -> set[str]:
-    from dpsynth_platform.lineage.emitter import INTERRUPTED  # late: it sends what this module lets out
-
     found, classes = {UNEXPECTED, MACHINE, INTERRUPTED}, [DpsynthError]
     while classes:
         one = classes.pop()

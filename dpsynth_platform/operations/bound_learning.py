@@ -34,7 +34,8 @@ from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lifecycle import owner_keys
 from dpsynth_platform.lifecycle.erasure import erasure_of, honoured
 from dpsynth_platform.lineage import naming
-from dpsynth_platform.lineage.emitter import DatasetRef, Delivery, LineageEmitter, StepRun
+from dpsynth_platform.lineage.emitter import Delivery, LineageEmitter
+from dpsynth_platform.lineage.runs import DatasetRef, StepRun
 from dpsynth_platform.privacy.guarantee import Guarantee, tier
 from dpsynth_platform.scrub.fingerprints import OWNER_COLUMN, fingerprints_from_hex, read_fingerprints
 

@@ -26,7 +26,8 @@ from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.lineage import naming
-from dpsynth_platform.lineage.emitter import DatasetRef, Delivery, LineageEmitter, StepRun
+from dpsynth_platform.lineage.emitter import Delivery, LineageEmitter
+from dpsynth_platform.lineage.runs import DatasetRef, StepRun
 from dpsynth_platform.release.register import Register, Registered
 from dpsynth_platform.release.tombstone import Tombstone
 from dpsynth_platform.release.withdrawal import bury

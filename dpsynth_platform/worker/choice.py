@@ -1,8 +1,8 @@
 """Where a dataset's mechanism runs: a choice of the deployment, in `deploy/worker.yaml`.
 
-What belongs here: the models of that file, reading it, and the launcher that each of them names. What does not: a
-launcher. The choice is no part of a contract: the same program does the same work in all of these places, so it changes
-nothing that a guarantee rests on.
+What belongs here: the models of that file, and reading it. What does not: launchers (`launchers`). The choice is no
+part of a contract: the same program does the same work in all of these places, so it changes nothing that a guarantee
+rests on.
 
     default: {launcher: local}
     datasets:
@@ -20,7 +20,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 from dpsynth_platform.contracts.deployment_choices import choice_for, tagged
-from dpsynth_platform.worker.launch import Launcher
 
 _NAME = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _LABEL = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -52,12 +51,6 @@ class LocalChoice(_Choice):
     def label(self) -> str:
         """The choice in words."""
         return "this machine"
-
-    def open(self) -> Launcher:
-        """The launcher."""
-        from dpsynth_platform.worker.local import LocalLauncher
-
-        return LocalLauncher()
 
 
 class Volume(BaseModel):
@@ -149,12 +142,6 @@ class KubernetesChoice(_Choice):
         """The choice in words."""
         return f"a Kubernetes job in {self.namespace}"
 
-    def open(self) -> Launcher:
-        """The launcher. Raises `ConfigurationError`; see `KubernetesLauncher`."""
-        from dpsynth_platform.worker.kubernetes_job import KubernetesLauncher
-
-        return KubernetesLauncher(self)
-
 
 class RayChoice(_Choice):
     """A job of a Ray cluster whose machines share the file system of `DPSYNTH_HOME`.
@@ -182,12 +169,6 @@ class RayChoice(_Choice):
     def label(self) -> str:
         """The choice in words."""
         return f"a Ray job at {self.address}"
-
-    def open(self) -> Launcher:
-        """The launcher. Raises `ConfigurationError`; see `RayLauncher`."""
-        from dpsynth_platform.worker.ray_job import RayLauncher
-
-        return RayLauncher(self)
 
 
 WorkerChoice = LocalChoice | KubernetesChoice | RayChoice

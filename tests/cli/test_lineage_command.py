@@ -20,8 +20,9 @@ from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.ledger import lineage_tables as tables
 from dpsynth_platform.ledger.words import in_words
-from dpsynth_platform.lineage.emitter import LineageEmitter, StepRun
+from dpsynth_platform.lineage.emitter import LineageEmitter
 from dpsynth_platform.lineage.naming import DatasetName
+from dpsynth_platform.lineage.runs import StepRun
 from dpsynth_platform.lineage.store import LineageStore
 
 Use = Callable[..., tuple[int, str, str]]

@@ -26,7 +26,8 @@ from dpsynth_platform.foundation.storage import Place, Storage
 from dpsynth_platform.ledger import database, rows
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.ledger.store import RESERVATION_LIFETIME, Ledger
-from dpsynth_platform.lineage.emitter import LineageEmitter, StepRun
+from dpsynth_platform.lineage.emitter import LineageEmitter
+from dpsynth_platform.lineage.runs import StepRun
 from dpsynth_platform.notices import notifying
 from dpsynth_platform.privacy.events import DiscreteGaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee

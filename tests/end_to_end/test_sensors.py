@@ -24,7 +24,8 @@ from line_cases import (
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.foundation.errors import LineageStuck, SourceError
 from dpsynth_platform.lineage import outbox
-from dpsynth_platform.lineage.emitter import LineageEmitter, StepRun
+from dpsynth_platform.lineage.emitter import LineageEmitter
+from dpsynth_platform.lineage.runs import StepRun
 from dpsynth_platform.notices import notifying
 from dpsynth_platform.reviewing import decisions
 from dpsynth_platform.sources import source

@@ -26,7 +26,8 @@ from dpsynth_platform.foundation.scratch import scratch_directory
 from dpsynth_platform.foundation.storage import Place, Storage, write_durably
 from dpsynth_platform.ledger.records import CostRequest
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.lineage.emitter import LineageEmitter, StepRun
+from dpsynth_platform.lineage.emitter import LineageEmitter
+from dpsynth_platform.lineage.runs import StepRun
 from dpsynth_platform.privacy.events import DiscreteGaussianCountsEvent
 from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.release.commitments import NonceBook

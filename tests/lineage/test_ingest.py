@@ -264,7 +264,7 @@ def test_events_are_read_in_pages_that_fit_into_memory(store: LineageStore, monk
 
 
 def test_our_own_events_have_the_form(store: LineageStore, emitter: Any, record: Path, events: Any) -> None:
-    from dpsynth_platform.lineage.emitter import StepRun
+    from dpsynth_platform.lineage.runs import StepRun
 
     emitter.complete(StepRun("run", "census", "raw"))
     for told in events(record):

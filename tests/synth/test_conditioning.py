@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dpsynth_platform.contracts.constraints import Constraint
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.synth.tabular import conditioning, sampling
-from dpsynth_platform.synth.tabular.compression import ColumnStates
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
 from dpsynth_platform.synth.tabular.conditioning import check_possible, conditioned
 from dpsynth_platform.synth.tabular.constraints import Conditions
 from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain

@@ -33,7 +33,8 @@ from dpsynth_platform.privacy.partitions import learned_beside
 from dpsynth_platform.privacy.units import RECORD_PARTS
 from dpsynth_platform.synth.interface import DECLARED, Checkpoints, Drawing, SealedPlan
 from dpsynth_platform.synth.tabular.attributes import modelled_conditions, planned_domain, possible_combinations
-from dpsynth_platform.synth.tabular.compression import ColumnStates, as_measurement, compress, one_way_measurements
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
+from dpsynth_platform.synth.tabular.compression import as_measurement, compress, one_way_measurements
 from dpsynth_platform.synth.tabular.conditioning import check_possible, conditioned, with_learned
 from dpsynth_platform.synth.tabular.constraints import Conditions
 from dpsynth_platform.synth.tabular.cost import ESTIMATE_SHARE

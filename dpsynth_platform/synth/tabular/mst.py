@@ -30,7 +30,8 @@ from dpsynth_platform.privacy.guarantee import Guarantee
 from dpsynth_platform.privacy.mst import MstBudget, calibrate_mst
 from dpsynth_platform.privacy.selection import PrecisionBudget
 from dpsynth_platform.synth.interface import SealedPlan
-from dpsynth_platform.synth.tabular.compression import ColumnStates, compress, one_way_measurements
+from dpsynth_platform.synth.tabular.column_states import ColumnStates
+from dpsynth_platform.synth.tabular.compression import compress, one_way_measurements
 from dpsynth_platform.synth.tabular.cost import Work, memory_bytes
 from dpsynth_platform.synth.tabular.counting import Records
 from dpsynth_platform.synth.tabular.domain import Domain

@@ -24,7 +24,7 @@ from dpsynth_platform.synth.tabular.domain import ColumnDomain, Domain
 from dpsynth_platform.synth.tabular.junction import Clique
 
 if TYPE_CHECKING:
-    from dpsynth_platform.synth.tabular.compression import ColumnStates
+    from dpsynth_platform.synth.tabular.column_states import ColumnStates
 
 COARSE_GROUPS = 8
 

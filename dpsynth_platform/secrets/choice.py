@@ -84,7 +84,7 @@ class AwsManager(_Manager):
         endpoint: for a network's own way there. None: the region's public address.
     """
 
-    lock = "aws.lock"
+    lock = "requirements/aws.lock"
 
     manager: Literal["aws"]
     region: Word
@@ -106,7 +106,7 @@ class GoogleManager(_Manager):
         endpoint: likewise.
     """
 
-    lock = "google.lock"
+    lock = "requirements/google.lock"
 
     manager: Literal["google"]
     project: Word

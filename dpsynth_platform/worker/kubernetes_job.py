@@ -200,7 +200,9 @@ def _apis(context: str | None) -> tuple[Any, Any]:
     try:
         from kubernetes import client, config
     except ImportError:
-        raise ConfigurationError("launcher: kubernetes: install it first: pip install -r kubernetes.lock") from None
+        raise ConfigurationError(
+            "launcher: kubernetes: install it first: pip install -r requirements/kubernetes.lock"
+        ) from None
     configuration = client.Configuration()
     try:
         try:

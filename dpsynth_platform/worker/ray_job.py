@@ -49,7 +49,7 @@ class RayLauncher:
         try:
             from ray.job_submission import JobSubmissionClient
         except ImportError:
-            raise ConfigurationError("launcher: ray: install it first: pip install -r ray.lock") from None
+            raise ConfigurationError("launcher: ray: install it first: pip install -r requirements/ray.lock") from None
         self._choice = choice
         try:
             self._client: Any = JobSubmissionClient(choice.address)

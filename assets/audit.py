@@ -59,7 +59,7 @@ def body(step: StepContext) -> Outcome:
         bait = read_canaries(canaries.directory / "table")
         rows = _rows(step, contract, raw.facts["method"], attacked, synthetic)
         back: tuple[Reconstructed, ...] = ()
-        if contract.written is None:
+        if contract.text_column is None:
             columns = attacked.directory
             scored = score_canaries(bait, columns, rows)
         else:
@@ -72,8 +72,8 @@ def body(step: StepContext) -> Outcome:
         cost, claim = entry.request, entry.request.guarantee
         curve = renyi_profile(cost.curve, cost.delta_slack, epsilon=claim.epsilon, delta=claim.delta)
         # What is released has no canary in it, where another model was attacked: they cost budget, and no quality.
-        counts = load_model(columns) if counts_columns(contract) and not contract.audited_apart else None
-        lost = None if contract.audited_apart else canary_cost(contract, bait, counts, rows)
+        counts = load_model(columns) if counts_columns(contract) and not contract.separate_audit_model else None
+        lost = None if contract.separate_audit_model else canary_cost(contract, bait, counts, rows)
         alone = judge(
             contract,
             step.place.period,
@@ -83,7 +83,7 @@ def body(step: StepContext) -> Outcome:
             cost=lost,
             reconstructed=back,
             kinds=bait.kinds,
-            apart=_apart(entry) if contract.audited_apart else None,
+            apart=_apart(entry) if contract.separate_audit_model else None,
         )
         report = _beside_the_family(step, contract, entry, alone)
         with step.storage.new_output(step.place, SCORES) as directory:
@@ -130,7 +130,7 @@ def _rows(
     step: StepContext, contract: DataContract, method: str, attacked: StepRecord, synthetic: StepRecord
 ) -> pa.Table:
     """The rows that are attacked: those to be released or, where another model is attacked, as many drawn from that."""
-    if not contract.audited_apart:
+    if not contract.separate_audit_model:
         return pa.Table.from_batches(read_table(synthetic.directory / "table"))
     step.progress("drawing rows from the model that is attacked; none of them is released")
     drawing = drawn_as_asked(step, contract, method, attacked.directory)

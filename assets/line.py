@@ -55,10 +55,10 @@ APART: tuple[Step, ...] = (
 
 def line_of(contract: DataContract) -> tuple[Step, ...]:
     """The steps of a dataset, in order."""
-    return APART if contract.audited_apart else LINE
+    return APART if contract.separate_audit_model else LINE
 
 
-class RunWord(dg.Config):
+class SpendAgainConfig(dg.Config):
     """The explicit word for a second spend.
 
     Attributes:
@@ -109,7 +109,7 @@ def _asset(step: Step, contract: DataContract, family: FamilyBudget, user: str, 
     )
     def compute(
         context: dg.AssetExecutionContext,
-        config: RunWord,
+        config: SpendAgainConfig,
         storage: dg.ResourceParam[res.StorageResource],
         vault: dg.ResourceParam[res.VaultResource],
         ledger: dg.ResourceParam[res.LedgerResource],

@@ -55,7 +55,7 @@ def _texts(
     step: StepContext, contract: DataContract, real: pa.Table, synthetic: pa.Table, held_out: pa.Table
 ) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
     """What a language model wrote, beside real texts: as part of the report, and as rows."""
-    if contract.written is None:
+    if contract.text_column is None:
         return {}, []
     from dpsynth_platform.quality.text.declared import measure_written, written_rows
 

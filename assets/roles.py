@@ -46,7 +46,7 @@ def roles_of(contract: DataContract) -> tuple[Role, ...]:
     but a failure of the first leaves the second's cost free, and then nothing that could be released is there without
     an audit of its kind.
     """
-    return (ATTACKED, RELEASED) if contract.audited_apart else (ONLY,)
+    return (ATTACKED, RELEASED) if contract.separate_audit_model else (ONLY,)
 
 
 def released_role(contract: DataContract) -> Role:

@@ -37,7 +37,7 @@ def body(step: StepContext) -> Outcome:
     contract, raw = step.sealed()
     (model,) = step.same_run(raw, "model")
     asked, limit = contract.generate, contract.release.max_missing
-    texts = None if contract.written is None else terms_of(contract)
+    texts = None if contract.text_column is None else terms_of(contract)
     terms = {"rows_asked": asked.rows, "constraints": canonical_digest(contract.snapshot()["generate"]["constraints"])}
     if texts is not None:
         terms["texts"] = texts.digest
@@ -94,7 +94,7 @@ def drawn_as_asked(step: StepContext, contract: DataContract, method: str, model
     from dpsynth_platform.worker.run import resolve_device
 
     asked = contract.generate
-    texts = None if contract.written is None else terms_of(contract)
+    texts = None if contract.text_column is None else terms_of(contract)
     counted = step.counted("synthetic texts")
     return generator(method).draw(
         model,

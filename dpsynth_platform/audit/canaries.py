@@ -151,9 +151,9 @@ def make_canaries(contract: DataContract, schema: pa.Schema, count: int, b: int,
     columns = {
         name: one_each[name].combine_chunks().take(np.repeat(np.arange(count), b)) for name in one_each.schema.names
     }
-    if contract.written is not None:
+    if contract.text_column is not None:
         written = _texts(contract, one_each, texts)
-        columns[contract.written] = _repeat(written, b, schema.field(contract.written).type)
+        columns[contract.text_column] = _repeat(written, b, schema.field(contract.text_column).type)
     columns[OWNER] = _repeat(owners, b, pa.string())
     columns[RECORD] = pa.array([secrets.token_hex(16) for _ in range(count * b)], pa.string())
     columns[INCLUDED] = _repeat(coins, b, pa.bool_())
@@ -193,7 +193,7 @@ def kinds_of(contract: DataContract) -> tuple[str, ...]:
 def _named(contract: DataContract, rows: Sequence[str], texts: Sequence[str]) -> list[str]:
     if not contract.modelled:
         return list(texts)
-    return [", ".join(part) for part in zip(rows, texts, strict=True)] if contract.written else list(rows)
+    return [", ".join(part) for part in zip(rows, texts, strict=True)] if contract.text_column else list(rows)
 
 
 def _kinds(contract: DataContract, count: int) -> tuple[list[str], list[str]]:

@@ -82,7 +82,7 @@ def attacks_on(contract: DataContract) -> tuple[Attack, ...]:
     from dpsynth_platform.synth.text.counted import counts_columns  # late: most commands ask for no attack
 
     on_columns = ATTACKS if counts_columns(contract) else ()
-    if contract.written is None:
+    if contract.text_column is None:
         return on_columns
     return (*on_columns, *(attack for attack in TEXT_ATTACKS if attack.target == "data" or contract.generate.training))
 

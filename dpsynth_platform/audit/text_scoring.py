@@ -54,16 +54,16 @@ def score_texts(
         MechanismFailed: the directory holds no complete model.
         AccountingError: there are no synthetic rows, or no text is written.
     """
-    if contract.written is None:
+    if contract.text_column is None:
         raise AccountingError("audit: accepted is a contract of which a column is written by a language model")
     values = canaries.values
-    texts = values.column(contract.written).to_pylist()
-    written = synthetic.slice(0, MOST_ROWS).column(contract.written).to_pylist()
+    texts = values.column(contract.text_column).to_pylist()
+    written = synthetic.slice(0, MOST_ROWS).column(contract.text_column).to_pylist()
     alike = alike_items(texts)  # the model is told other columns, too: that tells some of equal texts apart at most
     trained = plan.method in TRAINED_METHODS
     likelihoods = likelihood_scores(*log_likelihoods(plan, directory, values)) if trained else None
     on_columns = (
-        score_canaries(_without(canaries, contract.written), columns_model(directory), synthetic)
+        score_canaries(_without(canaries, contract.text_column), columns_model(directory), synthetic)
         if counts_columns(contract)
         else []
     )

@@ -105,12 +105,12 @@ class DataContract(Part):
         return [name for name, column in self.columns.items() if column.type == "ignored"]
 
     @property
-    def written(self) -> str | None:
+    def text_column(self) -> str | None:
         """Name of the text column that a language model writes, or None where none does."""
         return None if self.generate.text is None else text_column_of(self.generate.text, self.columns)
 
     @property
-    def given(self) -> list[str]:
+    def conditioning_columns(self) -> list[str]:
         """Names of the modelled columns that the language model is told before it writes."""
         text = self.generate.text
         if text is None:
@@ -121,7 +121,7 @@ class DataContract(Part):
     @property
     def read_by_mechanism(self) -> list[str]:
         """Names of the columns that the mechanism reads."""
-        return [*self.modelled, *([] if self.written is None else [self.written])]
+        return [*self.modelled, *([] if self.text_column is None else [self.text_column])]
 
     @property
     def canary_count(self) -> int:
@@ -131,7 +131,7 @@ class DataContract(Part):
         return max(20, min(500, int(0.005 * self.privacy.expected_units)))
 
     @property
-    def audited_apart(self) -> bool:
+    def separate_audit_model(self) -> bool:
         """Whether canaries go into a second, equal model, which is audited and never released."""
         return self.audit.model == "separate"
 
@@ -152,7 +152,7 @@ class DataContract(Part):
             **({} if audit.cumulative == "gate" else {"cumulative": audit.cumulative}),
         }
 
-    def settled(self, method: str, why: str | None = None) -> DataContract:
+    def with_method(self, method: str, why: str | None = None) -> DataContract:
         """This contract with a method for texts in place of `auto`, its defaults filled in.
 
         What is declared of other methods alone falls away: the contract is as if the method had been named.
@@ -207,7 +207,7 @@ class DataContract(Part):
                 if "plausible" in (self.audit.canary_rows or ())
                 else {}
             ),
-            **({"audit_model": self.audit.model} if self.audited_apart else {}),
+            **({"audit_model": self.audit.model} if self.separate_audit_model else {}),
             # What is counted, where moments have a declared order.
             **({"gaps": gaps} if (gaps := self.gaps) else {}),
         }
@@ -226,8 +226,8 @@ class DataContract(Part):
         assert text is not None  # noqa: S101  (`mechanism_snapshot` asks)
         evolved = {} if text.evolution is None else self._evolved_by(text, text.evolution)
         return {
-            "written": self.written,
-            "given": self.given,
+            "written": self.text_column,
+            "given": self.conditioning_columns,
             "max_tokens": text.max_tokens,
             "chunks": text.chunks,
             "columns_share": text.columns_share,

@@ -151,7 +151,7 @@ class Parts:
     def _base_model(self) -> Iterator[str]:
         """A checkpoint that nothing would start from: a lineage that is not the model's."""
         named = self.generate.base_model if self.generate else None
-        starts = self.generate and (self.generate.open or self.generate.method in BASE_MODEL_METHODS)
+        starts = self.generate and (self.generate.method_unresolved or self.generate.method in BASE_MODEL_METHODS)
         if self.generate and named is not None and not starts:
             starting = ", ".join(BASE_MODEL_METHODS) or "none of this version's"
             yield (
@@ -222,9 +222,9 @@ class Parts:
             return
         if privacy.weighting == "owners":
             yield f"privacy.weighting: 'owners' with method {generate.method!r}; accepted: rows"
-        if generate.text.inference is not None and not generate.open:
+        if generate.text.inference is not None and not generate.method_unresolved:
             yield from self._inference(generate.text, generate.text.inference, privacy)
-        if generate.text.evolution is not None and generate.text.chunks > 1 and not generate.open:
+        if generate.text.evolution is not None and generate.text.chunks > 1 and not generate.method_unresolved:
             yield f"generate.text.chunks: {generate.text.chunks} with method {generate.method!r}; accepted: 1"
         if generate.training is None:
             return

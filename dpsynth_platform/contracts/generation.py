@@ -522,7 +522,7 @@ class Generate(Part):
         return filled
 
     @property
-    def open(self) -> bool:
+    def method_unresolved(self) -> bool:
         """Whether a text is to be written, by a method that is not settled yet (`auto`)."""
         return self.method == "auto" and self.text is not None
 
@@ -540,7 +540,7 @@ class Generate(Part):
                 ("training", self.training, TRAINED_METHODS),
                 *((f"text.{name}", getattr(self.text, name, None), methods) for name, methods in PARTS_OF_TEXT.items()),
             )
-            if value is not None and self.method not in methods and not self.open
+            if value is not None and self.method not in methods and not self.method_unresolved
         )
         self._refuse_drawing()
         if self.text is not None and self.time_limit is not None:
@@ -560,7 +560,8 @@ class Generate(Part):
             f"text.{name}: with method {self.method!r}, whose mechanism draws the texts; leave it out, or take "
             f"{' or '.join(TRAINED_METHODS)}"
             for name in _DRAWN_BY
-            if not (self.open or self.method in TRAINED_METHODS) and getattr(self.text, name) != getattr(defaults, name)
+            if not (self.method_unresolved or self.method in TRAINED_METHODS)
+            and getattr(self.text, name) != getattr(defaults, name)
         )
         counted = self.text.rows_counted
         if counted is not None and (self.rows not in ("auto", counted) or not 1 <= counted <= MOST_ROWS):

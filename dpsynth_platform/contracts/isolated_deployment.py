@@ -15,7 +15,7 @@ from dpsynth_platform.foundation.settings import Settings, embedded_ledger
 from dpsynth_platform.foundation.yaml_files import dump
 
 
-def deployment_apart(
+def isolated_deployment(
     settings: Settings, contract: Mapping[str, Any], family: Mapping[str, Any], place: Path
 ) -> Settings:
     """The deployment below `place`, otherwise set as `settings` says; its mechanisms run on this machine.

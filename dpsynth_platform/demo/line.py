@@ -92,8 +92,8 @@ def run_demo(settings: Settings, dataset: str, output: Output) -> dict[str, Any]
     output.print(f"verified: {report.files} files, {report.rows} rows")
     spent = f"ledger entry {', '.join(outcome.new_entries)}" if outcome.new_entries else "nothing"
     output.print(f"newly spent by this run: {spent}")
-    if contract.written is not None:
-        output.heading(f"Some of what is in column {contract.written}, written by the language model")
+    if contract.text_column is not None:
+        output.heading(f"Some of what is in column {contract.text_column}, written by the language model")
         for text in islice(_texts(contract, Path(str(published.release))), _TEXTS_SHOWN):
             output.print(f"- {text}")
     to_look_further(
@@ -143,7 +143,7 @@ def _declared(settings: Settings, base_model: str) -> str:
 def _texts(contract: DataContract, release: Path) -> Iterator[str]:
     """The released texts, each on one line."""
     for batch in read_table(release / "data"):
-        for text in batch.column(str(contract.written)).to_pylist():
+        for text in batch.column(str(contract.text_column)).to_pylist():
             yield " ".join(str(text).split())
 
 

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpsynth_platform.contracts.contract import DataContract
-from dpsynth_platform.contracts.isolated_deployment import deployment_apart
+from dpsynth_platform.contracts.isolated_deployment import isolated_deployment
 from dpsynth_platform.contracts.loading import family_path, load_family
 from dpsynth_platform.demo.line import REVIEWER, DemoFailed, make_source, to_look_further
 from dpsynth_platform.foundation.errors import ReleaseRefused
@@ -170,7 +170,7 @@ def _beside(settings: Settings, contract: DataContract, policy: str) -> Settings
     document["privacy"]["on_overlap"] = policy
     document["release"]["uri"] = str(place / "home" / "public" / contract.dataset)
     family = load_family(family_path(settings, contract)).model_dump(mode="json")
-    beside = deployment_apart(settings, document, family, place)
+    beside = isolated_deployment(settings, document, family, place)
     shutil.copyfile(settings.deploy / "dagster.yaml", beside.deploy / "dagster.yaml")
     return beside
 

@@ -64,9 +64,9 @@ TEXTS_DRAWN = "texts.json"
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
-def steps_of(*, audited_apart: bool) -> tuple[str, ...]:
+def steps_of(*, separate_audit_model: bool) -> tuple[str, ...]:
     """The steps of a line, in order: all, or all but the second model that is trained for the audit alone."""
-    return tuple(step for step in STEPS if audited_apart or step != AUDITED)
+    return tuple(step for step in STEPS if separate_audit_model or step != AUDITED)
 
 
 @dataclass(frozen=True)

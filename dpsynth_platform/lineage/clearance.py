@@ -326,7 +326,7 @@ def clear(
     findings = (*_unsettled(seen, {item.path for item in paid}), *paid)
     policy = contract.privacy.on_overlap
     decision, reason = _verdict(policy, findings)
-    own = [request] * (2 if contract.audited_apart and entry_id is None else 1) if request else []
+    own = [request] * (2 if contract.separate_audit_model and entry_id is None else 1) if request else []
     resulting, apart = _together(own, kin if policy == "compose" else [])
     families = tuple(sorted({item.entry.family for item in kin} - {family.family}))
     return Clearance(

@@ -18,7 +18,7 @@ from dpsynth_platform.lineage.uses import RegisteredUse
 _RELATIONS: tuple[Relation, ...] = ("trained-on", "base", "derived", "used-by", "paid-by", "claims", "alias")
 """Those that a walk follows, in the order in which they are shown."""
 
-MOST_TOLD = 20
+MOST_CONDITIONING_VALUES = 20
 """Events of other producers that are listed."""
 
 
@@ -98,9 +98,9 @@ def withdrawn_words(withdrawn: Decision) -> str:
 
 def foreign_words(events: Sequence[StoredEvent]) -> Iterator[str]:
     """Which events of other producers told of a node, the latest last."""
-    if len(events) > MOST_TOLD:
-        yield f"{len(events) - MOST_TOLD} earlier events of other producers tell of it, too"
-    for event in events[-MOST_TOLD:]:
+    if len(events) > MOST_CONDITIONING_VALUES:
+        yield f"{len(events) - MOST_CONDITIONING_VALUES} earlier events of other producers tell of it, too"
+    for event in events[-MOST_CONDITIONING_VALUES:]:
         yield f"told by the producer {event.source}: event {event.sequence}, {moment(event.received_at)}"
 
 

@@ -173,7 +173,7 @@ def _steps_up_to(contract: DataContract, last: str | None, spend_again: str | No
     """
     if last is None:
         return ()
-    line = steps_of(audited_apart=contract.audited_apart)
+    line = steps_of(separate_audit_model=contract.separate_audit_model)
     partial = line[: line.index("released")]
     if last not in partial:
         raise ConfigurationError(f"--up-to {last!r}; accepted: {', '.join(partial)}")

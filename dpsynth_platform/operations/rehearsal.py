@@ -16,10 +16,10 @@ from typing import Any
 
 import dagster as dg
 
-from dpsynth_platform.contracts.columns import conditioning_values as told_values
+from dpsynth_platform.contracts.columns import conditioning_values as conditioning_values
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.generation import MOST_BATCH
-from dpsynth_platform.contracts.isolated_deployment import deployment_apart
+from dpsynth_platform.contracts.isolated_deployment import isolated_deployment
 from dpsynth_platform.contracts.loading import family_path, load_family
 from dpsynth_platform.foundation.errors import DpsynthError
 from dpsynth_platform.foundation.restricted_log import output_to
@@ -91,13 +91,13 @@ def _mock_deployment(
         document["generate"]["rows"] = _TRIED_TEXTS
         family["cap"]["epsilon"] *= _ROOM
     if contract.generate.text is not None and contract.generate.text.inference is not None:
-        labels = math.prod(len(told_values(contract.columns[name])) for name in contract.given)
+        labels = math.prod(len(conditioning_values(contract.columns[name])) for name in contract.conditioning_columns)
         # One context for each label, and of each one document.
         most = min(contract.privacy.expected_units // labels, MOST_BATCH)
         document["generate"]["text"]["inference"] |= {"document_tokens": _TRIED_TOKENS, "batch_size": most}
         document["generate"]["rows"] = 1
     # Rows that are nobody's may lie where encryption is missing.
-    mock = replace(deployment_apart(settings, document, family, place), require_encrypted="no")
+    mock = replace(isolated_deployment(settings, document, family, place), require_encrypted="no")
     table = mock_table(contract, rows, period)
     write_table(place / "source", table.schema, table.to_batches())
     if contract.generate.base_model is not None:

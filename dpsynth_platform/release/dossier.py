@@ -266,8 +266,8 @@ def scrubbing_summary(contract: DataContract) -> dict[str, Any]:
             "Best effort, before the mechanism; the guarantee does not rest on it. "
             + (
                 "No column of text is published"
-                if contract.written is None
-                else f"Of the texts, {contract.written} is published as a language model writes it"
+                if contract.text_column is None
+                else f"Of the texts, {contract.text_column} is published as a language model writes it"
             )
             + ", and what was found and how often is restricted."
         ),

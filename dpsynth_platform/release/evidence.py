@@ -197,7 +197,7 @@ def candidate_of(
 
 def evidence_steps(contract: DataContract) -> tuple[str, ...]:
     """The steps whose records a candidate of this contract rests on."""
-    return (*EVIDENCE_STEPS, *([AUDITED] if contract.audited_apart else []))
+    return (*EVIDENCE_STEPS, *([AUDITED] if contract.separate_audit_model else []))
 
 
 def _gathered(
@@ -250,11 +250,11 @@ def _check_recorded(place: Place, candidate: Candidate, expired: Mapping[str, Ch
 
 def _check_training(place: Place, contract: DataContract, records: Mapping[str, StepRecord]) -> None:
     """The audit was made with the canaries that its model was trained with, by that model's own claim."""
-    attacked = "audited model" if contract.audited_apart else "model"
-    bait = _trained_with(place, records[AUDITED if contract.audited_apart else "model"])
+    attacked = "audited model" if contract.separate_audit_model else "model"
+    bait = _trained_with(place, records[AUDITED if contract.separate_audit_model else "model"])
     if records["audit"].inputs.get("canaries") != bait:
         raise ReleaseRefused(f"{place.label}/audit was made with other canaries than the {attacked} was trained with")
-    if contract.audited_apart and _trained_with(place, records["model"]) != NO_CANARIES:
+    if contract.separate_audit_model and _trained_with(place, records["model"]) != NO_CANARIES:
         raise ReleaseRefused(
             f"{place.label}/model was trained with canaries, which belong into {AUDITED} alone (audit.model: separate)"
         )

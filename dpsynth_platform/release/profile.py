@@ -39,7 +39,7 @@ def treatment(contract: DataContract, name: str) -> str:
     column = contract.columns.get(name)
     if column is None:
         return "empty"
-    if name == contract.written:
+    if name == contract.text_column:
         return "written"
     if column.type == "ignored":
         return "absent"

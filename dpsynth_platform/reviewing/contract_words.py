@@ -49,7 +49,7 @@ def contract_words(contract: DataContract) -> Iterator[tuple[str, str]]:
     yield (
         "how well",
         f"each of two mechanisms: {cost}; a release promises both together, at a larger epsilon (see `dpsynth plan`)"
-        if contract.audited_apart
+        if contract.separate_audit_model
         else f"{tier(epsilon)}: {cost} for one release",
     )
     if privacy.accept_weak_guarantee:

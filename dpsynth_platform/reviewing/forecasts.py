@@ -236,7 +236,7 @@ def forecast(settings: Settings, dataset: str, period: str | None) -> Forecast:
     store = accounts.ledger(settings) if settings.has_ledger else None
     request = cost_request(plan, settings.user)
     account, outdated = _account_of(store, family)
-    left, refusal = _standing_of(store, account, family, request, 2 if contract.audited_apart else 1)
+    left, refusal = _standing_of(store, account, family, request, 2 if contract.separate_audit_model else 1)
     last = _last_run(settings, contract, period)
     stopped = outdated or _other_choice(store, contract, last)
     standing = None if stopped else _standing_entry(store, contract, last)

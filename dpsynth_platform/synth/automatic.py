@@ -98,7 +98,7 @@ def method_for(contract: DataContract, period: str | None = None) -> Choice:
     """
     if contract.generate.method != AUTO:
         return Choice(contract.generate.method, contract.generate.why or DECLARED)
-    if contract.generate.open:
+    if contract.generate.method_unresolved:
         raise ContractError(f"{contract.dataset}: generate.method: auto, with texts, is settled before it is planned")
     return choose(facts_of(contract, period))
 

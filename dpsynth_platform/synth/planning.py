@@ -61,7 +61,7 @@ def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) 
     from dpsynth_platform.synth.automatic import method_for
     from dpsynth_platform.synth.interface import generator
 
-    contract = settled(contract, Settings.from_environment())
+    contract = resolve_method(contract, Settings.from_environment())
     guarantee, chosen = Guarantee.target(contract), method_for(contract, period)
     schema = local_schema(schema, contract.source.period_column, contract.release.time_zone)
     plan = generator(chosen.method).plan(contract, schema, guarantee, period=period, why=chosen.why)
@@ -72,7 +72,7 @@ def plan_release(contract: DataContract, schema: pa.Schema, period: str | None) 
             f"above DPSYNTH_MEMORY ({limit / 1e6:,.0f} MB); accepted: more memory, fewer bins or shorter lists of "
             "values, fewer ways, or the method independent"
         )
-    if contract.audited_apart:
+    if contract.separate_audit_model:
         _check_twice(contract, plan)
     return plan
 
@@ -149,7 +149,7 @@ def mechanism_keys(contract: DataContract, key: str) -> tuple[str, ...]:
         contract: as it was sealed.
         key: the run's (`run_key`).
     """
-    return (audited_key(key), key) if contract.audited_apart else (key,)
+    return (audited_key(key), key) if contract.separate_audit_model else (key,)
 
 
 def audited_key(key: str) -> str:
@@ -251,7 +251,7 @@ def load_dataset(
         check_constraints(contract, str(path))
         for fault in _in_the_open(settings, contract):
             raise ContractError(f"{path}: {fault}")
-        return settled(contract, settings), check_with_family(settings, contract, families)
+        return resolve_method(contract, settings), check_with_family(settings, contract, families)
 
 
 def check_contract(settings: Settings, file: Path) -> DataContract:
@@ -289,7 +289,7 @@ def _checked(settings: Settings, file: Path) -> DataContract:
         faults += [f"{file}: {fault}" for fault in (_without_effect(draft.contract),) if fault]
     if draft.contract is None or faults:
         raise ContractError("\n".join(faults))
-    return settled(draft.contract, settings)
+    return resolve_method(draft.contract, settings)
 
 
 def check_constraints(contract: DataContract, where: str) -> None:
@@ -324,7 +324,7 @@ def _without_effect(contract: DataContract) -> str | None:
     return without_effect(contract)
 
 
-def settled(contract: DataContract, settings: Settings) -> DataContract:
+def resolve_method(contract: DataContract, settings: Settings) -> DataContract:
     """A contract of which everything that follows knows the method for its texts, also where it says `auto`.
 
     What `auto` stands for is sealed with the contract and with the plan, and part of the run: with other public facts
@@ -333,13 +333,13 @@ def settled(contract: DataContract, settings: Settings) -> DataContract:
     Raises:
         ContractError: the method that it stands for cannot do what the contract asks for.
     """
-    if not contract.generate.open:
+    if not contract.generate.method_unresolved:
         return contract
     from dpsynth_platform.synth.text.choice import text_method_for
 
     chosen = text_method_for(contract, settings)
     try:
-        return contract.settled(chosen.method, chosen.why)
+        return contract.with_method(chosen.method, chosen.why)
     except ContractError as error:
         problem = str(error)
     raise ContractError(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dpsynth_platform.audit.policy import attacks_on, check_gates
-from dpsynth_platform.contracts.columns import conditioning_values as told_values
+from dpsynth_platform.contracts.columns import conditioning_values as conditioning_values
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.generation import DEFAULT_BASE_MODEL, training_units
 from dpsynth_platform.contracts.loading import parse_contract
@@ -50,8 +50,8 @@ def mail(**changes: Any) -> DataContract:
 
 def test_the_only_text_column_is_written_and_the_model_is_told_all_others() -> None:
     contract = mail()
-    assert contract.written == "body"
-    assert contract.given == contract.modelled == ["topic", "year"]
+    assert contract.text_column == "body"
+    assert contract.conditioning_columns == contract.modelled == ["topic", "year"]
     assert contract.read_by_mechanism == ["topic", "year", "body"]
     assert contract.generate.base_model == DEFAULT_BASE_MODEL
 
@@ -64,9 +64,9 @@ def test_columns_without_a_list_of_values_are_not_told() -> None:
             "paid": {"type": "boolean", "nullable": True},
         }
     )
-    assert contract.given == ["topic", "year", "paid"]
-    assert told_values(contract.columns["paid"]) == ("false", "true", None)
-    assert told_values(contract.columns["year"]) == ("2000", "2001", "2002", "2003")
+    assert contract.conditioning_columns == ["topic", "year", "paid"]
+    assert conditioning_values(contract.columns["paid"]) == ("false", "true", None)
+    assert conditioning_values(contract.columns["year"]) == ("2000", "2001", "2002", "2003")
 
 
 def test_defaults_are_part_of_the_sealed_contract() -> None:
@@ -78,7 +78,7 @@ def test_defaults_are_part_of_the_sealed_contract() -> None:
 
 def test_other_methods_write_no_column() -> None:
     contract = mail(generate={"method": "aim"})
-    assert (contract.written, contract.given) == (None, [])
+    assert (contract.text_column, contract.conditioning_columns) == (None, [])
     assert contract.read_by_mechanism == contract.modelled
 
 
@@ -113,7 +113,7 @@ def test_canaries_with_other_texts_make_another_run() -> None:
 
 def test_a_language_model_may_be_audited_apart_which_makes_another_run() -> None:
     apart = mail(audit={"model": "separate"})
-    assert apart.audited_apart
+    assert apart.separate_audit_model
     assert apart.mechanism_snapshot() != mail().mechanism_snapshot()
 
 
@@ -218,7 +218,7 @@ def notes(generate: dict[str, Any], **changes: Any) -> DataContract:
 @pytest.mark.parametrize("method", ["auto", "dp_finetune", "ctcl", "dp_inference", "aug_pe"])
 def test_a_text_alone_can_be_written(method: str) -> None:
     contract = notes({"method": method, "base_model": "some-model", "text": {}})
-    assert (contract.modelled, contract.given, contract.written) == ([], [], "body")
+    assert (contract.modelled, contract.conditioning_columns, contract.text_column) == ([], [], "body")
     assert contract.read_by_mechanism == ["body"]
     assert DataContract.model_validate(contract.snapshot()) == contract  # also as it was sealed
 
@@ -227,7 +227,7 @@ def test_auto_for_a_text_alone_is_settled_as_with_columns() -> None:
     contract = notes({"method": "auto", "base_model": "some-model", "text": {}})
     for method in ("dp_finetune", "ctcl", "dp_inference", "aug_pe"):
         named = notes({"method": method, "base_model": "some-model", "text": {}})
-        assert contract.settled(method, "a test").snapshot() == named.snapshot()
+        assert contract.with_method(method, "a test").snapshot() == named.snapshot()
 
 
 @pytest.mark.parametrize("method", ["dp_finetune", "ctcl", "aug_pe", "auto"])

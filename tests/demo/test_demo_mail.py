@@ -189,7 +189,7 @@ def test_the_source_is_made_once_and_is_what_its_contract_declares(tarball: Path
         check_family(contract, family)
         check_source_schema(contract, table.to_pyarrow_table().schema)
         assert set(contract.columns) == set(module.SCHEMA.names)
-        assert contract.written == "body"
+        assert contract.text_column == "body"
         assert contract.source.uri == "unused/sources/mail"
         assert not contract.demo  # its people are not fictional
 

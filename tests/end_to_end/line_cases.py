@@ -27,7 +27,7 @@ from dpsynth_platform.operations.running import failures_of
 from dpsynth_platform.reviewing.decisions import approve
 
 PEOPLE = Place("people")
-STEPS = steps_of(audited_apart=False)
+STEPS = steps_of(separate_audit_model=False)
 """The steps of a line whose contract wants no second model for the audit."""
 REGIONS = ["east", "north", "south", "west"]
 SMALL: dict[str, Any] = copy.deepcopy(CONTRACT) | {

@@ -110,7 +110,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Deployment, Path]:
     ran = run_here(deployment, spend_again=stopped, accelerator=inside(deployment))
     assert ran.success, ran.failures
     assert states(deployment) == {"audited": ["started", "spent"], "model": ["void", "started", "spent"]}
-    assert set(ran.materializations) == set(steps_of(audited_apart=True)) - {"released"}
+    assert set(ran.materializations) == set(steps_of(separate_audit_model=True)) - {"released"}
     return deployment, released(deployment)
 
 
@@ -119,8 +119,8 @@ def test_the_line_has_one_more_asset(done: tuple[Deployment, Path]) -> None:
     definitions = build_definitions(deployment.settings)
     specs = {spec.key.path[-1]: spec for spec in definitions.resolve_all_asset_specs()}
     before = {step: {dep.asset_key.path[-1] for dep in spec.deps} for step, spec in specs.items()}
-    assert tuple(step.name for step in APART) == steps_of(audited_apart=True)
-    assert set(specs) == set(steps_of(audited_apart=True))
+    assert tuple(step.name for step in APART) == steps_of(separate_audit_model=True)
+    assert set(specs) == set(steps_of(separate_audit_model=True))
     assert before["audited"] == {"clearance", "canaries", "bounded"}
     assert before["model"] == {"clearance", "bounded", "audited"}
     assert before["audit"] == {"canaries", "model", "synthetic", "audited"}
@@ -262,7 +262,7 @@ def test_the_console_shows_both_and_counts_releases(done: tuple[Deployment, Path
     assert (shown.row.guarantee.epsilon, shown.row.guarantee.tier) == (1.0, None)
     assert "each of two mechanisms" in shown.row.guarantee.words
     (period,) = shown.periods
-    assert tuple(step.step for step in period.steps if step.current) == steps_of(audited_apart=True)
+    assert tuple(step.step for step in period.steps if step.current) == steps_of(separate_audit_model=True)
     assert period.candidate
     record = storage(deployment).record_path(PEOPLE, "audited")
     kept = record.read_bytes()

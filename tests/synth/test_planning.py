@@ -62,7 +62,7 @@ def independent(document: dict[str, Any]) -> None:
     document["generate"] = {"method": "independent", "rows": document["generate"]["rows"]}
 
 
-def audited_apart(**privacy: Any) -> DataContract:
+def separate_audit_model(**privacy: Any) -> DataContract:
     def change(document: dict[str, Any]) -> None:
         document["audit"]["model"] = "separate"
         independent(document)
@@ -81,13 +81,13 @@ def audited_apart(**privacy: Any) -> DataContract:
 )
 def test_a_second_model_is_refused_where_it_cannot_be(privacy: dict[str, Any], said: str) -> None:
     with pytest.raises(ContractError) as refused:
-        audited_apart(**privacy)
+        separate_audit_model(**privacy)
     assert said in str(refused.value) and "accepted: shared" in str(refused.value)
-    audited_apart(**privacy | {"on_overlap": "compose", "accept_weak_guarantee": "because it is a test"})
+    separate_audit_model(**privacy | {"on_overlap": "compose", "accept_weak_guarantee": "because it is a test"})
 
 
 def test_a_second_model_makes_another_run_and_has_a_key_of_its_own() -> None:
-    apart = audited_apart()
+    apart = separate_audit_model()
     assert apart.mechanism_snapshot()["audit_model"] == "separate"
     assert "audit_model" not in contract().mechanism_snapshot(), "runs without a choice keep their keys"
     assert mechanism_keys(contract(), "run") == ("run",)
@@ -96,15 +96,15 @@ def test_a_second_model_makes_another_run_and_has_a_key_of_its_own() -> None:
 
 
 def test_each_of_two_mechanisms_is_planned_as_one_alone() -> None:
-    schema = source_schema_of(audited_apart())
+    schema = source_schema_of(separate_audit_model())
     one = plan_release(contract(independent), schema, None)
-    assert plan_release(audited_apart(), schema, None).event == one.event
+    assert plan_release(separate_audit_model(), schema, None).event == one.event
 
 
 def test_thresholds_that_two_mechanisms_cannot_share_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpsynth_platform.privacy.accounting.delta_slack", lambda event: contract().privacy.delta / 2)
     with pytest.raises(ContractError, match="thresholds of two mechanisms take all of delta"):
-        plan_release(audited_apart(), source_schema_of(audited_apart()), None)
+        plan_release(separate_audit_model(), source_schema_of(separate_audit_model()), None)
 
 
 def test_changes_are_named_where_they_make_another_run() -> None:

@@ -214,7 +214,7 @@ def _row(known: Chronicle, contract: DataContract) -> DatasetRow:
         demonstration=contract.demo,
         family=contract.family,
         unit=contract.privacy.unit,
-        guarantee=guarantee_view(Guarantee.target(contract), of_each=contract.audited_apart),
+        guarantee=guarantee_view(Guarantee.target(contract), of_each=contract.separate_audit_model),
         cadence=contract.release.cadence,
         releases=len(published),
         last_release=published[-1].release if published else None,

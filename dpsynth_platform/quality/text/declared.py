@@ -59,4 +59,4 @@ def _named(real: pa.Table, held_out: pa.Table, synthetic: pa.Table) -> list[tupl
 def _corpus(contract: DataContract, name: str, table: pa.Table) -> Corpus:
     target = contract.quality.target
     label = target if target is not None and contract.columns[target].type == "categorical" else None
-    return corpus_of(name, table, contract.written or "", label)
+    return corpus_of(name, table, contract.text_column or "", label)

@@ -112,7 +112,7 @@ def _treatment(contract: DataContract, field: pa.Field, modelled: set[str]) -> T
     declared = contract.columns[field.name]
     if field.name in modelled:
         return "modelled"
-    if field.name == contract.written:
+    if field.name == contract.text_column:
         return "written"
     if isinstance(declared, IgnoredColumn):
         return "absent"

@@ -2,7 +2,7 @@
 
 What belongs here: the choice, from public facts only: the contract's own numbers and the deployment's settings, never
 how many records there are. What does not: the choice for tables (`synth.automatic`), the methods, and what becomes of a
-contract that is settled on one (`planning.settled`).
+contract that is settled on one (`planning.resolve_method`).
 
 The rules, the first that applies. Epsilon 1, 5,000 and 10,000 records are those of the guide's table 10, which
 recommends `dp_inference` for no amount of records but names it for short texts (section 5.4.2); the rest is ours:
@@ -159,7 +159,7 @@ def lost_training_of(contract: DataContract, settings: Settings) -> str | None:
 
 def _divisible(contract: DataContract) -> bool:
     try:
-        contract.settled("dp_inference")
+        contract.with_method("dp_inference")
     except ContractError:
         return False
     return True

@@ -165,7 +165,7 @@ def sealed(
         AccountingError: no noise meets the guarantee.
     """
     text, named = contract.generate.text, contract.generate.base_model
-    if text is None or text.evolution is None or contract.written is None or named is None:
+    if text is None or text.evolution is None or contract.text_column is None or named is None:
         raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column, and evolution")
     evolution = text.evolution
     columns = columns_plan(contract, schema, guarantee, period)

@@ -124,7 +124,7 @@ def sealed(
         AccountingError: no noise meets the guarantee.
     """
     generate = contract.generate
-    if generate.text is None or generate.text.inference is None or contract.written is None:
+    if generate.text is None or generate.text.inference is None or contract.text_column is None:
         raise ContractError(f"{contract.dataset}: generate: no text is written; accepted: a text column, and inference")
     columns = columns_plan(contract, schema, guarantee, period)
     counts, chosen = counted.event_of(columns), resampling_of(contract, guarantee)

@@ -12,7 +12,7 @@ from dpsynth_platform.foundation import storage
 from dpsynth_platform.foundation.errors import ContractError
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.synth.automatic import method_for
-from dpsynth_platform.synth.planning import changes
+from dpsynth_platform.synth.planning import changes, resolve_method
 from dpsynth_platform.synth.text.choice import (
     FEW_TEXTS,
     LONG_TOKENS,

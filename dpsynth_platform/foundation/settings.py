@@ -43,6 +43,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.people import recorded_name
+from dpsynth_platform.foundation.sizes import bytes_of
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
@@ -257,10 +258,10 @@ def _memory(text: str) -> int | None:
     """Bytes of a number of MB or GB; None for nothing. Raises `ConfigurationError`."""
     if not text:
         return None
-    found = re.fullmatch(r"([1-9][0-9]{0,6})(MB|GB)", text)
-    if not found:
-        raise ConfigurationError(f"DPSYNTH_MEMORY: {text!r}; accepted: such as 800MB or 8GB")
-    return int(found[1]) * (10**6 if found[2] == "MB" else 10**9)
+    try:
+        return bytes_of(text)
+    except ValueError:
+        raise ConfigurationError(f"DPSYNTH_MEMORY: {text!r}; accepted: such as 800MB or 8GB") from None
 
 
 def _yes(name: str, text: str) -> bool:

@@ -10,12 +10,9 @@ started with, and with it the settings, as long as the command lives.
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver
-from typing import Any
 
 from dpsynth_platform.foundation.restricted_log import logs_of, new_log, output_to
 from dpsynth_platform.foundation.settings import Settings
@@ -41,6 +38,7 @@ PRELOADED = (
 """What a run's steps, which are processes of their own, find imported: most of them need it, and it takes seconds."""
 PRELOADING = "dpsynth_platform.operations.preloading"
 """The module that loads them when it is imported."""
+_ENDING = "dpsynth_platform.operations.ending_with_parent"
 _FIRST = "dagster._core.executor.multiprocess"
 """What Dagster's executor itself has imported before all others."""
 
@@ -49,23 +47,11 @@ _FIRST = "dagster._core.executor.multiprocess"
 def forked_from_now_on(settings: Settings) -> Iterator[None]:
     """Has the process that steps are forked from import what they need while the block goes on.
 
-    Inside, what this process and its steps print goes to a restricted file. The process ends with this one, and at once
-    where the block fails.
+    Inside, what this process and its steps print goes to a restricted file. The process ends with this one, also while
+    it imports. To be called in the main thread: the kernel takes the end of the calling thread for that of the process.
     """
     settings.export()
     with output_to(new_log(logs_of(settings.restricted), "run")):
-        multiprocessing.get_context("forkserver").set_forkserver_preload([_FIRST, PRELOADING])
+        multiprocessing.get_context("forkserver").set_forkserver_preload([_ENDING, _FIRST, PRELOADING])
         forkserver.ensure_running()
-        try:
-            yield
-        except BaseException:
-            _end()
-            raise
-
-
-def _end() -> None:
-    """Ends the process, which while it imports would not see that nobody is left who could ask it for anything."""
-    server: Any = forkserver._forkserver  # a part of it that its stubs do not tell of
-    if server._forkserver_pid is not None:
-        os.kill(server._forkserver_pid, signal.SIGKILL)
-        server._stop()
+        yield

@@ -298,11 +298,11 @@ class MstParameters(Protocol):
     """The noise of MST; `mst.MstBudget` has it."""
 
     @property
-    def sigma_one(self) -> float: ...  # noqa: D102
+    def sigma_one(self) -> float: ...
     @property
-    def epsilon_select(self) -> float: ...  # noqa: D102
+    def epsilon_select(self) -> float: ...
     @property
-    def sigma_two(self) -> float: ...  # noqa: D102
+    def sigma_two(self) -> float: ...
 
 
 def mst_event(

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 from dpsynth_platform.contracts.deployment_choices import choice_for, tagged
+from dpsynth_platform.foundation.sizes import SIZE
 
 _NAME = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _LABEL = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -27,7 +28,7 @@ Name = Annotated[str, StringConstraints(pattern=f"^{_NAME}$")]
 ClaimName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}(\.{_NAME})*$")]
 LabelKey = Annotated[str, StringConstraints(pattern=rf"^({_NAME}(\.{_NAME})*/)?{_LABEL}$")]
 LabelValue = Annotated[str, StringConstraints(pattern=f"^({_LABEL})?$")]
-Memory = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,5}(MB|GB)$")]
+Memory = Annotated[str, StringConstraints(pattern=f"^{SIZE}$")]
 Processors = Annotated[float, Field(gt=0, le=1024)]
 Devices = Annotated[int, Field(ge=0, le=64)]
 Seconds = Annotated[int, Field(ge=10, le=86_400)]
@@ -182,11 +183,6 @@ _CHOICES: dict[str, type[LocalChoice] | type[KubernetesChoice] | type[RayChoice]
 def worker_choice(path: Path | None, dataset: str, known: Collection[str] | None = None) -> WorkerChoice:
     """Where the mechanism of a dataset runs. Without a file it is this machine. See `choices.choice_for`."""
     return choice_for(path, dataset, _choice, {"launcher": "local"}, known)
-
-
-def bytes_of(memory: str) -> int:
-    """2GB are 2,000,000,000 bytes."""
-    return int(memory[:-2]) * {"MB": 10**6, "GB": 10**9}[memory[-2:]]
 
 
 def _choice(document: Any, where: str) -> WorkerChoice:

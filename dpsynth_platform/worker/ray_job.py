@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from dpsynth_platform.foundation.errors import ConfigurationError, LaunchFailed
-from dpsynth_platform.worker.choice import RayChoice, bytes_of
+from dpsynth_platform.foundation.sizes import bytes_of
+from dpsynth_platform.worker.choice import RayChoice
 from dpsynth_platform.worker.cluster import POLL_SECONDS, Unanswered, end_of, to_its_end, wait_until_gone
 from dpsynth_platform.worker.launch import KEPT, LOOPBACK, Start, command
 from dpsynth_platform.worker.lifeline import KILLED_STATUS, lifeline

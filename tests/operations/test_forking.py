@@ -1,9 +1,11 @@
-"""The process that steps are forked from: what it has, what it prints to, and that it does not outlive a failure."""
+"""The process that steps are forked from: what it has, what it prints to, and that it does not outlive the command."""
 
 import ast
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 STEP = """
 import multiprocessing, os, sys
@@ -24,8 +26,8 @@ if __name__ == "__main__":
         process.join()
     print(seen)
 """
-FAILING = """
-import os, pathlib
+ENDING = """
+import os, pathlib, time
 from dpsynth_platform.operations import forking
 from dpsynth_platform.foundation.settings import Settings
 
@@ -41,13 +43,16 @@ def servers():
     return found
 
 forking._FIRST, forking.PRELOADING = "preloaded", "nowhere.to.be.found"
-try:
-    with forking.forked_from_now_on(Settings.from_environment()):
-        during = len(servers())
-        raise KeyError
-except KeyError:
-    pass
-print((during, servers()))
+with forking.forked_from_now_on(Settings.from_environment()):
+    (server,) = servers()
+    while not pathlib.Path(os.environ["DPSYNTH_HOME"], "importing").exists():
+        time.sleep(0.01)
+print(server)
+"""
+IMPORTING = """
+import os, pathlib, time
+pathlib.Path(os.environ["DPSYNTH_HOME"], "importing").touch()
+time.sleep(600)
 """
 
 
@@ -82,8 +87,19 @@ def test_what_it_prints_stays_in_the_restricted_file(tmp_path):
     assert (log.read_text(), log.stat().st_mode & 0o777) == ("a word of a library\n", 0o600)
 
 
-def test_a_failure_ends_it_while_it_imports(tmp_path):
-    assert printed(FAILING, tmp_path, "import time; time.sleep(600)") == (1, [])
+def test_the_end_of_the_command_ends_it_while_it_imports(tmp_path):
+    server = printed(ENDING, tmp_path, IMPORTING)
+    deadline = time.monotonic() + 60  # the kernel kills it at once
+    while is_there(server):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_there(process: int) -> bool:
+    try:
+        return b"forkserver" in Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def test_what_is_refused_starts_nothing(tmp_path):

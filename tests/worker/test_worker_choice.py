@@ -10,7 +10,8 @@ import yaml
 from dpsynth_platform.contracts.validation import validated
 from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT
-from dpsynth_platform.worker.choice import KubernetesChoice, LocalChoice, RayChoice, bytes_of, worker_choice
+from dpsynth_platform.foundation.sizes import bytes_of
+from dpsynth_platform.worker.choice import KubernetesChoice, LocalChoice, RayChoice, worker_choice
 from dpsynth_platform.worker.launchers import launcher_of
 from dpsynth_platform.worker.local import LocalLauncher
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from assets.roles import attacked_role
 from assets.shown import picture, table
-from assets.step import Outcome, Step, StepContext
 from assets.synthetic import drawn_as_asked
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import AccountingError, ReleaseRefused, StaleInput
 from dpsynth_platform.foundation.storage import SCORES, StepRecord, read_table
 from dpsynth_platform.ledger import chain
 from dpsynth_platform.ledger.records import Entry
+from dpsynth_platform.operations.roles import attacked_role
+from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.release.evidence import AUDIT_REPORT, check_content
 from dpsynth_platform.reviewing.decisions import AUDIT_HEADER, attack_row
 

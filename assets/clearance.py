@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from assets.roles import Role, roles_of
-from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.errors import ClearanceRefused, SpendRepeated
 from dpsynth_platform.foundation.storage import StepRecord
@@ -20,6 +18,8 @@ from dpsynth_platform.ledger.records import Entry
 from dpsynth_platform.lifecycle.owner_keys import KEY_IDS
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
 from dpsynth_platform.lineage.overlaps import Overlaps
+from dpsynth_platform.operations.roles import Role, roles_of
+from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.scrub.fingerprints import read_fingerprints
 from dpsynth_platform.synth import planning
 from dpsynth_platform.synth.interface import generator

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from assets.shown import picture, table
-from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.contracts.family import leaves_out_in_silence
 from dpsynth_platform.foundation.storage import StepRecord, read_table, table_schema
+from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.scrub.fingerprints import flat_owners, owner_column, read_fingerprints
 
 

@@ -11,12 +11,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.release_layout import DOSSIER
 from dpsynth_platform.foundation.storage import AUDITED, TEXTS_DRAWN, read_table, table_schema
 from dpsynth_platform.ledger.records import Head
 from dpsynth_platform.lineage import naming
+from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.release.commitments import NonceBook
 from dpsynth_platform.release.dossier import (
     CANDIDATE,

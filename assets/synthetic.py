@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.digests import canonical_digest
 from dpsynth_platform.foundation.storage import TEXTS_DRAWN, table_schema, write_durably, write_table
+from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.synth.interface import Drawing, generator
 from dpsynth_platform.synth.tabular.missing import (
     MOSTLY_MISSING,
@@ -30,8 +30,8 @@ def body(step: StepContext) -> Outcome:
         ReleaseRefused: more values of a column are missing or unlisted than the contract accepts; nothing is drawn.
             That rests on the noisy counts alone, so that the refusal may be seen.
     """
-    from assets.lineage import paid_by
     from dpsynth_platform.lineage import facets
+    from dpsynth_platform.operations.step_lineage import paid_by
     from dpsynth_platform.synth.text.terms import terms_of
 
     contract, raw = step.sealed()

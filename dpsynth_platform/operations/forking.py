@@ -20,7 +20,7 @@ from dpsynth_platform.foundation.settings import Settings
 PRELOADED = (
     "dpsynth_platform.definitions",
     "dagster._core.storage.sqlite_storage",  # with all that a step's instance on PostgreSQL needs, too, but its client
-    "assets.lineage",
+    "dpsynth_platform.operations.step_lineage",
     "dpsynth_platform.lineage.events",
     "dpsynth_platform.scrub.scrub",
     "dpsynth_platform.audit.text_scoring",

@@ -106,5 +106,7 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, nam
     monkeypatch.setitem(__import__("sys").modules, name, None)
     monkeypatch.setitem(__import__("sys").modules, "ray.job_submission", None)
     choice = validated(KubernetesChoice, KUBERNETES, "x") if name == "kubernetes" else validated(RayChoice, RAY, "x")
-    with pytest.raises(ConfigurationError, match=rf"launcher: {name}: install it first: pip install -r requirements/{name}\.lock"):
+    with pytest.raises(
+        ConfigurationError, match=rf"launcher: {name}: install it first: pip install -r requirements/{name}\.lock"
+    ):
         launcher_of(choice)

@@ -14,7 +14,6 @@ import dagster as dg
 import pyarrow as pa
 from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet
 
-from assets.step import Outcome, Step, StepContext
 from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.foundation.storage import MODELS, Place, StepRecord, Storage
 from dpsynth_platform.lineage import columns, facets, naming
@@ -22,6 +21,7 @@ from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
 from dpsynth_platform.lineage.columns import ColumnDescent
 from dpsynth_platform.lineage.naming import DatasetName
 from dpsynth_platform.lineage.runs import DatasetRef, StepRun
+from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import event_from_json
 from dpsynth_platform.privacy.guarantee import tier

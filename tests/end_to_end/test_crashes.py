@@ -310,7 +310,9 @@ def test_a_disk_that_is_full_before_the_mechanism_costs_nothing(tmp_path, monkey
     deployment = small_deployment(tmp_path)
     with monkeypatch.context() as patch:
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        patch.setattr("dpsynth_platform.operations.mechanism.write_fingerprints", lambda *_: (_ for _ in ()).throw(full))
+        patch.setattr(
+            "dpsynth_platform.operations.mechanism.write_fingerprints", lambda *_: (_ for _ in ()).throw(full)
+        )
         ran = run_here(deployment, accelerator=inside(deployment))
     assert ran.failures["model"].startswith("the machine says: no space left on device"), ran.failures
     (entry,) = ledger_of(deployment).entries()

@@ -6,9 +6,11 @@ What belongs here: everything that happens before a record is read. What does no
 import base64
 
 from dpsynth_platform.foundation.digests import canonical_digest
+from dpsynth_platform.foundation.storage import StepRecord
 from dpsynth_platform.operations.admitting import admit, earlier_plan, pin_source
 from dpsynth_platform.operations.step import Outcome, Step, StepContext
 from dpsynth_platform.release.dossier import expected_errors
+from dpsynth_platform.sources import source
 from dpsynth_platform.synth import planning
 from dpsynth_platform.synth.interface import SealedPlan
 

@@ -40,7 +40,6 @@ class PlainCommand(TyperCommand):
     """A command that words a wrong value itself, where its parser's library would speak of its own types."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """See `TyperCommand.parse_args`."""
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:

@@ -74,7 +74,6 @@ class TerminalOutput:
         self.console.print(table)
 
     def json(self, value: Mapping[str, Any] | Sequence[Any]) -> None:
-        """The JSON value."""
         if self._as_json:
             print(json.dumps(value, indent=2, ensure_ascii=False, default=str), file=self._file)
 

@@ -558,7 +558,6 @@ def in_parts(connection: Connection, query: Select[Any], column: Any, values: It
 
 
 def _insert_new(connection: Connection, table: Table, values: Sequence[Mapping[str, Any]]) -> None:
-    """Inserts what is not there."""
     if values:
         dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
         connection.execute(dialect.insert(table).on_conflict_do_nothing(), list(values))

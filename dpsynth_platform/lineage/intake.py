@@ -69,7 +69,6 @@ class Mention:
 
     @cached_property
     def tags(self) -> tuple[Mapping[str, Any], ...]:
-        """Its tags."""
         found = self.facets.get("tags", _NO_FACETS).get("tags", [])
         if not isinstance(found, list) or not all(isinstance(tag, Mapping) for tag in found):
             raise _unusable("tags are a list of objects")

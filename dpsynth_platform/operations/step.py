@@ -80,7 +80,6 @@ class StepContext:
         return DataContract.model_validate(raw.facts["contract"]), raw
 
     def plan(self, raw: StepRecord) -> SealedPlan:
-        """The plan that `raw` sealed."""
         from dpsynth_platform.synth.interface import SealedPlan
 
         return SealedPlan.from_json(

@@ -80,7 +80,6 @@ class Guarantee:
 
     @property
     def tier(self) -> Tier:
-        """See `tier`."""
         return tier(self.epsilon)
 
     @property

@@ -103,7 +103,6 @@ class ColumnScan:
                 self._count(name, entity, pc.equal(values, value), owners)
 
     def _count(self, name: str, entity: str, marked: pa.Array, owners: Sequence[RowOwners]) -> None:
-        """Counts the owners of the rows that are marked."""
         for row in pc.indices_nonzero(marked).to_pylist():
             self._counts[name, entity].add(owners[row])
 

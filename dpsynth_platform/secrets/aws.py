@@ -68,7 +68,6 @@ class AwsKeeper:
         self._asked(name, "create_secret", ClientRequestToken=VERSION, SecretString=key.hex())
 
     def lacks(self, name: str) -> str:
-        """See `Keeper`."""
         return f"the vault ({self._of(name)})"
 
     def _of(self, name: str) -> str:

@@ -59,5 +59,4 @@ class FileKeeper:
         sync(self._directory)
 
     def lacks(self, name: str) -> str:
-        """See `Keeper`."""
         return "the vault"

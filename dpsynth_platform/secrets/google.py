@@ -85,7 +85,6 @@ class GoogleKeeper:
         )
 
     def lacks(self, name: str) -> str:
-        """See `Keeper`."""
         return f"the vault ({self._of(name)})"
 
     def _secret(self, name: str) -> str:

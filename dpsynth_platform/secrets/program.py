@@ -37,7 +37,6 @@ class ProgramKeeper:
         self._asked("keep", name, key.hex())
 
     def lacks(self, name: str) -> str:
-        """See `Keeper`."""
         return f"the vault (its {COMMAND} ended with status {_NONE})"
 
     def _asked(self, verb: str, name: str, given: str = "") -> str | None:

@@ -44,7 +44,6 @@ class ResumableJournal:
         return self._journal.replayed
 
     def begin_step(self) -> int:
-        """See `StepJournal.begin_step`."""
         return self._journal.begin_step()
 
     def save(self, state: TrainingState, *, now: bool = False) -> None:

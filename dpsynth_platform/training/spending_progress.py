@@ -45,7 +45,6 @@ class SpendingProgress:
         self._pace = Pace()
 
     def __call__(self, stage: str, done: int, total: int, beside: str = "") -> None:
-        """See `interface.Progress`."""
         spent = f"epsilon so far: at most {upper_bound(self.bound(self._executed()), 3)}"
         rate = self._pace.rate(stage, done)
         self._progress(stage, done, total, spent if rate is None else f"{spent}; {self._speed(rate)}")

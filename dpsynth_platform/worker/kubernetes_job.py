@@ -126,7 +126,6 @@ class KubernetesLauncher:
             raise ConfigurationError(f"launcher: kubernetes: {silent}; see the deployment's worker.yaml") from None
 
     def run(self, start: Start) -> int:
-        """See `launch.Launcher.run`."""
         alive = start.alive
         with lifeline(alive):
             try:

@@ -69,7 +69,6 @@ class RayLauncher:
             ) from None
 
     def run(self, start: Start) -> int:
-        """See `launch.Launcher.run`."""
         name = f"{start.name}-{secrets.token_hex(4)}"  # Ray is slow to take an id again
         with lifeline(start.alive):
             try:

@@ -75,7 +75,6 @@ class Side:
 
     @classmethod
     def of_candidate(cls, gathered: decisions.Gathered) -> Side:
-        """Of a candidate."""
         statement = gathered.statement
         return cls(
             guarantee=statement.guarantee.to_json() | {"tier": statement.tier},

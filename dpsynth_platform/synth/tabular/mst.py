@@ -62,7 +62,6 @@ class Mst(MarginalGenerator):
         return asdict(calibrate_mst(len(domain), guarantee, domain.partitions))
 
     def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
-        """See `mst_event`."""
         budget = MstBudget(**plan_parameters)
         return mst_event(columns, budget, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
 

@@ -103,7 +103,6 @@ class Sums:
         self._views: dict[Clique, tuple[View, ...]] = {}
 
     def views(self, clique: Clique) -> tuple[View, ...]:
-        """See `views_of`."""
         if clique not in self._views:
             self._views[clique] = tuple(views_of(clique, self._groups))
         return self._views[clique]

@@ -97,7 +97,6 @@ class SelectionGenerator(MarginalGenerator):
         """The plan's parameters."""
 
     def event(self, plan_parameters: dict[str, Any], columns: int, guarantee: Guarantee) -> dp_event.DpEvent:
-        """See `selection_event`."""
         budget = self.chosen(plan_parameters).budget
         return selection_event(budget, guarantee.adjacency, guarantee.max_contributions, guarantee.weighting)
 

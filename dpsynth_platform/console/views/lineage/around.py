@@ -139,7 +139,6 @@ class _Drawing:
                 self._keys.update(dict.fromkeys(members, key))
 
     def view(self, up: int, down: int) -> GraphView:
-        """The drawing."""
         found = self._found
         nodes = sorted(self._nodes(), key=lambda item: (item.distance, item.kind, item.label))
         left_out = found.left_out

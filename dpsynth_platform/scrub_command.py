@@ -90,7 +90,7 @@ def tables(shown: Shown, report: Evaluation) -> None:
         shown.say(
             f"types of the gold set that scrubbing does not have: {', '.join(report.unknown)}; accepted: the types"
         )
-        shown.say("listed in docs/scrubbing.md, and those of the contract's own rules (--dataset)")
+        shown.say("listed in docs/guides/scrubbing.md, and those of the contract's own rules (--dataset)")
 
 
 def cells(score: Score) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from dpsynth_platform.synth.tabular.model import clique_scores, load_model
 from dpsynth_platform.synth_command import MethodName
 from dpsynth_platform.synthesis.task import Method
 
-PAGE = Path(__file__).parents[2] / "docs/generators.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/generators.md"
 
 
 def plan_of(method, **changes):

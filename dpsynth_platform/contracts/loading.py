@@ -131,7 +131,7 @@ def fault_of(path: Path) -> Iterator[None]:
     except DpsynthError as error:
         problem = f"{path}: {error}"
     except Exception as error:
-        problem = f"{path}: cannot be used ({type(error).__name__}); accepted: what docs/contracts.md says"
+        problem = f"{path}: cannot be used ({type(error).__name__}); accepted: what docs/guides/contracts.md says"
     raise ContractError(printable(problem))
 
 

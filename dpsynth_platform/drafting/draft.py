@@ -43,7 +43,7 @@ _NOTES = {
     "description": "What a row is, in a sentence that every dossier will show.",
     "owners": "People to ask about the data, as [name@example.org]; not the people in the data.",
     "source": (
-        "A run reads a Delta table, so that it can pin a version. docs/contracts.md says how to make one of a "
+        "A run reads a Delta table, so that it can pin a version. docs/guides/contracts.md says how to make one of a "
         "Parquet or CSV file."
     ),
     "source.key": (
@@ -95,7 +95,7 @@ _COLUMN_NOTES = (
 )
 _FAMILY_HEAD = """\
 # A draft of the budget of all datasets about the same people. It is for whoever answers for them, and not for whoever
-# wants a release: the first run seals it, and a larger cap needs two people (docs/reviewing.md). If another
+# wants a release: the first run seals it, and a larger cap needs two people (docs/guides/reviewing.md). If another
 # family is about these people already, name that one in the contract and delete this file."""
 _FAMILY_NOTES = {
     "unit": "As in the contract, and so for adjacency and namespace.",

@@ -6,21 +6,21 @@ OPENLINEAGE_* variables and `openlineage.yml`.
 
 | variable | meaning | default |
 | --- | --- | --- |
-| DPSYNTH_HOME | root of all zones, keys and records | `.dpsynth` in the working directory |
-| DPSYNTH_DEPLOY | directory with `contracts/` and `families/` | `deploy` beside the package |
-| DPSYNTH_LEDGER_URL | SQLAlchemy URL of the ledger | SQLite under DPSYNTH_HOME |
-| DPSYNTH_USER | who runs, approves or refuses | the operating system's user |
+| DPSYNTH_HOME | the deployment: all zones, keys and records | `.dpsynth` in the working directory |
+| DPSYNTH_DEPLOY | directory with `contracts/`, `families/` and `dagster.yaml` | `deploy` beside the package |
+| DPSYNTH_LEDGER_URL | SQLAlchemy URL of the ledger, such as `postgresql+psycopg://...` | SQLite under DPSYNTH_HOME |
+| DPSYNTH_USER | name of the person who runs, approves or refuses | the operating system's user |
 | DPSYNTH_DEVICE | accelerator: `auto`, `cpu`, `cuda` | `auto` |
 | DPSYNTH_COMPUTE | file that says which SQL engine a dataset has | `compute.yaml` in DPSYNTH_DEPLOY, if there is one |
 | DPSYNTH_WORKER | file that says where a dataset's mechanism runs | `worker.yaml` in DPSYNTH_DEPLOY, if there is one |
-| DPSYNTH_NOTIFY | command that is told of candidates and releases, a notice on its standard input | none |
-| DPSYNTH_NOTIFY_URL | webhook (https) that is told the same | none |
-| DPSYNTH_NOTIFY_MAIL | mail server (smtp, smtps) with sender and addresses that are told the same | none |
-| DPSYNTH_MEMORY | what a mechanism may need, such as `8GB`; a plan that may need more is refused | no limit |
+| DPSYNTH_NOTIFY | command that gets each notice on its standard input; started without a shell | none |
+| DPSYNTH_NOTIFY_URL | webhook (https) that gets each notice; its address is never shown | none |
+| DPSYNTH_NOTIFY_MAIL | mail server: `smtp://USER:PASSWORD@HOST:587?from=ADDRESS&to=ADDRESS,ADDRESS` | none |
+| DPSYNTH_MEMORY | memory of a mechanism, such as `8GB`; a plan that may need more is refused unpaid | no limit |
 | DPSYNTH_MODEL_HUB | `yes`: base models may be downloaded from the Hugging Face hub by their names | no |
-| DPSYNTH_TEXT_ENDPOINTS | `https://HOST[:PORT]`, comma between two: endpoints that contracts may name | none |
+| DPSYNTH_TEXT_ENDPOINTS | endpoints that contracts may name: `https://HOST[:PORT]`, separated by commas | none |
 | DPSYNTH_TEXT_KEY | file (mode 0600) with the key of these endpoints | none |
-| DPSYNTH_REQUIRE_ENCRYPTED | `yes`, `declared`: no step runs where rows would reach a disk in clear | no |
+| DPSYNTH_REQUIRE_ENCRYPTED | `yes`, `declared`: no step writes rows to a disk that is not encrypted | no |
 | DPSYNTH_LINEAGE_TOKENS | file of the producers that may report lineage, with the hashes of their tokens | none |
 | DPSYNTH_CONSOLE | file that says how people sign in at the console | `console.yaml` in DPSYNTH_DEPLOY, if any |
 | DPSYNTH_CONSOLE_URL | the console's address as browsers see it, such as `https://console.example.org` | none |

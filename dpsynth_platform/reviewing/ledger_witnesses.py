@@ -45,7 +45,7 @@ def check_not_behind(storage: Storage, ledger: Ledger) -> None:
     for found in (*_entries(storage, ledger), *published_ahead(storage, ledger)):
         raise LedgerError(
             f"{found}: the ledger is older than what it led to, and would grant again what was spent since; put its "
-            "latest state back (docs/deployment.md), or begin anew in another DPSYNTH_HOME. Nothing was reserved"
+            "latest state back (docs/guides/deployment.md), or begin anew in another DPSYNTH_HOME. Nothing was reserved"
         )
 
 

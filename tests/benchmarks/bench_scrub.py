@@ -12,7 +12,7 @@ Quality is measured on templates whose texts nobody read while rules were writte
 4 (`held_out`). Their totals were looked at several times, so they are not wholly unseen. The others were read and used.
 All texts of one template are on one side.
 
-Results stand in docs/scrubbing.md. On two cores that others used as well, 4.6 times as many newsgroup posts a second as
+Results: docs/explanation/measurements/scrubbing.md. On two shared cores, 4.6 times as many newsgroup posts a second as
 plain Presidio, and 4.5 times as many short texts; the residue of both corpora, read in full, was nothing.
 """
 

@@ -2,7 +2,7 @@
 
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_attacks.py                # an hour on one core, estimated
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_attacks.py --members 100 --epochs 4 --samples 200 \\
-        --tokens 32 --rate 3e-4                      # a table of docs/audit.md; seven minutes of one core, idle else
+        --tokens 32 --rate 3e-4                  # the table of docs/explanation/measurements/attacks.md; seven minutes
     DPSYNTH_BENCH_DATA=... python tests/benchmarks/bench_text_attacks.py --canaries 60 --members 60 --epochs 3 \\
         --samples 200 --tokens 40 --rate 5e-5        # its kinds of canaries; nine minutes of one core's time
 

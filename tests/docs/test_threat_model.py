@@ -20,7 +20,7 @@ from dpsynth_platform.training.stream import SecureStream
 
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
 
 
 def functions(path: Path) -> set[str]:
@@ -28,7 +28,7 @@ def functions(path: Path) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_test_that_a_page_names_is_there(page: Path) -> None:
     for file, name in NAMED.findall(page.read_text(encoding="utf-8")):
         assert (ROOT / file).is_file(), file
@@ -36,7 +36,7 @@ def test_every_test_that_a_page_names_is_there(page: Path) -> None:
 
 
 def test_every_claim_of_the_threat_model_names_one() -> None:
-    text = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "explanation" / "threat-model.md").read_text(encoding="utf-8")
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
     assert len(sections) >= 8
     for section in sections:

@@ -80,7 +80,7 @@ def test_the_list_of_entity_types_is_whole_and_stands_in_its_page() -> None:
     assert found == ENTITY_TYPES.keys()
     assert set(CLASSES.values()) <= ENTITY_TYPES.keys()
     rows = [f"| `{entity}` | {words} |" for entity, words in ENTITY_TYPES.items()]
-    assert "\n".join(rows) in (Path(__file__).parents[2] / "docs/scrubbing.md").read_text(encoding="utf-8")
+    assert "\n".join(rows) in (Path(__file__).parents[2] / "docs/guides/scrubbing.md").read_text(encoding="utf-8")
 
 
 def test_each_span_counts_once() -> None:

@@ -236,7 +236,7 @@ def test_a_program_must_be_named(vault: Vault, tmp_path: Path, words: str) -> No
 
 
 def test_the_program_of_the_page_is_the_one_that_is_tested() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "retention.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "retention.md").read_text(encoding="utf-8")
     assert FROM_ENVIRONMENT in page
 
 

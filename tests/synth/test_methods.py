@@ -25,7 +25,7 @@ from dpsynth_platform.synth.tabular import drawing
 from dpsynth_platform.synth.tabular.measurements import read_measurements
 from dpsynth_platform.synth.tabular.model import clique_scores, load_model
 
-PAGE = Path(__file__).parents[2] / "docs/generators.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/generators.md"
 
 
 def plan_of(method, **changes):

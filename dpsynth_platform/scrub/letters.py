@@ -1,8 +1,7 @@
-"""Capital and small letters of the Latin, Greek and Cyrillic scripts, as parts of a regular expression's class.
+"""Letters and words: classes of letters for regular expressions, and the lists of words in `words.toml`.
 
-What belongs here: what the standard library's expressions lack, a class of capital letters; reading the lists of words in
-`words.toml`. What does not: anything
-about personal data.
+What belongs here: capital and small letters of the Latin, Greek and Cyrillic scripts, for which the standard library's
+expressions have no class; reading lists. What does not: anything about personal data.
 """
 
 import tomllib

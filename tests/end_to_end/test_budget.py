@@ -28,20 +28,18 @@ def files_of(directory):
     }
 
 
-def test_a_request_beyond_the_cap_changes_nothing(tmp_path, monkeypatch):
+def test_a_request_beyond_the_cap_changes_nothing(candidate, monkeypatch):
     """A changed contract that no longer fits is refused before the source is read; the earlier candidate stays."""
-    deployment = small_deployment(tmp_path)
-    assert run_inside(deployment).success
-    deployment.contract["privacy"]["guarantee"]["epsilon"] = 2.45
-    deployment.write()
-    ledger = ledger_of(deployment)
-    entries, left, kept = ledger.entries(), ledger.left("tests", 1e-6), files_of(deployment.settings.restricted)
+    candidate.contract["privacy"]["guarantee"]["epsilon"] = 2.45
+    candidate.write()
+    ledger = ledger_of(candidate)
+    entries, left, kept = ledger.entries(), ledger.left("tests", 1e-6), files_of(candidate.settings.restricted)
 
     def unread(*_):
         raise AssertionError("the source was read")
 
     monkeypatch.setattr(source, "batches", unread)
-    ran = run_inside(deployment)
+    ran = run_inside(candidate)
     assert set(ran.failures) == {"raw"}
     assert re.search(r"epsilon left at this delta: [1-9]", ran.failures["raw"])
     assert ran.materializations == {}
@@ -50,7 +48,7 @@ def test_a_request_beyond_the_cap_changes_nothing(tmp_path, monkeypatch):
     (blocked,) = ledger.history(kinds=["blocked"])
     assert blocked.subject == "tests"
     assert (blocked.payload["dataset"], blocked.payload["runner"]) == ("people", "runner")
-    assert files_of(deployment.settings.restricted) == kept
+    assert files_of(candidate.settings.restricted) == kept
     assert ledger.verify().ok
 
 
@@ -164,15 +162,13 @@ def test_owners_are_left_out_without_a_word(tmp_path, account, policy):
     assert shown[0][1]["clearance"]  # something was said
 
 
-def test_clearance_hands_the_ledger_the_owners_that_are_not_held_out(tmp_path):
+def test_clearance_hands_the_ledger_the_owners_that_are_not_held_out(candidate):
     """What is charged are the people whom the mechanism may read, no more and no fewer."""
-    deployment = small_deployment(tmp_path)
-    assert run_inside(deployment).success
-    ledger = ledger_of(deployment)
+    ledger = ledger_of(candidate)
     (entry,) = ledger.entries()
     charged = ledger.participants(entry.entry_id)
     owners = np.frombuffer(
-        (storage_of(deployment).require(PEOPLE, "scrubbed").directory / "participants").read_bytes(), "S16"
+        (storage_of(candidate).require(PEOPLE, "scrubbed").directory / "participants").read_bytes(), "S16"
     )
     assert 0.8 * owners.size < charged.size < owners.size
     assert np.isin(charged, owners).all()

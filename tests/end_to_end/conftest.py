@@ -1,12 +1,15 @@
-"""Lines that several test files begin from: run once in a test process, put back for each test."""
+"""Lines that several test files begin from: run once in a test process, put back for each test. And what makes a line
+quick where a test is about something else: mechanisms in this process, and no trial of the training before each."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from deployment import Deployment
 from frozen import Frozen
+from inside import worker_inside
 from line_cases import line_to_candidate, released
 
 
@@ -36,3 +39,17 @@ def kept_release(tmp_path_factory: pytest.TempPathFactory) -> Frozen[tuple[Deplo
 def published(kept_release: Frozen[tuple[Deployment, Path]]) -> tuple[Deployment, Path]:
     """A deployment, for this test alone, and the directory of its release."""
     return kept_release.put_back()
+
+
+@pytest.fixture
+def worker_here() -> Iterator[None]:
+    """Mechanisms take place in this process: see `inside.worker_inside`."""
+    with worker_inside():
+        yield
+
+
+@pytest.fixture
+def no_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate takes seconds a start, and has tests of its own."""
+    monkeypatch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
+    monkeypatch.setattr("dpsynth_platform.synth.text.batch_trial.refuse_batches", lambda *_: None)

@@ -50,6 +50,7 @@ def worker_here() -> Iterator[None]:
 
 @pytest.fixture
 def no_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gate takes seconds a start, and has tests of its own."""
-    monkeypatch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
-    monkeypatch.setattr("dpsynth_platform.synth.text.batch_trial.refuse_batches", lambda *_: None)
+    """See `text_line_cases.without_gate`."""
+    from text_line_cases import without_gate  # which loads PyTorch
+
+    without_gate(monkeypatch)

@@ -172,7 +172,7 @@ def test_kills_in_the_mechanism(tmp_path, hold):
     wait_for(lambda: not session_of(command.pid), 30)
     with running.open_instance(deployment.settings) as instance:
         (run,) = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
-    again = deployment.dpsynth("run", "people")
+    again = deployment.here("run", "people")
     assert again.returncode == 1
     assert f"an earlier run was killed; it is closed as failed now: {run.run_id}" in again.stdout
     third = ledger_of(deployment).entries()[-1].entry_id
@@ -321,6 +321,7 @@ def test_a_disk_that_is_full_before_the_mechanism_costs_nothing(tmp_path, monkey
 
 def test_a_model_that_was_changed_is_not_paid_for_again(candidate):
     """Files of a spent entry were altered: they are neither used, nor made anew at a second cost without a word."""
+    assert states_of(candidate) == ["spent"]
     model = storage_of(candidate).require(PEOPLE, "model").directory
     log = model / "measurements.jsonl"
     log.write_bytes(log.read_bytes().replace(b'"sigma":', b'"sigma" :', 1))
@@ -332,6 +333,7 @@ def test_a_model_that_was_changed_is_not_paid_for_again(candidate):
 
 def test_a_completed_mechanism_is_not_run_again_after_its_model_was_purged(candidate):
     """One run has one completed model: no word brings a second one, and the message does not offer any."""
+    assert states_of(candidate) == ["spent"]
     shutil.rmtree(storage_of(candidate).require(PEOPLE, "model").directory)
     (entry,) = ledger_of(candidate).entries()
     refused = run_inside(candidate).failures["clearance"]

@@ -267,6 +267,7 @@ def test_lineage_events_that_are_stuck_are_seen_until_they_arrive(deployment, mo
 
 
 def test_what_has_expired_is_deleted_and_recorded(candidate):
+    assert [entry.state for entry in ledger_of(candidate).entries()] == ["spent"]
     storage = storage_of(candidate)
     bounded, model = (storage.require(PEOPLE, step).directory for step in ("bounded", "model"))
     for path in [bounded, *bounded.rglob("*")]:

@@ -20,7 +20,7 @@ from dpsynth_platform.lineage.columns import FRESH_IDS
 from dpsynth_platform.scrub.fingerprints import fingerprint_hex, read_fingerprints
 from dpsynth_platform.storage import read_table
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]
 OWNERS = 700
 
 

@@ -208,6 +208,7 @@ def test_only_what_could_be_released_is_approved(candidate):
 
 
 def test_a_candidate_is_recorded_once_for_each_content(candidate):
+    assert [entry.state for entry in ledger_of(candidate).entries()] == ["spent"]
     ledger = ledger_of(candidate)
     assert run_here(candidate).success
     (event,) = ledger.history(kinds=["candidate"])

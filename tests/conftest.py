@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine
 
-from dpsynth_platform.collecting import loading
+from dpsynth_platform.collecting import collect_seldom, loading
 from dpsynth_platform.compute.choice import DuckDBChoice, SparkChoice
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.compute.spark_driver import missing_for_spark
@@ -26,7 +26,9 @@ from dpsynth_platform.compute.spark_driver import missing_for_spark
 def pytest_collection() -> Iterator[None]:
     """Every test process imports all tests, and with them everything: two fifths were looking for garbage."""
     with loading():
-        return (yield)
+        collected = yield
+    collect_seldom()
+    return collected
 
 
 @pytest.fixture(autouse=True)

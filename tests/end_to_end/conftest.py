@@ -5,12 +5,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 from deployment import Deployment
 from frozen import Frozen
 from inside import worker_inside
 from line_cases import line_to_candidate, released
+
+_from_config = ScriptDirectory.from_config
+_scripts: dict[str | None, ScriptDirectory] = {}
+
+
+def _loaded_once(config: Config) -> ScriptDirectory:
+    place = config.get_main_option("script_location")
+    if place not in _scripts:
+        _scripts[place] = _from_config(config)
+    return _scripts[place]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def migrations_are_loaded_once() -> Iterator[None]:
+    """Dagster marks each new storage with its newest migration, and would load all ninety of them every time."""
+    with patch.object(ScriptDirectory, "from_config", _loaded_once):
+        yield
 
 
 @pytest.fixture(scope="session")

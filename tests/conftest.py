@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine
 
-from dpsynth_platform.collecting import collect_seldom, loading
 from dpsynth_platform.compute.choice import DuckDBChoice, SparkChoice
 from dpsynth_platform.compute.engine import Engine
 from dpsynth_platform.compute.spark_driver import missing_for_spark
+from dpsynth_platform.foundation.garbage_collection import collect_seldom, loading
 
 
 @pytest.hookimpl(wrapper=True)

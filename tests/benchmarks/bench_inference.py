@@ -17,8 +17,8 @@ import time
 
 import torch
 
-from dpsynth_platform.contracts import Inference
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.contracts.generation import Inference
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.synth.text.base_models import DEFAULT, base_model, load, special_tokens
 from dpsynth_platform.synth.text.inference_contexts import Contexts
 from dpsynth_platform.synth.text.inference_model import Context, Prompts, rows_apart

@@ -40,6 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scrub"))
 
 from residue import residues
 
+from dpsynth_platform.cli.scrub import cells
 from dpsynth_platform.scrub import parallel
 from dpsynth_platform.scrub.detection import Document, text_detector
 from dpsynth_platform.scrub.evaluation import CLASSES, Evaluation, GoldText, evaluate, read_gold
@@ -47,7 +48,6 @@ from dpsynth_platform.scrub.findings import Finding
 from dpsynth_platform.scrub.names import MODEL
 from dpsynth_platform.scrub.parallel import ParallelDetector
 from dpsynth_platform.scrub.replacement import Replacer, substituted
-from dpsynth_platform.scrub_command import cells
 
 Found = list[list[Finding]]
 GOLD = "pii_presidio/generated_large.parquet"
@@ -214,7 +214,7 @@ def memory(rows: Sequence[int]) -> None:
 
 def one_table(rows: int) -> None:
     """Scrubs one table, made as it is read, and prints what that took."""
-    from dpsynth_platform.contracts import parse_contract
+    from dpsynth_platform.contracts.loading import parse_contract
     from dpsynth_platform.scrub.fingerprints import FingerprintKeys
     from dpsynth_platform.scrub.scrub import ScrubKeys, scrub_batches
 

@@ -36,14 +36,15 @@ import torch
 from bench_attacks import line
 from bench_tabular import say
 
+from dpsynth_platform.audit.adhoc.language_model import score_model
 from dpsynth_platform.audit.attacks import likelihood_scores, overlap_scores
 from dpsynth_platform.audit.canaries import make_canaries
-from dpsynth_platform.audit.own_model import score_model
 from dpsynth_platform.audit.texts import TEXT_ONLY_ATTACKS, TextEvidence
 from dpsynth_platform.audit.texts.copies import count_text_copies
 from dpsynth_platform.audit.texts.outliers import outliers
 from dpsynth_platform.audit.texts.reconstruction import reconstruct
-from dpsynth_platform.contracts import DataContract, parse_contract
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.loading import parse_contract
 from dpsynth_platform.quality.files import read_file
 from dpsynth_platform.synth.text.base_models import DEFAULT, base_model, load
 from dpsynth_platform.synth.text.layout import Encoder

@@ -16,9 +16,9 @@ from deployment import FAMILY, Deployment
 from inside import inside
 from line_cases import SMALL, add_dataset, ledger_of, run_here, small_deployment, small_table
 
+from dpsynth_platform.foundation.storage import Place, Storage, write_table
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.reviewing import decisions
-from dpsynth_platform.storage import Place, Storage, write_table
 
 MONTHS = ("2025-12", "2026-01", "2026-02")
 REFUSED, RELEASED, WAITING = (Place("visits", month) for month in MONTHS)

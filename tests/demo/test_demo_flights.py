@@ -13,23 +13,25 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from dpsynth_platform import demonstration_year
-from dpsynth_platform.contracts import DataContract, FamilyBudget, load_contract, load_family
+from dpsynth_platform.cli.terminal import Shown
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.contracts.family import FamilyBudget
+from dpsynth_platform.contracts.loading import load_contract, load_family
 from dpsynth_platform.demo import flights as flights_module
+from dpsynth_platform.demo import year as demonstration_year
 from dpsynth_platform.demo.flights import find_flights, flights_table, prepare_flights
-from dpsynth_platform.demonstration import DemoFailed
-from dpsynth_platform.demonstration_year import OTHER_POLICIES, Month, run_year, spending
-from dpsynth_platform.digests import digest_file
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.demo.line import DemoFailed
+from dpsynth_platform.demo.year import OTHER_POLICIES, Month, run_year, spending
+from dpsynth_platform.foundation.digests import digest_file
+from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT, Settings
+from dpsynth_platform.foundation.storage import Place
 from dpsynth_platform.ledger.filter import RenyiFilter
 from dpsynth_platform.ledger.records import CostRequest
-from dpsynth_platform.operating import Outcome
-from dpsynth_platform.planning import cost_request, load_dataset, plan_release
+from dpsynth_platform.operations.operating import Outcome
 from dpsynth_platform.scrub.scrub import check_source_schema
-from dpsynth_platform.settings import PACKAGE_ROOT, Settings
-from dpsynth_platform.storage import Place
 from dpsynth_platform.synth.mock import source_schema_of
-from dpsynth_platform.terminal import Shown
+from dpsynth_platform.synth.planning import cost_request, load_dataset, plan_release
 
 HEADER = (
     "year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum,"

@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
-from dpsynth_platform import operating
-from dpsynth_platform.cli import app
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import write_table
+from dpsynth_platform.cli.main import app
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import write_table
+from dpsynth_platform.operations import operating
 
 LEVELS = [f"level-{number:02d}" for number in range(24)]
 CONTRACT: dict[str, Any] = {

@@ -23,9 +23,9 @@ from inside import inside
 from line_cases import ledger_of, lineage_of, run_here, small_deployment, small_table, storage_of
 
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.errors import ContractError
-from dpsynth_platform.planning import load_dataset
-from dpsynth_platform.storage import STEPS, Place, write_table
+from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.storage import STEPS, Place, write_table
+from dpsynth_platform.synth.planning import load_dataset
 
 pytestmark = pytest.mark.end_to_end
 PLACE = Place("people")

@@ -9,8 +9,8 @@ from frozen import Frozen
 from inside import inside
 from line_cases import PEOPLE, add_dataset, ledger_of, run_here, small_deployment, small_table, storage_of
 
-from dpsynth_platform import source
-from dpsynth_platform.storage import Place
+from dpsynth_platform.foundation.storage import Place
+from dpsynth_platform.sources import source
 
 pytestmark = pytest.mark.end_to_end
 

@@ -7,14 +7,14 @@ from inside import inside
 from line_cases import PEOPLE, add_dataset, ledger_of, released, run_here, small_deployment, small_table, storage_of
 from typer.testing import CliRunner
 
-from dpsynth_platform import contracts
-from dpsynth_platform.cli import app
+from dpsynth_platform.cli.main import app
+from dpsynth_platform.contracts import contract as contracts
+from dpsynth_platform.foundation.storage import Place
 from dpsynth_platform.lineage import naming
 from dpsynth_platform.lineage.clearance import Clearance
 from dpsynth_platform.lineage.overlaps import Overlaps
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.reviewing.decisions import approve
-from dpsynth_platform.storage import Place
 
 pytestmark = pytest.mark.end_to_end
 

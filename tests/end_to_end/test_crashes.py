@@ -15,8 +15,8 @@ from inside import inside
 from line_cases import PEOPLE, ledger_of, lineage_of, run_here, small_deployment, storage_of
 
 from assets import model as model_step
-from dpsynth_platform import running
 from dpsynth_platform.ledger.store import Ledger
+from dpsynth_platform.operations import running
 from dpsynth_platform.synth.tabular import marginals, measurements
 from dpsynth_platform.worker import run as worker
 

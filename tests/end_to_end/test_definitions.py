@@ -17,10 +17,10 @@ from line_cases import STEPS, run_here, small_deployment, storage_of
 import resources as res
 from assets.line import LINE
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.forking import PRELOADED
-from dpsynth_platform.planning import load_dataset
-from dpsynth_platform.rehearsal import _mock_deployment
-from dpsynth_platform.settings import PACKAGE_ROOT
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT
+from dpsynth_platform.operations.forking import PRELOADED
+from dpsynth_platform.operations.rehearsal import _mock_deployment
+from dpsynth_platform.synth.planning import load_dataset
 
 pytestmark = pytest.mark.end_to_end
 
@@ -218,25 +218,25 @@ def test_only_the_commands_import_what_runs_assets():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom)
         and (
-            node.module in ("dpsynth_platform.running", "dpsynth_platform.rehearsal")
+            node.module in ("dpsynth_platform.operations.running", "dpsynth_platform.operations.rehearsal")
             or (node.module == "dpsynth_platform" and {"running", "rehearsal"} & {item.name for item in node.names})
         )
     }
     assert users == {
-        "dpsynth_platform/cli.py",
-        "dpsynth_platform/operating.py",
-        "dpsynth_platform/rehearsal.py",
+        "dpsynth_platform/cli/main.py",
+        "dpsynth_platform/operations/operating.py",
+        "dpsynth_platform/operations/rehearsal.py",
         "sensors/close_out.py",
         "sensors/failures.py",
         "sensors/interrupted.py",
         "sensors/monthly.py",
-        "sensors/set_back.py",
+        "sensors/transient_failures.py",
     }
 
 
 def test_only_settings_read_the_environment():
     for name, path in sources().items():
-        if name == "dpsynth_platform/settings.py":
+        if name == "dpsynth_platform/foundation/settings.py":
             continue
         tree = ast.parse(path.read_text())
         used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

@@ -11,7 +11,7 @@ from deployment import Deployment
 from line_cases import PEOPLE, run_here, small_deployment, storage_of
 
 import resources as res
-from dpsynth_platform.storage import read_table
+from dpsynth_platform.foundation.storage import read_table
 
 pytestmark = pytest.mark.end_to_end
 STEPS = ("raw", "scrubbed", "canaries", "clearance", "bounded")

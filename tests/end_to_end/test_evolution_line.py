@@ -13,13 +13,13 @@ from inside import inside
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from text_line_cases import letters_table, text_deployment
 
+from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.lineage.survey import model_name
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import DpEvent, GaussianVotesEvent, event_from_json, leaves, twice
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.reviewing.forecasts import forecast
-from dpsynth_platform.storage import read_table
 from dpsynth_platform.synth.text import endpoints, resampling
 from dpsynth_platform.synth.text.evolution_journal import FILE_NAME
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries

@@ -29,7 +29,7 @@ from leak_cases import (
 )
 from line_cases import ledger_of, released
 
-from dpsynth_platform.storage import SCORES, STEPS
+from dpsynth_platform.foundation.storage import SCORES, STEPS
 
 pytestmark = pytest.mark.end_to_end
 

@@ -1,7 +1,7 @@
 """Must show: a disk that is full or read-only costs no budget, no value of the data, and is said in plain words.
 
 The disks are real ones (tmpfs), of a few kilobytes or megabytes; where this user may not mount, the tests are skipped,
-and `tests/test_log_cannot_be_written.py` tries the same with limits that every user can set.
+and `tests/foundation/test_log_cannot_be_written.py` tries the same with limits that every user can set.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from leak_cases import FAILING_WORKER, MARKS, SPEAKING_SCRUBBER, found, found_in
 from line_cases import ledger_of, lineage_of, run_here, small_deployment
 from test_leaks import Interrupting, raising
 
-from dpsynth_platform import running
+from dpsynth_platform.foundation.redaction import reason_of, safe_error
+from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.lineage.redaction import reason_of, safe_error
-from dpsynth_platform.storage import write_table
+from dpsynth_platform.operations import running
 
 pytestmark = pytest.mark.end_to_end
 Disk = Callable[[Path, str], Path]
@@ -81,10 +81,10 @@ def test_a_step_whose_log_is_full_shows_nothing(tmp_path: Path, disk: Disk, monk
     fill(logs)
     running.prepare_home(settings)
     patches: tuple[tuple[str, object], ...] = (
-        ("dpsynth_platform.source.pin", raising),
+        ("dpsynth_platform.sources.source.pin", raising),
         ("dpsynth_platform.scrub.parallel.text_detector", raising),
         ("dpsynth_platform.scrub.parallel.text_detector", Interrupting),
-        ("dpsynth_platform.storage._from_another_thread", raising),
+        ("dpsynth_platform.foundation.storage._from_another_thread", raising),
     )
     with dg.DagsterInstance.from_config(str(settings.dagster_home)) as instance:
         for target, value in patches:

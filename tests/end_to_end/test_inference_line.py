@@ -13,10 +13,10 @@ from line_cases import PEOPLE, REGIONS, ledger_of, released, run_here, storage_o
 from text_cases import save_model
 from text_line_cases import declare_base_public, text_deployment
 
-from dpsynth_platform.rehearsal import rehearse
+from dpsynth_platform.foundation.storage import read_table
+from dpsynth_platform.operations.rehearsal import rehearse
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.reviewing.forecasts import forecast
-from dpsynth_platform.storage import read_table
 
 pytestmark = pytest.mark.end_to_end
 INFERENCE = {"about": ABOUT, "batch_size": 100, "document_tokens": 16, "clipping_norm": 2.0, "top_k": 40}

@@ -23,14 +23,14 @@ from line_cases import (
     storage_of,
 )
 
-from dpsynth_platform import owner_keys
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.storage import Place
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.owner_keys import keys_in_use
+from dpsynth_platform.lifecycle import owner_keys
+from dpsynth_platform.lifecycle.owner_keys import keys_in_use
 from dpsynth_platform.reviewing import decisions, verification
 from dpsynth_platform.scrub.fingerprints import fingerprint_hex, owner_fingerprint
-from dpsynth_platform.storage import Place
-from dpsynth_platform.vault import Vault
+from dpsynth_platform.secrets.vault import Vault
 from dpsynth_platform.worker.job import WorkerJob
 
 pytestmark = pytest.mark.end_to_end

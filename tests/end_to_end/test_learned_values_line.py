@@ -14,10 +14,10 @@ from inside import inside, worker_inside
 from leak_cases import found
 from line_cases import PEOPLE, REGIONS, SMALL, ledger_of, released, run_here, small_table, storage_of
 
-from dpsynth_platform.rehearsal import rehearse
+from dpsynth_platform.foundation.storage import read_table
+from dpsynth_platform.operations.rehearsal import rehearse
 from dpsynth_platform.release.verify import verify_release
 from dpsynth_platform.reviewing.forecasts import forecast
-from dpsynth_platform.storage import read_table
 from dpsynth_platform.synth.tabular.measurements import FILE_NAME
 
 pytestmark = pytest.mark.end_to_end

@@ -14,8 +14,8 @@ from line_cases import PEOPLE, SMALL, ledger_of, released, run_here, small_table
 
 from dpsynth_platform.console.roles import Action
 from dpsynth_platform.console.views import candidates, releases
-from dpsynth_platform.errors import ReleaseRefused
-from dpsynth_platform.rehearsal import rehearse
+from dpsynth_platform.foundation.errors import ReleaseRefused
+from dpsynth_platform.operations.rehearsal import rehearse
 from dpsynth_platform.release.evidence import check_content
 from dpsynth_platform.release.verify import verify_release
 from dpsynth_platform.reviewing import accounts, decisions

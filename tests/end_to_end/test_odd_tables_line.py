@@ -12,7 +12,7 @@ import pytest
 from deployment import Deployment
 from line_cases import PEOPLE, SMALL, ledger_of, released, run_here, storage_of
 
-from dpsynth_platform.storage import table_schema
+from dpsynth_platform.foundation.storage import table_schema
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]
 

@@ -12,17 +12,17 @@ import pytest
 from inside import inside, worker_inside
 from line_cases import PEOPLE, ledger_of, lineage_of, released, run_here, small_deployment, small_table, storage_of
 
-from dpsynth_platform.errors import ReleaseRefused
+from dpsynth_platform.foundation.errors import ReleaseRefused
+from dpsynth_platform.foundation.release_layout import has_rows
+from dpsynth_platform.foundation.storage import digest_directory, write_table
 from dpsynth_platform.ledger.store import Ledger
-from dpsynth_platform.planning import load_dataset
-from dpsynth_platform.purging import purge_due
+from dpsynth_platform.lifecycle.purging import purge_due
 from dpsynth_platform.release import publish
-from dpsynth_platform.release.layout import has_rows
 from dpsynth_platform.release.verify import verify_release
 from dpsynth_platform.reviewing import decisions, releases, verification
-from dpsynth_platform.storage import digest_directory, write_table
+from dpsynth_platform.reviewing.withdrawing import withdraw
+from dpsynth_platform.synth.planning import load_dataset
 from dpsynth_platform.watching.metrics import of_deployment, text_of
-from dpsynth_platform.withdrawing import withdraw
 
 pytestmark = pytest.mark.end_to_end
 

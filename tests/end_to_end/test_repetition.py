@@ -19,9 +19,9 @@ from line_cases import STEPS, ledger_of, run_here, small_deployment, storage_of
 
 from assets.line import build_line
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.errors import MechanismFailed
-from dpsynth_platform.planning import load_all
-from dpsynth_platform.storage import Place, read_table
+from dpsynth_platform.foundation.errors import MechanismFailed
+from dpsynth_platform.foundation.storage import Place, read_table
+from dpsynth_platform.synth.planning import load_all
 from dpsynth_platform.worker.job import WorkerJob
 
 pytestmark = pytest.mark.end_to_end
@@ -165,7 +165,7 @@ def test_a_withdrawn_attempt_leaves_the_failed_one_in_the_way(deployment: Deploy
 REEXECUTE = """
 import json, sys
 import dagster as dg
-from dpsynth_platform.running import failures_of
+from dpsynth_platform.operations.running import failures_of
 job = dg.build_reconstructable_job("dpsynth_platform.definitions", "job_named", ("people_candidate",))
 with dg.DagsterInstance.get() as instance:
     options = dg.ReexecutionOptions.from_failure(sys.argv[1], instance)

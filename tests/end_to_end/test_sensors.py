@@ -21,12 +21,14 @@ from line_cases import (
     storage_of,
 )
 
-from dpsynth_platform import notifying, source
 from dpsynth_platform.definitions import build_definitions
-from dpsynth_platform.errors import LineageStuck, SourceError
+from dpsynth_platform.foundation.errors import LineageStuck, SourceError
 from dpsynth_platform.lineage import outbox
-from dpsynth_platform.lineage.emitter import LineageEmitter, StepRun
+from dpsynth_platform.lineage.emitter import LineageEmitter
+from dpsynth_platform.lineage.runs import StepRun
+from dpsynth_platform.notices import notifying
 from dpsynth_platform.reviewing import decisions
+from dpsynth_platform.sources import source
 from sensors.failures import failure_sensor
 
 pytestmark = pytest.mark.end_to_end

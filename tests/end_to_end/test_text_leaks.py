@@ -39,12 +39,13 @@ from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from test_leaks import public_places, raising
 from text_line_cases import declare_base_public, letters_table, text_deployment, without_gate
 
-from dpsynth_platform import retention, running
-from dpsynth_platform.digests import digest_file
+from dpsynth_platform.foundation.digests import digest_file
+from dpsynth_platform.foundation.storage import digest_directory
+from dpsynth_platform.lifecycle import retention
+from dpsynth_platform.lifecycle.purging import purge_due
 from dpsynth_platform.lineage.columns import FROM_CONTRACT
-from dpsynth_platform.planning import load_dataset
-from dpsynth_platform.purging import purge_due
-from dpsynth_platform.storage import digest_directory
+from dpsynth_platform.operations import running
+from dpsynth_platform.synth.planning import load_dataset
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 

@@ -10,10 +10,10 @@ import pytest
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from text_line_cases import declare_base_public, text_deployment
 
-from dpsynth_platform.rehearsal import rehearse
+from dpsynth_platform.foundation.storage import read_table
+from dpsynth_platform.operations.rehearsal import rehearse
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.reviewing.forecasts import forecast
-from dpsynth_platform.storage import read_table
 
 pytestmark = pytest.mark.end_to_end
 

@@ -17,8 +17,8 @@ from inside import inside
 from line_cases import PEOPLE, Ran, ledger_of, run_here, storage_of
 from text_line_cases import declare_base_public, letters_table, text_deployment
 
-from dpsynth_platform.errors import ReleaseRefused
-from dpsynth_platform.operating import publish_if_approved
+from dpsynth_platform.foundation.errors import ReleaseRefused
+from dpsynth_platform.operations.operating import publish_if_approved
 from dpsynth_platform.release.evidence import audit_report
 from dpsynth_platform.reviewing.decisions import approve
 from dpsynth_platform.synth.text import dp_finetune

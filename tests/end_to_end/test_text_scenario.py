@@ -22,11 +22,11 @@ from line_cases import Ran, ledger_of, released, run_here, storage_of
 from text_cases import save_model, tiny_tokenizer
 from text_line_cases import TRAINING, declare_base_public, letters_table, public_model, text_deployment, without_gate
 
+from dpsynth_platform.foundation.storage import Place, read_table, write_table
 from dpsynth_platform.lineage.clearance import CLEARANCE, Clearance
 from dpsynth_platform.lineage.naming import DatasetName, dataset_name
 from dpsynth_platform.lineage.nodes import LEDGER_NAMESPACE
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.storage import Place, read_table, write_table
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 DELTA = 1e-6

@@ -16,11 +16,11 @@ from test_text_repetition import leaves
 from text_line_cases import declare_base_public, letters_table, text_deployment
 
 from dpsynth_platform.audit.canaries import is_canary
+from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import SampledGaussianEvent, event_from_json
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.scrub.fingerprints import fingerprint_hex
-from dpsynth_platform.storage import read_table
 from dpsynth_platform.training.clipping import ClippedSums
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("no_gate")]

@@ -24,9 +24,11 @@ from text_line_cases import TEXTS, declare_base_public, letters_table, notes_dep
 
 from dpsynth_platform.console.roles import ALLOWED
 from dpsynth_platform.console.views import candidates, datasets, releases
-from dpsynth_platform.drafting import drafted
+from dpsynth_platform.drafting.draft import drafted
+from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.lineage.store import LineageStore
 from dpsynth_platform.lineage.survey import model_name
+from dpsynth_platform.operations.rehearsal import rehearse
 from dpsynth_platform.privacy.accounting import epsilon
 from dpsynth_platform.privacy.events import (
     GaussianCountsEvent,
@@ -35,10 +37,8 @@ from dpsynth_platform.privacy.events import (
     event_from_json,
     leaves,
 )
-from dpsynth_platform.rehearsal import rehearse
 from dpsynth_platform.reviewing import verification
 from dpsynth_platform.reviewing.forecasts import forecast
-from dpsynth_platform.storage import read_table
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.topics import write_topics
 

@@ -22,15 +22,15 @@ from ledger_cases import request
 from line_cases import PEOPLE, ledger_of, run_here, small_deployment
 
 from assets import released
-from dpsynth_platform.contracts import DataContract
+from dpsynth_platform.contracts.contract import DataContract
 from dpsynth_platform.definitions import build_definitions
+from dpsynth_platform.foundation.storage import SCORES, Storage, read_table, write_table
 from dpsynth_platform.ledger import rows
 from dpsynth_platform.ledger.chain import AUDITED
 from dpsynth_platform.ledger.store import RESERVATION_LIFETIME, Ledger
 from dpsynth_platform.release.evidence import audit_report, candidate_digest, check_evidence
 from dpsynth_platform.reviewing.decisions import approve
 from dpsynth_platform.scrub.fingerprints import fingerprint_hex, read_fingerprints
-from dpsynth_platform.storage import SCORES, Storage, read_table, write_table
 
 pytestmark = pytest.mark.end_to_end
 

@@ -10,12 +10,12 @@ import pytest
 from line_cases import PEOPLE, ledger_of, released, run_here, storage_of
 from typer.testing import CliRunner
 
-from dpsynth_platform import cli
-from dpsynth_platform.errors import LedgerError, ReleaseRefused, VerificationFailed
-from dpsynth_platform.release.layout import has_rows
+from dpsynth_platform.cli import main as cli
+from dpsynth_platform.foundation.errors import LedgerError, ReleaseRefused, VerificationFailed
+from dpsynth_platform.foundation.release_layout import has_rows
 from dpsynth_platform.release.tombstone import read_tombstone
 from dpsynth_platform.reviewing import decisions, releases, verification
-from dpsynth_platform.withdrawing import withdraw
+from dpsynth_platform.reviewing.withdrawing import withdraw
 
 pytestmark = pytest.mark.end_to_end
 

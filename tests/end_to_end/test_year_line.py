@@ -12,12 +12,13 @@ import pytest
 import yaml
 from inside import InProcessAccelerator
 
-from dpsynth_platform import definitions, demonstration_year
+from dpsynth_platform import definitions
+from dpsynth_platform.demo import year as demonstration_year
 from dpsynth_platform.demo.tables import keep_table, source_path
-from dpsynth_platform.demonstration_year import run_year
+from dpsynth_platform.demo.year import run_year
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT, Settings
 from dpsynth_platform.ledger.store import Ledger
 from dpsynth_platform.reviewing import releases
-from dpsynth_platform.settings import PACKAGE_ROOT, Settings
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 AIRCRAFT = 600

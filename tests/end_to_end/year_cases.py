@@ -35,8 +35,8 @@ from deltalake import write_deltalake
 from deployment import FAMILY, Deployment
 from line_cases import REGIONS, SMALL
 
-from dpsynth_platform.running import open_instance, process_of, step_failures
-from dpsynth_platform.storage import Place
+from dpsynth_platform.foundation.storage import Place
+from dpsynth_platform.operations.running import open_instance, process_of, step_failures
 from dpsynth_platform.worker.codes import DONE, KILLED
 
 T = TypeVar("T")
@@ -47,8 +47,8 @@ MODELLED = 3
 APPROVES = """
 import sys
 from dpsynth_platform.reviewing import decisions
-from dpsynth_platform.settings import Settings
-from dpsynth_platform.storage import Place
+from dpsynth_platform.foundation.settings import Settings
+from dpsynth_platform.foundation.storage import Place
 decisions.approve(Settings.from_environment(), Place(*sys.argv[1:]), "reviewer", "")
 """
 PACE, PACE_OF_RUNS = 20, 3

@@ -16,7 +16,7 @@ from ledger_cases import KEYS, people
 from ledger_cases import request as cost_of
 from race_worker import RACE_RHO, live, race
 
-from dpsynth_platform.errors import BudgetExceeded
+from dpsynth_platform.foundation.errors import BudgetExceeded
 from dpsynth_platform.ledger import Ledger
 
 pytestmark = pytest.mark.slow

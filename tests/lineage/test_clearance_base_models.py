@@ -19,8 +19,8 @@ from clearance_cases import (
 from event_cases import dataset, event, model, name
 from ledger_cases import people
 
-from dpsynth_platform import contracts
-from dpsynth_platform.errors import ClearanceRefused, ContractError, LineageRefused
+from dpsynth_platform.contracts import contract as contracts
+from dpsynth_platform.foundation.errors import ClearanceRefused, ContractError, LineageRefused
 from dpsynth_platform.ledger import Ledger
 from dpsynth_platform.lineage import graph_rows, intake
 from dpsynth_platform.lineage.clearance import Clearance

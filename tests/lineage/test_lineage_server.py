@@ -26,11 +26,11 @@ from openlineage.client.transport.http import HttpCompression, HttpConfig, HttpT
 from requests import HTTPError
 from sent_cases import sent
 
-from dpsynth_platform.errors import ConfigurationError, LedgerError
+from dpsynth_platform.foundation.errors import ConfigurationError, LedgerError
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 from dpsynth_platform.lineage import ingest, server
 from dpsynth_platform.lineage.producers import add_token, load_producers
 from dpsynth_platform.lineage.store import LineageStore
-from dpsynth_platform.settings import PACKAGE_ROOT
 
 SECRET = "jane.doe@example.org"
 JSON = {"Content-Type": "application/json"}

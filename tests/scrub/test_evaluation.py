@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from dpsynth_platform.cli import app
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.cli.main import app
+from dpsynth_platform.contracts.scrubbing import ENTITY_TYPES
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub.clues import _KINDS
 from dpsynth_platform.scrub.evaluation import CLASSES, GoldText, evaluate, read_gold
-from dpsynth_platform.scrub.findings import ENTITY_TYPES, UNREAD, Finding
+from dpsynth_platform.scrub.findings import UNREAD, Finding
 from dpsynth_platform.scrub.names import _LABELS
 from dpsynth_platform.scrub.rules import rules
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from dpsynth_platform.contracts import Scrub
-from dpsynth_platform.errors import SourceError
+from dpsynth_platform.contracts.scrubbing import Scrub
+from dpsynth_platform.foundation.errors import SourceError
 from dpsynth_platform.scrub import parallel
 from dpsynth_platform.scrub.detection import Document, text_detector
 from dpsynth_platform.scrub.findings import Finding

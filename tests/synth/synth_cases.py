@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 
-from dpsynth_platform.contracts import parse_contract
-from dpsynth_platform.storage import write_table
+from dpsynth_platform.contracts.loading import parse_contract
+from dpsynth_platform.foundation.storage import write_table
 
 DOCUMENT = {
     "dataset": "people",

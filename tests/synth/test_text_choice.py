@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from text_cases import letters_contract
 
-from dpsynth_platform import storage
-from dpsynth_platform.contracts import DataContract
-from dpsynth_platform.errors import ContractError
-from dpsynth_platform.planning import changes, settled
-from dpsynth_platform.settings import Settings
+from dpsynth_platform.contracts.contract import DataContract
+from dpsynth_platform.foundation import storage
+from dpsynth_platform.foundation.errors import ContractError
+from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.synth.automatic import method_for
+from dpsynth_platform.synth.planning import changes
 from dpsynth_platform.synth.text.choice import (
     FEW_TEXTS,
     LONG_TOKENS,

@@ -19,9 +19,9 @@ import pytest
 import yaml
 from worker_cases import ROOT, is_running, make_job, pipes_environment, wait_until
 
-from dpsynth_platform.contracts import validated
-from dpsynth_platform.errors import ConfigurationError, LaunchFailed
-from dpsynth_platform.settings import PACKAGE_ROOT
+from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.foundation.errors import ConfigurationError, LaunchFailed
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 from dpsynth_platform.worker import cluster, codes, kubernetes_job
 from dpsynth_platform.worker.choice import KubernetesChoice
 from dpsynth_platform.worker.kubernetes_job import KubernetesLauncher, manifest

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from worker_cases import ROOT, is_running, make_job, pipes_environment, wait_until
 
-from dpsynth_platform.contracts import validated
-from dpsynth_platform.errors import ConfigurationError
+from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.foundation.errors import ConfigurationError
 from dpsynth_platform.worker import cluster, codes, ray_job
 from dpsynth_platform.worker.choice import RayChoice
 from dpsynth_platform.worker.launch import Start

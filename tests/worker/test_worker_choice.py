@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpsynth_platform.contracts import validated
-from dpsynth_platform.errors import ConfigurationError
-from dpsynth_platform.settings import PACKAGE_ROOT
+from dpsynth_platform.contracts.validation import validated
+from dpsynth_platform.foundation.errors import ConfigurationError
+from dpsynth_platform.foundation.settings import PACKAGE_ROOT
 from dpsynth_platform.worker.choice import KubernetesChoice, LocalChoice, RayChoice, bytes_of, worker_choice
 from dpsynth_platform.worker.local import LocalLauncher
 

@@ -12,8 +12,18 @@ import pyarrow as pa
 import pytest
 import typer
 import yaml
+from frozen import Frozen
 from inside import inside
-from line_cases import PEOPLE, ledger_of, released, run_here, small_deployment, small_table, storage_of
+from line_cases import (
+    PEOPLE,
+    ledger_of,
+    line_to_candidate,
+    released,
+    run_here,
+    small_deployment,
+    small_table,
+    storage_of,
+)
 
 from dpsynth_platform.cli import main as cli
 from dpsynth_platform.foundation.settings import PACKAGE_ROOT
@@ -59,12 +69,24 @@ def with_other_source(deployment, table):
 
 
 @pytest.fixture(scope="module")
+def kept_candidate(tmp_path_factory):
+    """A deployment whose line was run up to its candidate."""
+    directory = tmp_path_factory.mktemp("candidate")
+    deployment = line_to_candidate(directory / "here")
+    return Frozen.of(deployment, deployment.root, directory / "kept")
+
+
+@pytest.fixture
+def candidate(kept_candidate):
+    """The same, for this test alone."""
+    return kept_candidate.put_back()
+
+
+@pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """A deployment with one release; tests only read it."""
-    deployment = small_deployment(tmp_path_factory.mktemp("cli"))
-    ran = run_here(deployment, accelerator=inside(deployment))
-    assert ran.success, ran.failures
-    released(deployment)
+    deployment = line_to_candidate(tmp_path_factory.mktemp("cli"))
+    assert released(deployment).is_dir()
     return deployment
 
 
@@ -177,30 +199,27 @@ def test_the_ledger_in_words(published, use):
     )
 
 
-def test_an_approved_raise_must_be_declared(tmp_path, use):
+def test_an_approved_raise_must_be_declared(candidate, use):
     """Plan, run and the approval name the file and the key; after that a run costs what it costs."""
-    deployment = small_deployment(tmp_path)
-    assert run_here(deployment, accelerator=inside(deployment)).success
-    assert (
-        use(deployment, "ledger", "raise", "tests", "--epsilon", "5", "--delta", "1e-5", "--reason", "a wave")[0] == 0
-    )
-    asked = ledger_of(deployment).head().sequence
-    _, shown, _ = use(deployment, "ledger", "show")
+    assert [entry.state for entry in ledger_of(candidate).entries()] == ["spent"]
+    assert use(candidate, "ledger", "raise", "tests", "--epsilon", "5", "--delta", "1e-5", "--reason", "a wave")[0] == 0
+    asked = ledger_of(candidate).head().sequence
+    _, shown, _ = use(candidate, "ledger", "show")
     assert f"event {asked}: runner asks for 2.5 -> 5, delta 1e-05 (a wave)" in shown
-    _, out, _ = use(deployment, "ledger", "approve-raise", "tests", asked, "--as", "Bo")
-    file = deployment.settings.families / "tests.yaml"
+    _, out, _ = use(candidate, "ledger", "approve-raise", "tests", asked, "--as", "Bo")
+    file = candidate.settings.families / "tests.yaml"
     assert f"no run is admitted before {file} declares it: cap: {{epsilon: 5.0, delta: 1e-05}}" in out
-    assert "asks for" not in use(deployment, "ledger", "show")[1]
+    assert "asks for" not in use(candidate, "ledger", "show")[1]
     told = f"raised to epsilon 5, delta 1e-05 (event {asked + 1}); declare cap.epsilon: 5.0 in families/tests.yaml"
-    status, out, _ = use(deployment, "plan", "people", "--mock-rows", "0")
+    status, out, _ = use(candidate, "plan", "people", "--mock-rows", "0")
     assert (status, "would be blocked" in out, "would spend nothing" in out) == (3, True, False)
-    forecast = json.loads(use(deployment, "plan", "people", "--mock-rows", "0", "--json")[1])
+    forecast = json.loads(use(candidate, "plan", "people", "--mock-rows", "0", "--json")[1])
     assert (forecast["cap"]["epsilon"], forecast["fits"], told in forecast["refusal"]) == (5, False, True)
-    again = run_here(deployment, accelerator=inside(deployment))
+    again = run_here(candidate, accelerator=inside(candidate))
     assert told in again.failures["raw"]
-    deployment.family["cap"]["epsilon"] = 5.0
-    deployment.write()
-    forecast = json.loads(use(deployment, "plan", "people", "--mock-rows", "0", "--json")[1])
+    candidate.family["cap"]["epsilon"] = 5.0
+    candidate.write()
+    forecast = json.loads(use(candidate, "plan", "people", "--mock-rows", "0", "--json")[1])
     assert (forecast["fits"], forecast["refusal"]) == (True, None)
     assert forecast["standing"] is not None
 
@@ -309,15 +328,14 @@ def test_releases_are_verified_together_and_against_an_export_of_the_ledger(publ
     assert (status, "no such file" in err) == (1, True)
 
 
-def test_a_damaged_release_does_not_verify(tmp_path, use):
-    deployment = small_deployment(tmp_path)
-    assert run_here(deployment, accelerator=inside(deployment)).success
-    release = released(deployment)
+def test_a_damaged_release_does_not_verify(candidate, use):
+    release = released(candidate)
+    assert use(candidate, "release", "verify", release)[0] == 0
     (release / "dossier.json").write_text((release / "dossier.json").read_text().replace("people", "peopel", 1))
-    status, out, err = use(deployment, "release", "verify", release)
+    status, out, err = use(candidate, "release", "verify", release)
     assert status == 1
     assert "dossier.json" in err
-    status, out, err = use(deployment, "release", "verify", release, "--json")
+    status, out, err = use(candidate, "release", "verify", release, "--json")
     assert status == 1
     report = json.loads(out)
     assert report["ok"] is False
@@ -564,42 +582,40 @@ def test_a_bound_is_not_learned_before_there_are_rows(tmp_path, use):
     assert (status, "make it with: dpsynth run people --up-to scrubbed" in err) == (1, True)
 
 
-def test_purge_says_first_and_does_then(tmp_path, use):
-    deployment = small_deployment(tmp_path)
-    assert run_here(deployment, accelerator=inside(deployment)).success
-    storage = storage_of(deployment)
+def test_purge_says_first_and_does_then(candidate, use):
+    storage = storage_of(candidate)
     bounded = storage.require(PEOPLE, "bounded").directory
-    assert json.loads(use(deployment, "purge", "--dry-run", "--json")[1]) == {
+    assert json.loads(use(candidate, "purge", "--dry-run", "--json")[1]) == {
         "deleted": [],
         "on_hold": [],
         "failed": {},
     }
     for path in [bounded, *bounded.rglob("*")]:
         os.utime(path, (1e9, 1e9))
-    (due,) = json.loads(use(deployment, "purge", "--dry-run", "--json")[1])["deleted"]
+    (due,) = json.loads(use(candidate, "purge", "--dry-run", "--json")[1])["deleted"]
     assert (due["dataset"], due["step"], due["reason"]) == ("people", "bounded", "expired")
     assert bounded.is_dir()
-    assert "would be deleted" in use(deployment, "purge", "--dry-run")[1]
-    assert ledger_of(deployment).history(kinds=["purged"]) == []
-    assert use(deployment, "purge")[0] == 0
+    assert "would be deleted" in use(candidate, "purge", "--dry-run")[1]
+    assert ledger_of(candidate).history(kinds=["purged"]) == []
+    assert use(candidate, "purge")[0] == 0
     assert not bounded.exists()
-    (event,) = ledger_of(deployment).history(kinds=["purged"])
+    assert storage.require(PEOPLE, "model").directory.is_dir()
+    (event,) = ledger_of(candidate).history(kinds=["purged"])
     assert event.payload["step"] == "bounded"
-    assert verification.verify_ledger(deployment.settings).ok
+    assert verification.verify_ledger(candidate.settings).ok
 
 
-def test_refusing_is_recorded_with_its_reason(tmp_path, use):
-    deployment = small_deployment(tmp_path)
-    assert run_here(deployment, accelerator=inside(deployment)).success
+def test_refusing_is_recorded_with_its_reason(candidate, use):
+    assert "refused by" not in use(candidate, "release", "show", "people")[1]
     status, out, err = use(
-        deployment, "release", "refuse", "people", "--as", "reviewer", "--reason", "too few rows", "--json"
+        candidate, "release", "refuse", "people", "--as", "reviewer", "--reason", "too few rows", "--json"
     )
     assert status == 0, err
     assert json.loads(out)["by"] == "reviewer"
-    status, out, _ = use(deployment, "release", "show", "people")
+    status, out, _ = use(candidate, "release", "show", "people")
     assert status == 0
     assert "refused by reviewer" in out
-    assert use(deployment, "release", "refuse", "people", "--as", "reviewer")[0] == 2
+    assert use(candidate, "release", "refuse", "people", "--as", "reviewer")[0] == 2
 
 
 def test_up_starts_dagster_on_this_deployment(tmp_path, use, monkeypatch):

@@ -16,6 +16,7 @@ import dagster as dg
 import numpy as np
 import pyarrow as pa
 from deployment import CONTRACT, Deployment
+from inside import inside
 
 from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.foundation.people import REQUESTED_BY_TAG
@@ -143,6 +144,14 @@ def run_here(
             if entry.dagster_event is None and entry.step_key is not None:
                 said.setdefault(entry.step_key.rpartition("__")[2], []).append(entry.user_message)
     return Ran(result, said)
+
+
+def line_to_candidate(root: Path) -> Deployment:
+    """The small deployment, whose line has run up to its candidate; the mechanism took place in this process."""
+    deployment = small_deployment(root)
+    ran = run_here(deployment, accelerator=inside(deployment))
+    assert ran.success, ran.failures
+    return deployment
 
 
 @contextmanager

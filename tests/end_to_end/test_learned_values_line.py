@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deployment import Deployment
-from inside import inside
+from inside import inside, worker_inside
 from leak_cases import found
 from line_cases import PEOPLE, REGIONS, SMALL, ledger_of, released, run_here, small_table, storage_of
 
@@ -111,4 +111,5 @@ def test_a_plan_says_what_is_learned_and_can_be_rehearsed(deployment: Deployment
     planned = forecast(deployment.settings, "people", None)
     assert "the values of region are learned: those that" in planned.preparation
     assert "at most 10" in planned.preparation
-    assert rehearse(deployment.settings, build_definitions, "people", None, 300, lambda words: None)["success"]
+    with worker_inside():
+        assert rehearse(deployment.settings, build_definitions, "people", None, 300, lambda words: None)["success"]

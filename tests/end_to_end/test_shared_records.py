@@ -20,7 +20,7 @@ from dpsynth_platform.foundation.storage import read_table
 from dpsynth_platform.lineage.columns import FRESH_IDS
 from dpsynth_platform.scrub.fingerprints import fingerprint_hex, read_fingerprints
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here")]
 OWNERS = 700
 
 

@@ -20,14 +20,14 @@ from dpsynth_platform.synth.planning import audited_key
 from dpsynth_platform.training.journal import StepJournal
 from dpsynth_platform.worker.inputs import NO_CANARIES, claimed_canaries
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("no_gate")]
 
 
 class Killed(BaseException):
     """Stands for the end of the process."""
 
 
-def test_texts_are_released_from_a_model_that_read_no_canary(tmp_path: Path) -> None:
+def test_texts_are_released_from_a_model_that_read_no_canary(tmp_path: Path, no_gate: None) -> None:
     deployment = text_deployment(tmp_path)
     deployment.contract["audit"]["model"] = "separate"
     deployment.family["cap"]["epsilon"] = 8.0

@@ -51,6 +51,7 @@ def test_a_release_with_texts(tmp_path: Path) -> None:
     assert verification.verify(deployment.settings, str(folder), None).ok
 
 
+@pytest.mark.usefixtures("worker_here", "no_gate")
 def test_a_plan_for_texts_says_who_writes_them_and_is_tried_in_few_steps(tmp_path: Path) -> None:
     """Also before anybody has declared the base model public."""
     deployment = text_deployment(tmp_path, training={"steps": 400, "batch_size": 300})

@@ -20,7 +20,7 @@ from deployment import Deployment
 from inside import InProcessAccelerator, inside
 from line_cases import Ran, ledger_of, run_here, storage_of
 from test_budget import files_of
-from text_line_cases import declare_base_public, letters_table, text_deployment
+from text_line_cases import declare_base_public, letters_table, text_deployment, without_gate
 
 from dpsynth_platform.foundation.errors import MechanismFailed
 from dpsynth_platform.foundation.storage import Place, read_table
@@ -77,7 +77,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         add(self, batch, weights)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpsynth_platform.training.soundness.refuse_unsound", lambda *_, **__: None)
+        without_gate(patch)
         patch.setattr(ClippedSums, "add", noting)
         ran = run_here(deployment, accelerator=inside(deployment), period=MONTH)
         assert ran.success, ran.failures

@@ -1,4 +1,7 @@
-"""Tables of ids and a text alone, from the table to a verified release: nothing is counted, all is for the text."""
+"""Tables of ids and a text alone, from the table to a verified release: nothing is counted, all is for the text.
+
+Mechanisms take place in the tests' process; each method has a line with a worker of its own where it has columns, too.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ from dpsynth_platform.reviewing.forecasts import forecast
 from dpsynth_platform.synth.text.embeddings import SentenceEncoder
 from dpsynth_platform.synth.text.topics import write_topics
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.usefixtures("worker_here", "no_gate")]
 WRITTEN = {"max_tokens": 48, "keep": {"duplicates": "kept"}}  # so small a model knows three sentences
 
 
@@ -72,7 +75,7 @@ def test_a_release_by_fine_tuning(tmp_path: Path) -> None:
     """From a CSV file, by way of a draft; what people are shown on the way has no column but the ids and the text."""
     deployment = drafted_deployment(tmp_path, tmp_path / "people.csv")
     contract = tmp_path / "deploy" / "contracts" / "people.yaml"
-    checked = deployment.dpsynth("contract", "check", str(contract))
+    checked = deployment.here("contract", "check", str(contract))
     assert checked.returncode == 0 and "no modelled column, texts alone" in checked.stdout, checked.stdout
     declare_base_public(deployment)
     told = dict(forecast(deployment.settings, "people", None).rows())

@@ -22,10 +22,9 @@ from deployment import Deployment
 from line_cases import small_deployment
 
 from dpsynth_platform.cli import main as cli
-from dpsynth_platform.contracts.contract import ContractError
 from dpsynth_platform.drafting.draft import Drafted, drafted, write
 from dpsynth_platform.drafting.questions import NoAnswer, asked
-from dpsynth_platform.foundation.errors import SourceError
+from dpsynth_platform.foundation.errors import ContractError, SourceError
 from dpsynth_platform.synth.planning import check_contract
 
 FORMATS = ("parquet", "csv", "delta")

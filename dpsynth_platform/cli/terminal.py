@@ -12,6 +12,7 @@ import select
 import signal
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -164,7 +165,8 @@ def workspace(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     require_encrypted(written, Settings.from_environment().require_encrypted)
     # What is ignored already stays so: that is how `nohup` works.
     caught = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
-    earlier = {number: signal.signal(number, _leave) for number in caught}
+    leave = _Leaving()
+    earlier = {number: signal.signal(number, leave) for number in caught}
     try:
         with (
             scratch_directory(prefix, parent) as place,
@@ -177,10 +179,29 @@ def workspace(prefix: str, parent: Path | None = None) -> Iterator[Path]:
             signal.signal(number, handler)
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    for ending in _ENDINGS:  # nothing interrupts what tidies up
-        signal.signal(ending, signal.SIG_IGN)
-    raise SystemExit(128 + number)
+class _Ending(SystemExit):
+    """Of a signal. Unlike `SystemExit` itself it can be referred to weakly."""
+
+
+class _Leaving:
+    """A handler that ends the process once, and again only where nothing keeps the first ending any more.
+
+    While the first one travels, nothing interrupts what tidies up. Python drops an error that is raised in a finalizer
+    or in a callback: without a second one, such a process could not be ended in order.
+    """
+
+    def __init__(self) -> None:
+        self._ending: weakref.ref[_Ending] | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self._ending is not None and self._ending() is not None:
+            return
+        ending = _Ending(128 + number)
+        self._ending = weakref.ref(ending)
+        try:
+            raise ending
+        finally:
+            del ending  # it would keep itself by way of its traceback
 
 
 def keep_unexpected(caught: BaseException) -> str:

@@ -231,7 +231,8 @@ def test_the_command_takes_its_files_along_when_it_is_ended(tmp_path: Path) -> N
         "from dpsynth_platform.bounding import evaluation\n"
         "def evaluate(*_, workspace, **__):\n"
         "    (workspace / 'ids').write_text('somebody')\n"
-        "    time.sleep(60)\n"
+        "    for _ in range(600):\n"  # a signal that comes just before a sleep is handled after it only
+        "        time.sleep(0.1)\n"
         "evaluation.evaluate = evaluate\n"
         "sys.argv = ['dpsynth', 'bound', 'evaluate', *sys.argv[1:]]\n"
         "from dpsynth_platform.cli.main import app\n"

@@ -217,7 +217,8 @@ from {module} import {owner}
 def endless(*arguments, **others):
     for tell in (item for item in arguments if callable(item)):
         {tell}
-    time.sleep(600)
+    for _ in range(6000):
+        time.sleep(0.1)  # a signal that comes just before a sleep is handled after it only
 
 setattr({owner}, {name!r}, endless)
 from dpsynth_platform.cli.main import main

@@ -319,7 +319,7 @@ def test_an_interrupted_step_takes_its_job_with_it(
     sleeps = tmp_path / "sabotage"
     sleeps.mkdir()
     (sleeps / "sitecustomize.py").write_text(
-        "import time, numpy\ndef wait(*a, **k):\n    time.sleep(120)\nnumpy.bincount = wait\n"
+        "import time, numpy\ndef wait(*a, **k):\n    for _ in range(1200):\n        time.sleep(0.1)\nnumpy.bincount = wait\n"
     )
     api.kubelet = kubelet(environment | {"PYTHONPATH": f"{sleeps}:{ROOT}"})
 

@@ -319,7 +319,11 @@ def test_an_interrupted_step_takes_its_job_with_it(
     sleeps = tmp_path / "sabotage"
     sleeps.mkdir()
     (sleeps / "sitecustomize.py").write_text(
-        "import time, numpy\ndef wait(*a, **k):\n    for _ in range(1200):\n        time.sleep(0.1)\nnumpy.bincount = wait\n"
+        "import time, numpy\n"
+        "def wait(*a, **k):\n"
+        "    for _ in range(1200):\n"  # a signal that comes just before a sleep is handled after it only
+        "        time.sleep(0.1)\n"
+        "numpy.bincount = wait\n"
     )
     api.kubelet = kubelet(environment | {"PYTHONPATH": f"{sleeps}:{ROOT}"})
 

@@ -48,7 +48,8 @@ def test_workers_find_what_one_process_finds_in_order(eager: None, shared: Paral
             yield TEXTS[start : start + 10]
 
     expected = text_detector().find([Document(text) for text in TEXTS])
-    got, ahead = [], []
+    got: list[list[Finding]] = []
+    ahead: list[int] = []
     for item, findings in shared.each(items(), lambda item: [Document(text) for text in item]):
         assert item == TEXTS[len(got) : len(got) + 10]
         got += findings

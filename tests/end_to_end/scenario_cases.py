@@ -46,7 +46,7 @@ COLUMNS = 2
 def base_models() -> Iterator[None]:
     """As if the method `independent` trained from a checkpoint: none of the methods that make tables does."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpsynth_platform.contracts.generation.BASE_MODEL_METHODS", ("independent",))
+        patch.setattr("dpsynth_platform.contracts.cross_checks.BASE_MODEL_METHODS", ("independent",))
         yield
 
 

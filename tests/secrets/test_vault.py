@@ -294,8 +294,8 @@ def test_the_locks_of_the_extras_agree() -> None:
     """Those that are installed together, in an image or by CI, name one version of each library."""
     root = Path(__file__).parents[2]
     versions: dict[str, set[str]] = {}
-    for name in ("requirements", "kubernetes", "deploy", "ray", "aws", "google", "clouds"):
-        for line in (root / f"{name}.lock").read_text(encoding="utf-8").splitlines():
+    for name in ("platform", "kubernetes", "deploy", "ray", "aws", "google", "clouds"):
+        for line in (root / "requirements" / f"{name}.lock").read_text(encoding="utf-8").splitlines():
             library, _, version = line.partition("==")
             if version:
                 versions.setdefault(library.lower().replace("_", "-"), set()).add(version)

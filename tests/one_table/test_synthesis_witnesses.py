@@ -216,11 +216,11 @@ PACKAGE = "dpsynth_platform."
     ("at", "after"),
     [
         ((PACKAGE + "ledger.store", "Ledger", "reserve"), "after"),
-        ((PACKAGE + "synthesis.budget", "", "note_head"), "after"),
+        ((PACKAGE + "one_table.budget", "", "note_head"), "after"),
         ((PACKAGE + "ledger.store", "Ledger", "start"), "after"),
         ((PACKAGE + "ledger.store", "Ledger", "complete"), "after"),
-        ((PACKAGE + "synthesis.more", "Earlier", "save"), ""),
-        ((PACKAGE + "synthesis.more", "Earlier", "save"), "after"),
+        ((PACKAGE + "one_table.more_rows", "Earlier", "save"), ""),
+        ((PACKAGE + "one_table.more_rows", "Earlier", "save"), "after"),
     ],
 )
 def test_a_kill_between_ledger_and_files_is_no_loss(

@@ -17,7 +17,6 @@ from dpsynth_platform.foundation.errors import VerificationFailed
 from dpsynth_platform.foundation.figures import moment
 from dpsynth_platform.foundation.people import acting, recorded
 from dpsynth_platform.foundation.settings import Settings
-from dpsynth_platform.reviewing.review_text import review_text
 
 if TYPE_CHECKING:
     pass
@@ -51,6 +50,7 @@ def release_show(dataset: Dataset, period: Period = None, as_json: Json = False)
     """A candidate as a reviewer needs it: guarantee, audit, quality, approvals; and its whole dossier (restricted)."""
     from dpsynth_platform.foundation.storage import Place
     from dpsynth_platform.reviewing import decisions
+    from dpsynth_platform.reviewing.review_text import review_text
 
     output = TerminalOutput(as_json)
     review = decisions.review(Settings.from_environment(), Place(dataset, period))

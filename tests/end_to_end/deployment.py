@@ -24,6 +24,7 @@ import pyarrow as pa
 import yaml
 
 from dpsynth_platform.cli.main import app
+from dpsynth_platform.definitions import build_definitions
 from dpsynth_platform.foundation.settings import Settings
 from dpsynth_platform.foundation.storage import write_table
 from dpsynth_platform.operations import operating
@@ -216,6 +217,7 @@ def _output_to(out: TextIO, err: TextIO) -> Iterator[None]:
 @contextmanager
 def _steps_here() -> Iterator[None]:
     """Lines take place in this process: one that forks its steps can serve a single deployment."""
-    run, publish = (partial(body, in_process=True) for body in (operating.run_dataset, operating.publish_if_approved))
+    bodies = (operating.run_dataset, operating.publish_if_approved)
+    run, publish = (partial(body, in_process=build_definitions) for body in bodies)
     with patch.multiple(operating, run_dataset=run, publish_if_approved=publish):
         yield

@@ -148,9 +148,9 @@ def test_killed_between_any_two_effects(published, tmp_path, monkeypatch):
     sabotage = tmp_path / "sabotage"
     sabotage.mkdir()
     points = [
-        ("dpsynth_platform", "withdrawing", "bury"),
+        ("dpsynth_platform.reviewing", "withdrawing", "bury"),
         ("dpsynth_platform.release", "withdrawal", "_delete"),
-        ("dpsynth_platform", "withdrawing", "_emit"),
+        ("dpsynth_platform.reviewing", "withdrawing", "_emit"),
     ]
     for number, (module, owner, name) in enumerate(points):
         (sabotage / "sitecustomize.py").write_text(DIES.format(module=module, owner=owner, name=name))
